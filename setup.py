@@ -21,7 +21,7 @@ setup(
     long_description=readme(),
     long_description_content_type="text/markdown",
     packages=[
-        *find_packages(include=["datagen", "datagen.*", "dlemu", "dlemu.*"]),
+        *find_packages(include=["datagen", "datagen.*", "dlemu", "dlemu.*"], exclude=["*.tests", "*.tests.*"]),
         "dlemu.configs",
         *(f"dlemu.configs.{name}" for name in find_packages("configs")),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +18,7 @@ from datagen.formats.format_base import Format, RecordFormat, sides_of
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
-from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read
+from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
 from datagen.records import largest_record_bytes
 from datagen.scan import (
     SHOWN_NAMES,
@@ -261,10 +262,9 @@ class _Inspection:
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:
             return replace(self._manifest.spec, parquet=self._requested.parquet)  # the run chooses the columns to read
-        from datagen.packing.packed_set import is_packed  # of no use where there is a manifest
-
         folder = self._requested.data_folder
-        self._packed = is_packed(folder, self._storage)
+        (packed_bytes,) = self._storage.sizes([os.path.join(folder, PACKED_NAME)])
+        self._packed = packed_bytes is not None
         if self._packed:
             self._notes.append(f"{folder} was made by `dlemu pack`: its files are used as they are")
         else:

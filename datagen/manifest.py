@@ -17,6 +17,8 @@ from datagen.spec import DatasetSpec, build, joined_problems
 from datagen.storage.storage_base import StorageBase, read_whole, write_whole
 
 MANIFEST_NAME = "dlemu.json"
+PACKED_NAME = "packed.json"
+"""What `dlemu pack` leaves beside its files, in place of a manifest."""
 SCHEMA_VERSION = 1
 FREE_KEYS = ("data_folder", "record_length_bytes_resize")
 """Settings that do not affect the files: a dataset may be moved, and its samples cropped differently."""

@@ -1,4 +1,7 @@
-"""Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name."""
+"""Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name.
+
+A distribution adds plain names by entry points, in the group that has the package's name.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import importlib.util
 import pkgutil
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
@@ -16,8 +20,29 @@ from datagen.errors import UserError
 
 
 def names(package: str) -> list[str]:
-    """Return the names a user may write: the modules of `package`, sorted, without `_private` and `..._base` ones."""
-    return list(_names_in(*importlib.import_module(package).__path__))
+    """Return the names a user may write, sorted: the modules of `package`, without `_private` and `..._base` ones, and
+    those that installed distributions add.
+    """
+    return sorted({*_names_in(*importlib.import_module(package).__path__), *installed(package)})
+
+
+@cache
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed distributions in a group, by name, but for those whose module is gone."""
+    return {entry.name: entry for entry in sorted(entry_points(group=group)) if _is_there(entry.module)}
+
+
+def installed_part(group: str, name: str) -> Any:
+    """Return what an installed distribution has under a name in a group of entry points; None where none has."""
+    entry = installed(group).get(name)
+    return entry and entry.load()
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor is its parent
+        return False
 
 
 @cache  # called for every check and every file opened, and the modules in a folder don't change meanwhile
@@ -72,7 +97,8 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
         known = names(package)
         if name not in known:
             raise UserError(_unknown(package, name, known))
-        return _import(f"{package}.{name}"), ""
+        added = installed(package).get(name)
+        return _import(added.module if added else f"{package}.{name}"), ""
     parent, _, last = name.rpartition(".")
     if _exists(name):
         return _import(name), ""

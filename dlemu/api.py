@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from datagen.errors import UserError
+from datagen.registry import installed_part
 from dlemu import api_process
 from dlemu.comm import detect_launcher
 from dlemu.config import load
@@ -24,8 +25,6 @@ from dlemu.runner.events import DatasetMade, Event, ignore
 if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
     from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
     from dlemu.jobs.checkpoint.result import CheckpointRun
-    from dlemu.jobs.pack.result import PackAnswer
-    from dlemu.jobs.pack.run import PackEvent
     from dlemu.jobs.probe.result import Access, ProbeAnswer
     from dlemu.jobs.training.prediction.prediction import Prediction
     from dlemu.jobs.training.result import Run
@@ -33,15 +32,7 @@ if TYPE_CHECKING:  # each function imports what it needs, so that any kind of jo
     from dlemu.studies.events import SizingEvent
 
     Result = (
-        Run
-        | CheckpointRun
-        | SizeAnswer
-        | SweepAnswer
-        | Comparison
-        | Prediction
-        | CheckpointPrediction
-        | ProbeAnswer
-        | PackAnswer
+        Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | CheckpointPrediction | ProbeAnswer
     )
 
 Source = Workload | Sequence[str] | Mapping[str, object]
@@ -139,7 +130,7 @@ def size(
     from dlemu.studies.size import find_size
 
     return find_size.size(
-        source if isinstance(source, Workload) and not settings else _overrides(source, settings),
+        source if isinstance(source, Workload) and not settings else overrides_of(source, settings),
         launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
@@ -147,7 +138,7 @@ def size(
         confidence_percent=confidence_percent,
         trial_seconds=trial_seconds,
         cached=cached,
-        make=_make_dataset if make else None,
+        make=make_dataset if make else None,
         on_event=on_progress or ignore,
     )
 
@@ -175,7 +166,6 @@ def predict(
     before it is probed.
     """
     from dlemu.jobs.training.prediction.run_prediction import run_prediction
-    from dlemu.mlperf.audit.foreign_times import foreign_run
     from dlemu.runner.prediction_request import PredictionRequest
 
     request = PredictionRequest(
@@ -188,12 +178,12 @@ def predict(
         most=most,
         cached=cached,
         config_dir=config_dir,
-        make=_make_dataset if make else None,
-        read_foreign=foreign_run,
+        make=make_dataset if make else None,
+        read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=on_progress or ignore,
     )
     return run_prediction(
-        source if isinstance(source, Workload) and not settings else _overrides(source, settings), request
+        source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
     )[0]
 
 
@@ -224,7 +214,7 @@ def predict_checkpoints(
         config_dir=config_dir,
     )
     return run_prediction(
-        source if isinstance(source, Workload) and not settings else _overrides(source, settings), request
+        source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
     )[0]
 
 
@@ -273,12 +263,12 @@ def probe(
             file_bytes=file_bytes,
             precondition=precondition,
             steady=steady,
-            options=_overrides({}, settings),
+            options=overrides_of({}, settings),
             folder=folder,
             on_event=on_progress or ignore,
         )
         return answer
-    overrides = _overrides(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
+    overrides = overrides_of(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
     answer, _ = run.probe_workload(
         overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
     )
@@ -300,27 +290,8 @@ def sweep(
     """
     from dlemu.studies.sweep import run
 
-    values = _overrides(source, settings, several=True)
+    values = overrides_of(source, settings, several=True)
     return run.sweep(values, launcher=launcher, config_dir=config_dir, on_event=on_progress or ignore)
-
-
-def pack(
-    overrides: Sequence[str] | Mapping[str, object] = (),
-    /,
-    *,
-    config_dir: str | None = None,
-    make: bool = False,
-    on_progress: Callable[[PackEvent], None] | None = None,
-    **settings: object,
-) -> PackAnswer:
-    """Pack images into few large files: `dlemu pack`. Lists hold several values to measure: `processes=[1, 2, 4]`.
-
-    `make` makes a workload's images first, or those that are missing. Raises UserError, DlemuError.
-    """
-    from dlemu.jobs.pack import run
-
-    values = _overrides(overrides, settings, several=True)
-    return run.pack(values, config_dir=config_dir, make=_make_dataset if make else None, on_event=on_progress or ignore)
 
 
 def compare(
@@ -339,12 +310,11 @@ def compare(
 
     Raises UserError for what can't be compared.
     """
-    from dlemu.mlperf.audit.foreign_side import foreign_side
     from dlemu.studies.compare import compare_sides
     from dlemu.studies.compare.sides import read_sides
 
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    sides = read_sides(folders, foreign_side)
+    sides = read_sides(folders, installed_part("dlemu.foreign", "side"))
     prices, powers = price or (None, None), watts or (None, None)
     first, second = (
         compare_sides.Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price)
@@ -355,7 +325,7 @@ def compare(
 
 def load_result(folder: Folder) -> Result:
     """Return the result in a folder: a training or checkpoint run, with all metrics recomputed, a search, a sweep,
-    a comparison, a prediction, a probe or a packing.
+    a comparison, a prediction, a probe; or what an installed kind's reader returns.
 
     Raises UserError for a folder without a result, or a damaged one.
     """
@@ -369,7 +339,7 @@ def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
     return os.fspath(result) if isinstance(result, str | os.PathLike) else result.folder
 
 
-def _make_dataset(workload: Workload) -> None:
+def make_dataset(workload: Workload) -> None:
     """Make the missing files of a workload's dataset, with a rank for each core."""
     api_process.make(api_process.Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
 
@@ -377,15 +347,15 @@ def _make_dataset(workload: Workload) -> None:
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
     if isinstance(source, Workload) and not settings:
         return source
-    return load(_overrides(source, settings), config_dir=config_dir)
+    return load(overrides_of(source, settings), config_dir=config_dir)
 
 
 def _size_is_given(source: Source, settings: Mapping[str, object]) -> bool:
     """Return whether the caller set the dataset's number of files."""
-    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(_overrides(source, settings))
+    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(overrides_of(source, settings))
 
 
-def _overrides(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
+def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
     """Return overrides in the form of the command line, KEY=VALUE."""
     if isinstance(source, Workload):
         raise UserError(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import dlemu
-from dlemu.api import _overrides
+from dlemu.api import overrides_of
 from dlemu.config import load
 from dlemu.jobs.training.result import Run
 from dlemu.runner.events import DatasetMade, Event, JobBegan, TrainingBegan, TrainingStep
@@ -48,8 +48,10 @@ def test_settings_by_key_by_word_and_by_keyword_are_one() -> None:
     words[3] = "dataset.data_folder='/a b/c'"
     by_key = {"workload": "unet3d", "accelerator": "h100", "dataset": {"data_folder": Path("/a b/c")}}
     by_keyword = {"ranks": np.int64(4), "reader.odirect": True, "train.total_training_steps": None}
-    assert load(_overrides(by_key, by_keyword)) == load(words) == load(_overrides(words[:2], {"ranks": 4}) + words[3:])
-    swept = _overrides({}, {"ranks": [1, 2], "drives": ("/a", "/b c"), "train.epochs": range(1, 3)}, several=True)
+    assert (
+        load(overrides_of(by_key, by_keyword)) == load(words) == load(overrides_of(words[:2], {"ranks": 4}) + words[3:])
+    )
+    swept = overrides_of({}, {"ranks": [1, 2], "drives": ("/a", "/b c"), "train.epochs": range(1, 3)}, several=True)
     assert swept == ["ranks=1,2", "drives=/a,'/b c'", "train.epochs=1,2"]
 
 

@@ -15,9 +15,9 @@ import pytest
 from dlemu.cli import cli, commands
 from dlemu.config import load
 from dlemu.config.points import check_points, points
+from dlemu.contrib.pack.words import read_words
+from dlemu.contrib.reproduce.run import document_names
 from dlemu.dlio.command import load_command, read_command
-from dlemu.jobs.pack.words import read_words
-from dlemu.studies.reproduce.run import document_names
 from tests.doc_blocks import PAGES, ROOT, WITH_COMMANDS, lines
 
 LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu )|torchrun .*? (?=dlemu ))")

@@ -52,7 +52,10 @@ STARTERS = {
     "dlemu/telemetry/_recorder.py": (1, "outlives its rank to tidy up; a run goes on without it"),
     "dlemu/loaders/_direct_queue.py": (1, "no process: the context by which PyTorch starts its own workers"),
     "dlemu/dlio/mpirun.py": (1, "asks mpirun for its version before it becomes mpirun; it must start at once"),
-    "dlemu/mlperf/rehearsal/rehearse.py": (1, "`dlemu datagen` on the user's terminal, which gets Ctrl-C with it"),
+    "dlemu/contrib/mlperf/rehearsal/rehearse.py": (
+        1,
+        "`dlemu datagen` on the user's terminal, which gets Ctrl-C with it",
+    ),
 }
 """The only files that start processes, in how many places, and what for."""
 
@@ -161,7 +164,7 @@ def test_processes_are_started_in_these_places_alone() -> None:
 
 SENTENCES = {"advice", "evidence", "issue", "issues", "sentence", "verdict", "warning"}
 """Names of what is said to people: what is decided is decided by a code, a severity or a number."""
-READ_BACK = {"dlemu/mlperf/audit/own_result.py: str(verdict).partition(':')"}
+READ_BACK = {"dlemu/contrib/mlperf/audit/own_result.py: str(verdict).partition(':')"}
 """The verdict of a received summary.json, which may be older than its codes."""
 LONG_TEXTS_OF_METRICS = 2
 """Texts of 40 characters or more with a space in dlemu/metrics: a type's error, and a note on uncertainty."""

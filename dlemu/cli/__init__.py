@@ -18,11 +18,11 @@ from typing import cast
 import click
 
 from datagen.errors import DlemuError, UserError, host_failure
-from datagen.registry import nearest
+from datagen.registry import installed, nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
 from dlemu.config.published import check_letters, given_options
-from dlemu.results.kinds import installed_kinds, kinds
+from dlemu.results.kinds import kinds
 
 # On import, NumPy's linear algebra, which nothing here calls, would start a spinning thread on each core: half of the
 # import's CPU time, in each rank.
@@ -43,14 +43,13 @@ _ORDER = (
         "predict",
         "sweep",
         "together",
-        "record",
-        "pack",
-        "reproduce",
         "compare",
     ),
-    *("watch", "report", "schema", "workloads", "workload", "doctor", "mlperf", "audit"),
+    *("watch", "report", "schema", "workloads", "workload", "doctor"),
 )
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
+_PLUGINS = "dlemu.commands"
+"""Group of entry points that name a click command."""
 _OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
 """Options of some commands, which are no settings where a command lacks them."""
 _RANKS_OPTIONS = ("accelerators", "num_accelerators", "gpus", "ranks", "nproc", "np", "n")  # mpirun's, MLPerf's, ...
@@ -63,14 +62,15 @@ _WITHOUT_KIND = {
     "workloads": "List the workloads and what each accelerator demands of the storage.",
     "workload": "Show what a workload demands of the storage; write one of your own.",
     "doctor": "Check this host before a run.",
-    "mlperf": "Rehearse an MLPerf Storage submission, check one, size its dataset.",
 }
 """Commands that do not produce a kind of result, with their help."""
 
 
 def commands() -> dict[str, str]:
     """Return command -> one line of help, in the order in which they are listed."""
-    known = {kind.command: kind.help for kind in (*kinds(), *installed_kinds()) if kind.help} | _WITHOUT_KIND
+    known = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
+    added = {name: entry for name, entry in installed(_PLUGINS).items() if name not in known}
+    known |= {name: entry.load().get_short_help_str(limit=200) for name, entry in added.items()}
     return {name: known[name] for name in (*_ORDER, *sorted(known.keys() - set(_ORDER))) if name in known}
 
 
@@ -81,8 +81,9 @@ class _Commands(click.Group):
         return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = kinds() if cmd_name in _ORDER else (*kinds(), *installed_kinds())
-        kind = next((kind for kind in known if kind.command == cmd_name and kind.job), None)
+        if (added := installed(_PLUGINS).get(cmd_name)) is not None:
+            return cast(click.Command, added.load())
+        kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.job), None)
         if kind is not None:
             command: click.Command = importlib.import_module("dlemu.cli.job_command").job_command(kind)
             return command

@@ -46,9 +46,9 @@ def command(
 
     from rich.console import Console
 
+    from datagen.registry import installed_part
     from dlemu.cli.options import report_result
     from dlemu.comm import interrupt_on
-    from dlemu.mlperf.audit.foreign_side import foreign_side
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
     from dlemu.studies.answers import COMPARE
@@ -61,7 +61,7 @@ def command(
     if output is not None:
         check_new(output, "--output")
     prices, powers = _two(price, "--price"), _two(watts, "--watts")
-    a, b = read_sides(folders, foreign_side)
+    a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
     _check_years(years, energy_price, prices, powers)
     first, second = (
         Extras(price=price_of, watts=watts_of, years=years, energy_price=energy_price)

@@ -58,12 +58,12 @@ def command(
     """
     import signal
 
+    from datagen.registry import installed_part
     from dlemu.cli.frontends import make_here
     from dlemu.cli.options import say_part, show_answer
     from dlemu.comm import interrupt_on
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
-    from dlemu.mlperf.audit.foreign_times import foreign_run
     from dlemu.results.kinds import kind_of
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict
@@ -81,7 +81,7 @@ def command(
         cached=cached,
         config_dir=config_dir,
         make=partial(make_here, as_json=as_json, yes=yes) if make else None,
-        read_foreign=foreign_run,
+        read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=say_part,
     )
     if cfg:

@@ -41,12 +41,12 @@ def command(
     from dlemu.cli import complain
     from dlemu.cli.options import say_what, show_answer
     from dlemu.comm import Interrupted, interrupt_on
-    from dlemu.results.kinds import installed_kinds, kinds
+    from dlemu.results.kinds import kinds
     from dlemu.runner.run_list import RunBegan, RunsPlanned
     from dlemu.studies.together.page import print_together
     from dlemu.studies.together.run import run_together
 
-    known = {kind.command for kind in (*kinds(), *installed_kinds()) if kind.job}
+    known = {kind.command for kind in kinds() if kind.job}
     asked, commands = [], []
     for text in jobs:
         words = _words(text)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from datagen.errors import UserError
-from datagen.registry import companion, names
+from datagen.registry import companion, installed, names
 from dlemu.config.schema import Workload
 
 KINDS = "dlemu.jobs"
@@ -26,8 +25,8 @@ def sections() -> dict[str, type[Any]]:
     declares its section, a frozen dataclass of that module: `SECTION = ("stat", StatSettings)`.
     """
     found: dict[str, type[Any]] = {}
-    installed = sorted({entry.module for entry in entry_points(group=KINDS)})
-    for package in [*(f"{KINDS}.{name}" for name in names(KINDS)), *installed]:
+    added = {name: entry.module for name, entry in installed(KINDS).items()}
+    for package in (added.get(name, f"{KINDS}.{name}") for name in names(KINDS)):
         try:
             name, section = companion(KINDS, f"{package}.settings", "SECTION") or ("", None)
         except UserError as error:

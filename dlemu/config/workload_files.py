@@ -1,11 +1,13 @@
-"""Finds workload files: shipped ones in the package's folder `workload`, and the user's own."""
+"""Finds workload files: shipped ones, those in a folder `workload` of an installed kind of job, and the user's own."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib import resources
 
 from datagen.errors import UserError
+from datagen.registry import installed
 from datagen.registry import nearest as nearest
 
 SUFFIX = ".yaml"
@@ -13,8 +15,17 @@ SUFFIX = ".yaml"
 
 def workload_names(config_dir: str | None = None) -> list[str]:
     """Return the names that `workload=NAME` takes, sorted; `config_dir` adds those in CONFIG_DIR/workload."""
-    shipped = [entry.name for entry in (resources.files("dlemu.configs") / "workload").iterdir()]
-    return sorted({name.removesuffix(SUFFIX) for name in [*shipped, *_own(config_dir)] if name.endswith(SUFFIX)})
+    own = {name.removesuffix(SUFFIX) for name in _own(config_dir) if name.endswith(SUFFIX)}
+    return sorted(shipped_workloads().keys() | own)
+
+
+@cache
+def shipped_workloads() -> dict[str, str]:
+    """Return name -> path of the workloads of this distribution and of installed kinds of jobs."""
+    packages = ["dlemu.configs", *(entry.module for entry in installed("dlemu.jobs").values())]
+    folders = [resources.files(package) / "workload" for package in packages]
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    return {file.name.removesuffix(SUFFIX): str(file) for file in files if file.name.endswith(SUFFIX)}
 
 
 def workload_file(choice: str, config_dir: str | None) -> str:
@@ -30,7 +41,7 @@ def workload_file(choice: str, config_dir: str | None) -> str:
     known = workload_names(config_dir)
     if choice not in known:
         raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}")
-    return str(resources.files("dlemu.configs") / "workload" / f"{choice}{SUFFIX}")
+    return shipped_workloads()[choice]
 
 
 def _own(config_dir: str | None) -> list[str]:

@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
+from datagen.registry import installed
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 
 if TYPE_CHECKING:  # every command imports this module
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # every command imports this module
     from dlemu.metrics.catalogue import Catalogue
     from dlemu.results.figures import JobFigures
 
-PACKAGES = ("dlemu.jobs", "dlemu.studies", "dlemu.mlperf")
+PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
 
 
@@ -124,8 +124,15 @@ class Kind:
 
 @cache
 def kinds() -> tuple[Kind, ...]:
-    """Return the kinds of this distribution, by descending precedence, then by name."""
+    """Return all kinds, by descending precedence, then by name; raises UserError for one that can't be imported."""
     found = [kind for parent in PACKAGES for package in _packages(parent) for kind in _kinds(package)]
+    for name, entry in installed(ENTRY_POINTS).items():
+        try:
+            found += _kinds(entry.module)
+        except Exception as error:
+            raise UserError(
+                f"the kind of job {name!r} ({entry.module}) can't be imported ({error}): install it again"
+            ) from error
     return tuple(sorted(found, key=lambda kind: (-kind.precedence, kind.name)))
 
 
@@ -141,33 +148,18 @@ def _kinds(package: str) -> list[Kind]:
     return [replace(kind, package=package) for kind in (module.KIND, *getattr(module, "ANSWERS", ()))]
 
 
-@cache
-def installed_kinds() -> tuple[Kind, ...]:
-    """Return the kinds of other distributions, by name. Raises UserError for one that can't be imported."""
-    found: list[Kind] = []
-    for entry in sorted(entry_points(group=ENTRY_POINTS)):
-        try:
-            found += _kinds(entry.value)
-        except Exception as error:
-            raise UserError(
-                f"the kind of job {entry.name!r} ({entry.value}) can't be imported ({error}): install it again"
-            ) from error
-    return tuple(found)
-
-
 def kind_named(name: str) -> Kind:
     """Return a kind by its name; raises UserError for one that is not installed."""
     known = next((kind for kind in kinds() if kind.name == name), None)
-    known = known or next((kind for kind in installed_kinds() if kind.name == name), None)
     if known is None:
-        names = ", ".join(kind.name for kind in (*kinds(), *installed_kinds()))
+        names = ", ".join(kind.name for kind in kinds())
         raise UserError(f"there is no kind of job {name!r} here: install the package that has it; known: {names}")
     return known
 
 
 def kind_of_command(name: str) -> Kind:
     """Return the kind of result that a command makes; raises UserError for a command that makes none."""
-    known = next((kind for kind in (*kinds(), *installed_kinds()) if kind.command == name), None)
+    known = next((kind for kind in kinds() if kind.command == name), None)
     if known is None:
         raise UserError(f"`dlemu {name}` saves no result of any kind")
     return known
@@ -239,5 +231,4 @@ def kind_requested(workload: Workload) -> Kind:
 
 def kind_wanted(workload: Workload) -> Kind:
     """Return the kind of job that `dlemu train` runs for a workload."""
-    known = (*kinds(), *(installed_kinds() if workload.kinds else ()))  # those of plug-ins have own sections
-    return next((kind for kind in known if kind.wants(workload)), _unnamed())
+    return next((kind for kind in kinds() if kind.wants(workload)), _unnamed())

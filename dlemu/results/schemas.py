@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from dlemu.config.meanings import meanings
-from dlemu.results.kinds import Kind, installed_kinds, kinds
+from dlemu.results.kinds import Kind, kinds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -18,7 +18,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def described() -> dict[str, Kind]:
     """Return command -> kind whose result has a schema; further kinds of a command are listed by their own names."""
     known: dict[str, Kind] = {}
-    for kind in (*kinds(), *installed_kinds()):
+    for kind in kinds():
         if kind.result:
             known[kind.name if kind.command in known else kind.command] = kind
     return known

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from dlemu.mlperf.rules.known import ALL, KnownRule, rule_groups
-from dlemu.mlperf.rules.official import listed, official_rules
+from dlemu.contrib.mlperf.rules.known import ALL, KnownRule, rule_groups
+from dlemu.contrib.mlperf.rules.official import listed, official_rules
 
 _HEAD = """# What `dlemu mlperf check` knows
 
-Made by `scripts/docs` from `dlemu/mlperf/rules/known.yaml`. An `error` breaks a rule or contradicts the files, a
+Made by `scripts/docs` from the package's `rules/known.yaml`. An `error` breaks a rule or contradicts the files, a
 `warning` may do so, an `info` is for information. "Source" is where the rule comes from: the text of the rules, a
 workload file, or the edition's own checker with its name of the rule (v2.0: `mlpstorage/rules.py`; v3.0: the submission
 checker; https://github.com/mlcommons/storage). `dlemu` means that the rule is dlemu's own. `dlemu audit` applies the

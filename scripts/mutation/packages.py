@@ -30,7 +30,7 @@ PACKAGES = {
             *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
             "dlemu/jobs/training/activity.py",
             "dlemu/jobs/training/older.py",
-            "dlemu/mlperf/audit/audit_answer.py",
+            "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
         ("tests/results", "tests/jobs"),
     ),
@@ -62,7 +62,7 @@ PACKAGES = {
         ("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")
     ),
     "accelerators": Package(("dlemu/accelerators/*",), ("tests/accelerators",)),
-    "rules": Package(("dlemu/mlperf/rules/training.py",), ("tests/mlperf/test_rules.py",)),
+    "rules": Package(("dlemu/contrib/mlperf/rules/training.py",), ("dlemu/contrib/mlperf/tests/test_rules.py",)),
     "prediction": Package(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
@@ -87,13 +87,13 @@ PACKAGES = {
         ),
     ),
     "check": Package(
-        ("dlemu/mlperf/check/*",),
+        ("dlemu/contrib/mlperf/check/*",),
         (
-            "tests/mlperf/test_check.py",
-            "tests/mlperf/test_check_checkpoints.py",
-            "tests/mlperf/test_check_copies.py",
-            "tests/mlperf/test_check_published.py",
-            "tests/forging/test_forging.py",
+            "dlemu/contrib/mlperf/tests/test_check.py",
+            "dlemu/contrib/mlperf/tests/test_check_checkpoints.py",
+            "dlemu/contrib/mlperf/tests/test_check_copies.py",
+            "dlemu/contrib/mlperf/tests/test_check_published.py",
+            "dlemu/contrib/mlperf/tests/forging/test_forging.py",
         ),
     ),
 }

@@ -16,12 +16,12 @@ import numpy as np
 
 from dlemu.config import load
 from dlemu.config.schema import Workload
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, find_runs, shipped_pairs
+from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.mlperf.audit.audited_run import audit_run, find_runs, shipped_pairs
-from dlemu.mlperf.audit.foreign_times import foreign_run
 from validation.check import Check
 
 FOLDER = Path(os.environ.get("DLEMU_PUBLISHED", Path(__file__).parents[3] / "shared"))

@@ -26,12 +26,12 @@ import yaml
 from benchmarks.processes import run
 from measuring.runs import dlemu, run_job
 
+from dlemu.contrib.record.answer import Recording
+from dlemu.contrib.record.hook import with_hook
+from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.rows import read_rows
 from dlemu.jobs.training.folder import read_run
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.studies.record.answer import Recording
-from dlemu.studies.record.hook import with_hook
-from dlemu.studies.record.recording import analyse
-from dlemu.studies.record.rows import read_rows
 from validation import latency
 from validation.bed import Bed
 from validation.check import Check

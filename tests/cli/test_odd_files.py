@@ -15,17 +15,18 @@ import pytest
 
 import dlemu
 from datagen.generate import finish, generate, prepare
-from datagen.packing.packed_set import JOURNAL_NAME, PACKED_NAME, PackedFile, PackedSet, layout_of, write_set
+from datagen.manifest import PACKED_NAME
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
+from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
+from dlemu.contrib.pack.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, write_set
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.studies import pages
-from tests.mlperf import foreign_runs
-from tests.mlperf.checkpoint_leaves import make_result
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from datagen.errors import UserError
-from dlemu.cli.mlperf_lines import place_lines
 from dlemu.cli.options import report_result
 from dlemu.cli.report import command
+from dlemu.contrib.mlperf.lines import place_lines
 from tests.report.folders import write_run
 
 for package in ("altair", "vl_convert"):

@@ -28,10 +28,10 @@ import psutil
 from PIL import Image
 
 import dlemu
+from dlemu.contrib.mlperf.check.judge import check_folder
+from dlemu.contrib.mlperf.tests.test_mlperf_run import words as rehearsal_words
 from dlemu.metrics.verdict import COMPLETED
-from dlemu.mlperf.check.judge import check_folder
 from tests.e2e.harness import DLEMU, PYTORCH, small_run
-from tests.e2e.test_mlperf_run import words as rehearsal_words
 from tests.report.folders import write_run
 from tests.users_files import UsersFiles
 

@@ -187,7 +187,7 @@ def test_nothing_in_a_dataset_is_unpickled(name: str, engine: Literal["fast", "l
 def test_a_recorded_job_may_end_in_a_traceback_of_its_own() -> None:
     job, own = (
         f'words\nTraceback (most recent call last):\n  File "{path}", line 1, in <module>\nOSError: x\n'
-        for path in (ends.JOB, "dlemu/studies/record/run.py")
+        for path in (ends.JOB, "dlemu/contrib/record/run.py")
     )
     starting = "Python runtime state: core initialized\nTraceback (most recent call last):\n  File <frozen importlib>"
     said = ("", job, starting, own, job + own, starting + own)

@@ -27,8 +27,8 @@ from rich.console import Console
 
 import dlemu
 from dlemu.cli import cli, commands
+from dlemu.contrib.pack.page import print_pack
 from dlemu.jobs.checkpoint.page import print_checkpoints
-from dlemu.jobs.pack.page import print_pack
 from dlemu.jobs.probe.page import print_probe
 from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.prediction.page import print_prediction

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from dlemu.contrib.mlperf.tests import broken_rules
 from tests.goldens.render import EXPECTED, RESULTS, TOGETHER, goldens, surroundings
-from tests.mlperf import broken_rules
 
 _MOST_LINES = 60
 

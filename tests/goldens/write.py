@@ -6,8 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from dlemu.contrib.mlperf.tests import broken_rules
 from tests.goldens.render import EXPECTED, RESULTS, goldens, surroundings
-from tests.mlperf import broken_rules
 
 
 def main() -> None:

@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[2]
 GOLDENS = ROOT / "tests" / "goldens" / "results"
 SPEAK_OF_IT = {
     "training": (
-        *("dlemu.mlperf.audit.foreign_side", "dlemu.mlperf.audit.foreign_times"),
+        *("dlemu.contrib.mlperf.audit.foreign_side", "dlemu.contrib.mlperf.audit.foreign_times"),
         *("dlemu.studies.size.find_size", "dlemu.studies.size.predictor", "dlemu.studies.size.trials"),
-        "dlemu.studies.reproduce.figures._device_rate",
+        "dlemu.contrib.reproduce.figures._device_rate",
     ),
     "checkpoint": (),
     "probe": (),
     "pack": (),
-    "kvcache": ("dlemu.mlperf.rehearsal.rehearse_kv", "dlemu.cli.mlperf_rehearsal"),
+    "kvcache": ("dlemu.contrib.mlperf.rehearsal.rehearse_kv", "dlemu.contrib.mlperf.rehearsal_command"),
 }
 """Kind -> modules, or packages, that can't be imported without it: what is asked of that kind alone."""
 COMMANDS = {kind: {"training": "train"}.get(kind, kind) for kind in SPEAK_OF_IT}

@@ -15,10 +15,10 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.config import completed, load
 from dlemu.config.schema import Workload
+from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.mlperf.audit.foreign_times import foreign_run
 from tests.prediction.test_calibration import workload
 from tests.report.folders import write_run
 

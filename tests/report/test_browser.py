@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from dlemu.mlperf.audit.audited_run import audit_trees
-from dlemu.mlperf.audit.saved_audit import save_audit
+from dlemu.contrib.mlperf.audit.audited_run import audit_trees
+from dlemu.contrib.mlperf.audit.saved_audit import save_audit
+from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_foreign_run
 from dlemu.report.units import at
 from dlemu.studies.pages import write_page
-from tests.mlperf.foreign_runs import write_run as write_foreign_run
 from tests.report.folders import write_run, write_size, write_sweep
 from tests.report.test_comparison import write_comparison
 

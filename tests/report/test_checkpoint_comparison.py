@@ -14,6 +14,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
+from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.jobs.checkpoint.figures_of import conditions, figures
 from dlemu.jobs.checkpoint.metrics import CATALOGUE
 from dlemu.jobs.checkpoint.result import CheckpointRun
@@ -21,7 +22,6 @@ from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies.answers import Comparison
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import Side, side_of_runs
-from tests.mlperf.checkpoint_leaves import make_result
 from tests.report.folders import write_run
 from tests.run.test_checkpoint_jobs import run
 

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dlemu.jobs.pack.limits import PackLimit
-from dlemu.jobs.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
+from dlemu.contrib.pack.limits import PackLimit
+from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
+from dlemu.contrib.reproduce.opened import OpenedDocument
+from dlemu.contrib.reproduce.page import document_page, open_document, print_document
+from dlemu.contrib.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
+from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
@@ -20,10 +24,6 @@ from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.measured import write_run
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.reproduce.opened import OpenedDocument
-from dlemu.studies.reproduce.page import document_page, open_document, print_document
-from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
-from dlemu.studies.reproduce.steps import DocumentQuestion
 from tests.results.handmade import two_hosts
 from tests.runs import make_job
 

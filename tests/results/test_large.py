@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from dlemu.contrib.mlperf.audit.own_result import audit_own
 from dlemu.jobs.training import repaired_causes, step_table
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.page import run_page
 from dlemu.metrics import read_times, rows
-from dlemu.mlperf.audit.own_result import audit_own
 from dlemu.results.measured import write_run
 from tests.results.long_run import long_run
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
+from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.journal import UnderWay
 from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS
@@ -25,7 +26,6 @@ from dlemu.jobs.training.result import make_facts, make_run
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.findings import Number
-from dlemu.mlperf.audit.audited_run import audit_trees
 from dlemu.results import live
 from dlemu.results.file_names import FACTS, KILLED, LIVE
 from dlemu.results.journal import JOURNAL, OLDER_JOURNALS

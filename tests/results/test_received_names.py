@@ -21,34 +21,35 @@ import dlemu
 from datagen.errors import DlemuError, UserError
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
-from datagen.packing.packed_set import PACKED_NAME, PackedSet, read_set, verify_set, write_set
+from datagen.manifest import PACKED_NAME
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
+from dlemu.contrib.mlperf.audit.audit_answer import AUDIT
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
+from dlemu.contrib.mlperf.audit.saved_audit import save_audit
+from dlemu.contrib.mlperf.check.judge import check_folder
+from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
+from dlemu.contrib.mlperf.tests.golden import make_tree
+from dlemu.contrib.pack.packed_set import PackedSet, read_set, verify_set, write_set
+from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
+from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.jobs.pack.result import PACK
 from dlemu.jobs.probe.result import PROBE
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.result import make_run
-from dlemu.mlperf.audit.audit_answer import AUDIT
-from dlemu.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
-from dlemu.mlperf.audit.foreign_times import foreign_run
-from dlemu.mlperf.audit.saved_audit import save_audit
-from dlemu.mlperf.check.judge import check_folder
 from dlemu.results.answer_files import save_answer
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
-from dlemu.studies.reproduce.run import REPRODUCED, Reproduced
-from dlemu.studies.reproduce.steps import DocumentQuestion
-from tests.mlperf import foreign_runs
-from tests.mlperf.checkpoint_leaves import make_result
-from tests.mlperf.golden import make_tree
 from tests.report.folders import write_size, write_sweep
 from tests.report.test_document import packing, probed
 from tests.results.handmade import CHECKPOINT_RUNS

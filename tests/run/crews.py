@@ -18,11 +18,11 @@ from datagen.errors import DlemuError
 from dlemu.comm import Interrupted
 from dlemu.comm.failure import Role
 from dlemu.config.schema import Workload
-from dlemu.jobs.pack import process as pack_process
-from dlemu.jobs.pack import worker as pack_worker
+from dlemu.contrib.mlperf.audit import audited_run
+from dlemu.contrib.pack import process as pack_process
+from dlemu.contrib.pack import worker as pack_worker
 from dlemu.jobs.probe import requests
 from dlemu.jobs.training import pattern
-from dlemu.mlperf.audit import audited_run
 from dlemu.runner.crew import Worker, run_crew
 from tests.runs import make_job
 

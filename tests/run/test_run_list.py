@@ -14,24 +14,24 @@ import pytest
 import dlemu
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted
-from dlemu.jobs.pack import run as run_pack
-from dlemu.jobs.pack.process import FIGURES
-from dlemu.jobs.pack.result import PACK
+from dlemu.contrib.mlperf.check.judge import REHEARSAL
+from dlemu.contrib.mlperf.rehearsal import attempts
+from dlemu.contrib.mlperf.rehearsal.run_figures import Figures
+from dlemu.contrib.mlperf.tests.test_rehearsal import QUESTION, make_plan, minutes
+from dlemu.contrib.pack import run as run_pack
+from dlemu.contrib.pack.process import FIGURES
+from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.reproduce import run as run_reproduce
+from dlemu.contrib.reproduce.run import REPRODUCED
+from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.training.run import Training
-from dlemu.mlperf.check.judge import REHEARSAL
-from dlemu.mlperf.rehearsal import attempts
-from dlemu.mlperf.rehearsal.run_figures import Figures
 from dlemu.results.answer_files import to_json
 from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunBegan, RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
-from dlemu.studies.reproduce import run as run_reproduce
-from dlemu.studies.reproduce.run import REPRODUCED
-from dlemu.studies.reproduce.steps import DocumentQuestion
 from dlemu.studies.size.find_size import Search
 from dlemu.studies.size.search import Limits
 from dlemu.studies.sweep import run as run_sweep
-from tests.mlperf.test_rehearsal import QUESTION, make_plan, minutes
 from tests.report.test_document import packing
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 

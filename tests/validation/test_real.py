@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dlemu.studies.record.recording import analyse
-from tests.recording.made_rows import Trainer, steady
+from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.tests.made_rows import Trainer, steady
 
 JOBS = Path(__file__).parents[2] / "scripts" / "validation" / "jobs"
 

@@ -1,0 +1,83 @@
+"""NVIDIA DALI's own readers on the CPU: no GPU is needed, nor used.
+
+npy, jpeg and png files are read whole by `readers.numpy` and `readers.file`, in the planned order; tfrecord files as
+streams by `readers.tfrecord`. Only the traits are here; the `Loader`, which imports DALI, is in `_dali_loader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from datagen.spec import DatasetSpec
+from dlemu.config.schema import Reader
+from dlemu.contrib.dali.settings import depths
+from dlemu.extend import LoaderTraits
+from dlemu.loaders.interleave_base import Interleave
+
+if TYPE_CHECKING:
+    from dlemu.contrib.dali.loader import Loader as Loader
+    from dlemu.extend import LoaderSpec
+
+STREAMED = "tfrecord"
+"""The format whose files DALI reads as streams: from their beginning, one after another."""
+_DIRECT_FORMATS = ("npy", "tfrecord")
+"""Formats whose DALI readers support O_DIRECT (`use_o_direct`)."""
+_RANK_BYTES = 32 << 20
+"""Private memory of a rank besides its buffers, measured with DALI 2.4 forked after import, three epochs."""
+_BATCHES_HELD = 6
+"""Batches in memory besides those ready or under way, measured with npy; includes the trainer's two."""
+
+
+class Traits(LoaderTraits):
+    """DALI opens and reads every file itself."""
+
+    framework = "DALI"
+    packages = ("nvidia-dali-cuda130",)
+    module = "nvidia.dali"
+    extra = "dali"
+    formats = ("jpeg", "npy", "png", "tfrecord")
+    pins = False
+
+    def reads_files(self, dataset_format: str) -> bool:
+        return True
+
+    def interleave(self, reader: Reader, dataset: DatasetSpec) -> Interleave | None:
+        return Interleave(files=1) if dataset.format == STREAMED else None
+
+    def settings_used(self, dataset_format: str) -> Collection[str]:
+        return ("reader.shuffle_size",) if dataset_format == STREAMED else ()
+
+    def impossible(self, dataset_format: str) -> Mapping[str, str]:
+        reasons = super().impossible(dataset_format)
+        return {key: why for key, why in reasons.items() if key != "odirect" or dataset_format not in _DIRECT_FORMATS}
+
+    def batches_ahead(self, spec: LoaderSpec) -> int:
+        window = 0 if spec.interleave is None else spec.shuffle_window
+        return sum(depths(spec)) + ceil(window / spec.phases["train"].batch_size)
+
+    def rank_bytes(self, spec: LoaderSpec) -> int:
+        """Return the bytes of a rank's pipeline: shuffle window, batches as read, batches as the trainer gets them."""
+        phase, streams = spec.phases["train"], spec.interleave is not None
+        sample = phase.fetch.nominal_sample_bytes if streams else phase.fetch.place_bytes
+        # Samples that are neither cropped nor decoded are delivered as they were read, without a copy.
+        shipped = phase.fetch.resize_bytes or (sample if phase.fetch.decode == "full" else 0)
+        batches = sum(depths(spec)) + _BATCHES_HELD
+        window = spec.shuffle_window * sample if streams else 0
+        return window + batches * phase.batch_size * (sample + shipped) + _RANK_BYTES
+
+    def notes(self, dataset_format: str) -> tuple[str, ...]:
+        return (
+            "the ceiling leaves out DALI's readers and decoders (docs/loaders.md): if AU is low, check whether the "
+            "cores were busy before blaming the storage",
+        )
+
+
+def __getattr__(name: str) -> Any:
+    """Import the `Loader`, and DALI with it, once it is requested."""
+    if name != "Loader":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dlemu.contrib.dali.loader import Loader
+
+    return Loader

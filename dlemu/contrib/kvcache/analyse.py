@@ -1,0 +1,555 @@
+"""Computes the summary of a KV-cache run from its rows: every published number, in one pure function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.contrib.kvcache.fifo import fifo_load_seconds
+from dlemu.contrib.kvcache.model import Model
+from dlemu.contrib.kvcache.published import official_result
+from dlemu.contrib.kvcache.rows import RANK_ROW
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import (
+    Backlog,
+    Fifo,
+    KvDevices,
+    KvFacts,
+    KvLimit,
+    KvSummary,
+    Official,
+    SizeClass,
+    Spread,
+    Tiers,
+)
+from dlemu.extend import Outcome, Rows, RowsRun
+from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, PARTLY_READ_PERCENT
+from dlemu.metrics.device import delivered_between
+from dlemu.results.wording import count
+
+GROWS_SHARE = 0.05
+"""A load is not sustained if the work queued at its end takes longer than this share of the load's duration."""
+MIN_LOADS = 20  # with fewer, a p95 hardly differs from the maximum
+"""Loads that are needed for a verdict on a p95."""
+MIN_CEILING = 2.0
+"""Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
+MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
+_COMFORTABLE_CEILING = 20.0  # below it, the emulator itself takes more than 5 % of the load's time
+_CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
+_MOMENTS = 100
+"""Number of moments in the last third of the load at which the backlog is sampled."""
+_LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
+
+Floats = NDArray[np.float64]
+
+
+def analyse(run: RowsRun) -> KvSummary:
+    """Return the summary of a run; if it failed, of the rows measured until then."""
+    data = RunRows(run)
+    settings, facts = data.settings, run.facts
+    complete = facts.failure is None and bool(len(data.whole))
+    rate = data.rate
+    backlog = data.backlog if complete and not settings.option and rate is not None else None
+    official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
+    sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
+    limit = (_limit_of_official(data) if settings.option else _limit(data, backlog)) if complete else None
+    is_measured = sustained or (complete and rate is None)
+    ttft = spread(data.ttft) if is_measured else None
+    loads = spread(data.load_seconds) if is_measured else None
+    outcome, why_none = _outcome(data, rate, sustained, ttft, loads)
+    moved = data.read_bytes + data.written_bytes
+    return KvSummary(
+        **run.common_fields(),
+        verdict=_official_verdict(data, official)
+        if official is not None
+        else _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
+        outcome=outcome,
+        scale=facts.workload.scale or None,
+        what=_what(settings, facts.workload.storage.resolved(settings.folder)),
+        prompts=len(data.prompts),
+        load_seconds=data.span_seconds,
+        prompts_per_second=rate,
+        input_tokens_mean=float(data.prompts["input_tokens"].mean()) if len(data.prompts) else 0.0,
+        users=settings.users * facts.ranks if settings.option else (rate or 0.0) * settings.think_seconds,
+        accelerators=int(data.whole["accelerators"].sum()),
+        sustained=sustained,
+        backlog=backlog,
+        ttft_seconds=ttft,
+        load_times=loads,
+        loads_by_size=tuple(data.classes) if is_measured else (),
+        utilisation_percent=data.utilisation_percent if is_measured else None,
+        gpu_seconds_computed=settings.tp * float(data.computed["compute_ns"].sum()) / 1e9,
+        gpu_seconds_won=0.0 if settings.option else settings.tp * (data.saved_seconds - float(data.waits.sum())),
+        break_even_gb_per_second=data.break_even_gb_per_second,
+        window_seconds=data.window_seconds,
+        read_bytes=data.read_bytes,
+        written_bytes=data.written_bytes,
+        read_gb_per_second=data.read_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
+        write_gb_per_second=data.written_bytes / 1e9 / data.window_seconds if data.window_seconds else 0.0,
+        tiers=_tiers(data),
+        blocks_read=int(data.loaded["storage_blocks"].sum()),
+        blocks_written=int(data.written["written_blocks"].sum()),
+        evicted=int(data.whole["evicted"].sum()),
+        dropped=int(data.whole["dropped"].sum()),
+        from_storage_percent=data.from_storage_percent,
+        devices=data.devices,
+        fifo=_fifo(data) if is_measured else None,
+        official=official,
+        ceiling_times=data.ceiling_times(rate),
+        cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
+        late_ms_p99=float(np.percentile(data.prompts["late_ns"], 99)) / 1e6 if len(data.prompts) else None,
+        limited_by=limit,
+        issues=tuple(_issues(data, complete, data.ceiling_times(rate))),
+    )
+
+
+def spread(seconds: Floats) -> Spread | None:
+    """Return mean and percentiles of durations; None if there are none."""
+    if not len(seconds):
+        return None
+    p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
+    return Spread(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, max=maximum)
+
+
+class RunRows:
+    """The rows of a run by state (read, computed, written), and times in seconds from the start of each rank's load."""
+
+    def __init__(self, run: RowsRun) -> None:
+        self.run = run
+        self.settings = run.facts.workload.section(KvSettings)
+        self.whole, self.prompts = run.rows[run.rows["prompt"] == RANK_ROW], run.rows[run.rows["prompt"] != RANK_ROW]
+        self.prompts = self.prompts[np.argsort(self.prompts["arrived_ns"], kind="stable")]
+        begins = {int(row["rank"]): int(row["arrived_ns"]) for row in self.whole}
+        for rank in np.unique(self.prompts["rank"]).tolist():  # ranks of a killed run have no RANK_ROW
+            begins.setdefault(rank, int(self.prompts["arrived_ns"][self.prompts["rank"] == rank].min()))
+        self.begins = begins
+        self.reading = self.prompts[self.prompts["storage_blocks"] > 0]
+        self.loaded = self.reading[self.reading["loaded_ns"] > 0]
+        self.computed = self.prompts[self.prompts["computed_ns"] > 0]
+        self.written = self.prompts[self.prompts["written_ns"] > 0]
+        self.read_bytes = int(self.loaded["read_bytes"].sum())
+        self.written_bytes = int(self.written["written_bytes"].sum())
+
+    def at(self, rows: Rows, column: str) -> Floats:
+        """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
+        begins = np.array([self.begins[rank] for rank in rows["rank"].tolist()], np.int64)
+        return np.where(rows[column] > 0, (rows[column] - begins) / 1e9, np.inf)
+
+    @cached_property
+    def span_seconds(self) -> float:
+        """Duration of the load: `kv.seconds` of a random one; to the last arrival of a trace or an incomplete run."""
+        if not len(self.prompts):
+            return 0.0
+        last = float(self.at(self.prompts, "arrived_ns").max())
+        is_whole = self.run.facts.failure is None and not self.settings.trace
+        return max(last, self.settings.seconds if is_whole else 1e-3)
+
+    @property
+    def rate(self) -> float | None:
+        """Prompts per second; None if a trace's, or those until a failure, all arrived at one moment."""
+        if not len(self.prompts):
+            return 0.0
+        is_defined = self.run.facts.failure is None and not self.settings.trace  # by the load's length
+        known = is_defined or np.ptp(self.prompts["arrived_ns"]) > 0
+        return len(self.prompts) / self.span_seconds if known else None
+
+    @cached_property
+    def window_seconds(self) -> float:
+        """Time from the first prompt to the last byte, or to the end of the load, if that is later."""
+        first = float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
+        return self.end_seconds - first
+
+    @cached_property
+    def end_seconds(self) -> float:
+        """When the last byte had been moved and the load was over; of the official load, the last byte alone."""
+        if self.settings.option:
+            moved = np.concatenate([self.at(rows, name) for rows, name in self.official_ends])
+            return float(moved.max(initial=0.0))
+        ends = np.concatenate([self.at(self.loaded, "loaded_ns"), self.at(self.written, "written_ns")])
+        return float(ends.max(initial=self.span_seconds))
+
+    @property
+    def official_ends(self) -> tuple[tuple[Rows, str], ...]:
+        """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
+        moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
+        return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
+
+    @property
+    def ttft(self) -> Floats:
+        return _seconds_between(self.computed, "arrived_ns", "computed_ns")
+
+    @property
+    def load_seconds(self) -> Floats:
+        return _seconds_between(self.loaded, "arrived_ns", "loaded_ns")
+
+    @property
+    def queueing(self) -> Floats:
+        """Seconds that each prompt waited for a copy of the model."""
+        return _seconds_between(self.computed, "arrived_ns", "start_ns")
+
+    @property
+    def waits(self) -> Floats:
+        """Seconds that a copy of the model waited for the blocks of each prompt."""
+        return np.maximum(0.0, _seconds_between(self.computed, "start_ns", "loaded_ns"))
+
+    @property
+    def saved_seconds(self) -> float:
+        return float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
+
+    @property
+    def utilisation_percent(self) -> float | None:
+        compute, wait = float(self.computed["compute_ns"].sum()) / 1e9, float(self.waits.sum())
+        return 100 * compute / (compute + wait) if compute + wait else None
+
+    @property
+    def break_even_gb_per_second(self) -> float | None:
+        blocks = int((self.computed["storage_blocks"] + self.computed["pending_blocks"]).sum())
+        if self.saved_seconds <= 0 or not blocks:
+            return None
+        full = blocks * self.settings.block_tokens * Model(self.settings).token_bytes
+        return full / 1e9 / (self.saved_seconds * self.settings.tp)
+
+    @property
+    def classes(self) -> Iterator[SizeClass]:
+        """Quarters of the loads by size; fewer classes if many sizes are equal."""
+        sizes = self.loaded["read_bytes"] / 1e6
+        shares = np.linspace(0, 100, _CLASSES + 1)[1:]
+        edges = np.unique(np.percentile(sizes, shares)) if len(sizes) else np.empty(0)
+        for low, high in pairwise([-math.inf, *edges.tolist()]):
+            inside = (sizes > low) & (sizes <= high)
+            times = spread(self.load_seconds[inside])
+            if times is not None:
+                yield SizeClass(from_mb=float(sizes[inside].min()), to_mb=high, loads=int(inside.sum()), seconds=times)
+
+    @cached_property
+    def fifo(self) -> tuple[float, Floats] | None:
+        """Rate of the FIFO model's pipe in GB/s, and the seconds that each row of `loaded` would take through it."""
+        if not len(self.loaded):
+            return None
+        arrived, loaded = self.at(self.loaded, "arrived_ns"), self.at(self.loaded, "loaded_ns")
+        order = np.argsort(arrived, kind="stable")
+        rate = self.settings.pipe_gb_per_second or self.read_bytes / 1e9 / busy_seconds(arrived, loaded)
+        seconds = np.empty(len(order))
+        seconds[order] = fifo_load_seconds(arrived[order], self.loaded["read_bytes"][order], rate)
+        return rate, seconds
+
+    @cached_property
+    def backlog(self) -> Backlog:
+        rows, end = self.prompts, self.span_seconds
+        copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
+        moving = self.waiting(1.0)
+        begins, ends = (np.concatenate([getattr(part, name) for part in moving]) for name in ("begins", "ends"))
+        moved = self.read_bytes + self.written_bytes
+        reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved))
+        compute = Waiting(self.at(rows, "loaded_ns"), self.at(rows, "computed_ns"), rows["compute_ns"] / 1e9 / copies)
+        storage = [reads.at(moment) + writes.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
+        computing = [compute.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
+        left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
+        return Backlog(
+            storage_seconds=storage[-1],
+            compute_seconds=computing[-1],
+            storage_grows=_grows(storage, end),
+            compute_grows=_grows(computing, end),
+            unfinished=int(left.sum()),
+        )
+
+    def waiting(self, weight: float) -> tuple[Waiting, Waiting]:
+        """Return the queued reads and the queued writes, `weight` per byte."""
+        reading, rows = self.reading, self.computed
+        writing = rows[rows["written_bytes"] > 0]
+        return (
+            Waiting(self.at(reading, "arrived_ns"), self.at(reading, "loaded_ns"), reading["read_bytes"] * weight),
+            Waiting(self.at(writing, "computed_ns"), self.at(writing, "written_ns"), writing["written_bytes"] * weight),
+        )
+
+    @property
+    def from_storage_percent(self) -> float | None:
+        storage = self.run.facts.journal.storage
+        known = storage is not None and storage.file_system in ACCOUNTED
+        if not known or not self.read_bytes or not len(self.whole):
+            return None
+        return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
+
+    @property
+    def devices(self) -> KvDevices | None:
+        read = self._device_percent("read_mb_per_second", self.read_bytes)
+        write = self._device_percent("write_mb_per_second", self.written_bytes)
+        return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
+
+    def _device_percent(self, metric: str, app_bytes: int) -> float | None:
+        """Return the bytes that the devices moved during the run, each counted once, in percent of `app_bytes`."""
+        nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
+        for host in self.run.telemetry:
+            own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
+            for device in host.devices:
+                if len(own) and device.counted and (host.boot_id, device.name) not in counted:
+                    counted.add((host.boot_id, device.name))
+                    window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
+                    moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
+        percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
+        return percent if math.isfinite(percent) else None
+
+    @property
+    def waits_for_storage(self) -> bool:
+        """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
+        return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
+
+    def ceiling_times(self, prompts_per_second: float | None) -> float | None:
+        """Return the load that the ranks could have moved without storage, as a multiple of this load."""
+        ceilings = self.whole["ceiling_per_hour"]
+        if self.settings.option:  # its users request without bound, so compare with the requests served
+            prompts_per_second = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
+        if not len(ceilings) or not ceilings.all() or not prompts_per_second:
+            return None
+        return float(ceilings.sum()) / 3600 / prompts_per_second
+
+
+@dataclass(frozen=True, eq=False)
+class Waiting:
+    """Queued work: each item waits from its begin to its end, and has a weight."""
+
+    begins: Floats
+    ends: Floats
+    """Infinite for items that were never done."""
+    weights: Floats
+
+    def at(self, moment: float) -> float:
+        """Return the total weight of the items that wait at a moment."""
+        return float(self.weights[(self.begins <= moment) & (self.ends > moment)].sum())
+
+
+def _seconds_between(rows: Rows, begin: str, end: str) -> Floats:
+    seconds: Floats = (rows[end] - rows[begin]) / 1e9
+    return seconds
+
+
+def _grows(last_third: list[float], span: float) -> bool:
+    """Return whether a backlog is more than a burst: large at the end, and never small in the last third."""
+    return last_third[-1] > GROWS_SHARE * span and min(last_third) > GROWS_SHARE * span / 2
+
+
+def _what(settings: KvSettings, folder: str) -> KvFacts:
+    model = Model(settings)
+    return KvFacts(
+        token_bytes=model.token_bytes,
+        block_tokens=settings.block_tokens,
+        block_bytes=model.block_bytes,
+        shard_bytes=model.shard_bytes,
+        shrink=settings.shrink,
+        tp=settings.tp,
+        layout=settings.layout,
+        odirect=settings.odirect,
+        threads=settings.threads,
+        folder=folder,
+        trace=settings.trace,
+        speed=settings.speed,
+        ttft_limit_seconds=settings.ttft or None,
+        load_limit_seconds=settings.load or None,
+    )
+
+
+def _tiers(data: RunRows) -> Tiers:
+    rows, tokens = data.computed, data.settings.block_tokens
+    total = max(1, int(rows["input_tokens"].sum()))
+    gpu, dram, pending = (
+        100 * tokens * int(rows[name].sum()) / total for name in ("gpu_blocks", "dram_blocks", "pending_blocks")
+    )
+    cached = 100 * int(rows["cached_tokens"].sum()) / total
+    # A prompt's last token is computed although its block was found: it is subtracted from the storage tier.
+    return Tiers(
+        gpu=gpu, dram=dram, pending=pending, storage=max(0.0, cached - gpu - dram - pending), computed=100 - cached
+    )
+
+
+def _fifo(data: RunRows) -> Fifo | None:
+    model = data.fifo
+    load = None if model is None else spread(model[1])
+    if model is None or load is None:
+        return None
+    return Fifo(gb_per_second=model[0], measured_here=not data.settings.pipe_gb_per_second, load_seconds=load)
+
+
+def busy_seconds(begins: Floats, ends: Floats) -> float:
+    """Return the total time during which at least one of the intervals was in progress (their union)."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], ends[order]
+    reached = np.concatenate([[-np.inf], np.maximum.accumulate(ends)[:-1]])
+    return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
+
+
+def _limit(data: RunRows, backlog: Backlog | None) -> KvLimit | None:
+    rows = data.computed
+    if backlog is None or not len(rows):
+        return None
+    total = max(1e-9, float(data.ttft.sum()))
+    queue, compute, wait = float(data.queueing.sum()), float(rows["compute_ns"].sum()) / 1e9, float(data.waits.sum())
+    evidence = [
+        f"of the time to the first token {100 * wait / total:.0f} % was waiting for blocks, "
+        f"{100 * queue / total:.0f} % waiting for an accelerator, {100 * compute / total:.0f} % computing"
+    ]
+    late = float(np.percentile(data.prompts["late_ns"], 95)) / 1e9
+    load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
+    if backlog.storage_grows:
+        evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were queued, and growing")
+    if backlog.compute_grows:
+        evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were queued, and growing")
+    served = data.from_storage_percent
+    if served is not None and served < NOT_READ_PERCENT:
+        what = "page cache"
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
+    elif backlog.compute_grows and not data.waits_for_storage:
+        what = "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
+    elif late > _LATE_SHARE * load:
+        what = "emulator"
+        evidence.append(
+            f"5 % of the arrivals were handled {1e3 * late:.1f} ms late or more; loads take {1e3 * load:.1f} ms (p95)"
+        )
+    else:
+        what = "storage" if data.waits_for_storage else "accelerators"
+    return KvLimit(what=what, evidence=tuple(evidence))
+
+
+def _limit_of_official(data: RunRows) -> KvLimit | None:
+    rows, served = data.prompts, data.from_storage_percent
+    if not len(data.computed):
+        return None
+    moving = float((rows["read_call_ns"] + rows["write_call_ns"]).sum()) / 1e9
+    share = moving / (data.settings.threads * max(1, len(data.whole)) * max(1e-9, data.window_seconds))
+    left = len(rows) - len(data.computed)
+    evidence = [
+        f"workers spent {100 * share:.0f} % of their time in reads and writes",
+        f"{left:,} of {len(rows):,} requests had not been served when the tool stopped counting",
+    ]
+    ceiling = data.ceiling_times(0.0)
+    if served is not None and served < NOT_READ_PERCENT:
+        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
+        return KvLimit(what="page cache", evidence=tuple(evidence))
+    if ceiling is not None and ceiling < MIN_CEILING:
+        return KvLimit(what="emulator", evidence=tuple(evidence))
+    return KvLimit(what="storage" if left else "arrivals", evidence=tuple(evidence))
+
+
+def _official_verdict(data: RunRows, official: Official) -> str:
+    if data.run.facts.failure is not None:
+        return f"INCOMPLETE: {data.run.facts.failure}"
+    if official.overstated_percent is None:
+        return "nothing was measured"
+    rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
+    above = official.overstated_percent
+    too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
+    published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
+    return (
+        f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
+        f"publish {published} over {official.clock_seconds:g} s{too_much}"
+    )
+
+
+def _cached(data: RunRows) -> bool:
+    """Return whether memory served in place of the storage, and `metric.cached` does not allow it."""
+    storage, served = data.run.facts.journal.storage, data.from_storage_percent
+    in_memory = storage is not None and storage.file_system in IN_MEMORY
+    partly = served is not None and served < PARTLY_READ_PERCENT
+    return (in_memory or partly) and not data.run.facts.workload.metric.cached
+
+
+def _outcome(
+    data: RunRows, rate: float | None, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+) -> tuple[Outcome | None, str]:
+    """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
+    bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
+    if not bounds:
+        return None, ""
+    ceiling = data.ceiling_times(rate)
+    measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
+    if sustained is None:
+        return "no verdict", "it did not complete" if rate is not None else "all prompts arrived at one moment"
+    if _cached(data):
+        return "no verdict", "memory served"
+    if measured < MIN_LOADS:
+        return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
+    if ceiling is not None and ceiling < MIN_CEILING:
+        return "no verdict", f"the emulator itself can move only {ceiling:.1f} times this load"
+    within = sustained and all(got is not None and got.p95 <= limit for limit, got in bounds)
+    return "pass" if within else "fail", ""
+
+
+def _verdict(
+    data: RunRows, outcome: str, rate: float | None, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
+) -> str:
+    failure, word = data.run.facts.failure, outcome and f"{outcome}: "
+    if failure is not None:
+        return f"INCOMPLETE: {failure}"
+    if rate is None:
+        parts = ["no rate: all prompts arrived at one moment"]
+    elif backlog is None:
+        return f"{word}nothing was measured"
+    elif ttft is None:
+        behind = "storage" if data.waits_for_storage else "accelerators"
+        why = f"the {behind} fell behind, so latencies would only reflect how long it ran"
+        return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
+    else:
+        parts = [f"{rate:.3g} prompts/s sustained"]
+    utilisation = data.utilisation_percent
+    if ttft is not None:
+        parts.append(f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}")
+    if loads is not None:
+        loaded = len(data.load_seconds)
+        few = f" of {count(loaded, 'prompt')}" if loaded < MIN_LOADS else ""  # sweeps show this line without the issues
+        parts.append(f"load p95{few} {loads.p95:.3g} s{_bound_text(data.settings.load)}")
+    if utilisation is not None:
+        parts.append(f"utilisation {utilisation:.1f} %")
+    return word + "; ".join(parts)
+
+
+def _bound_text(limit: float) -> str:
+    return f" (limit: {limit:g})" if limit else ""
+
+
+def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[str]:
+    settings, served = data.settings, data.from_storage_percent
+    storage = data.run.facts.journal.storage
+    if settings.shrink > 1:
+        yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
+    if storage is not None and storage.file_system in IN_MEMORY:
+        yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
+    elif served is not None and served < PARTLY_READ_PERCENT:
+        yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
+    if settings.option:
+        yield from _official_issues(data)
+        return
+    if complete and not len(data.reading):
+        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
+    if ceiling is not None and ceiling < _COMFORTABLE_CEILING:
+        yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_COMFORTABLE_CEILING:g}"
+    if 0 < len(data.load_seconds) < MIN_LOADS:
+        prompts = count(len(data.load_seconds), "prompt")
+        yield f"only {prompts} read from storage: percentiles need {MIN_LOADS} or more"
+
+
+def _official_issues(data: RunRows) -> Iterator[str]:
+    settings = data.settings
+    published = official_result(data.prompts, data.begins, settings, data.window_seconds)
+    if published.late:
+        yield (
+            f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "
+            "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
+        )
+    if published.again_percent:
+        yield (
+            f"{published.again_percent:.0f} % of the bytes read were reads of the file just written, as the tool's "
+            "decoding does; no inference engine does"
+        )
+    if published.memory_percent:
+        yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option requires"
+    starved = [one for one in published.classes if one.served < one.requests]
+    if starved:
+        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in published.classes)
+        yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
+    if not settings.odirect:
+        yield "read and written through the page cache, dropped before each read, as the tool does it"

@@ -1,0 +1,230 @@
+"""Blocks on storage: their bytes, and how their shards are written, read, checked and removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from datagen import owned
+from datagen.bulk_content import BulkContent
+from datagen.content import identify
+from datagen.spec import BLOCK_BYTES
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.extend import DlemuError, StorageBase
+
+SLOTS = "slots"
+_SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
+_WORDS = BLOCK_BYTES // 8
+
+
+class Shard(NamedTuple):
+    """The part of one block that one accelerator stores."""
+
+    object: int
+    """Number of the block on storage, counted in the order of writing."""
+    shard: int
+    """Index of the accelerator, 0 to `kv.tp` - 1."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The bytes of a rank's shards: unique, checkable, and generated at memory speed (`datagen.bulk_content`)."""
+
+    bulk: BulkContent
+    rank: int
+    settings: KvSettings
+
+    def number(self, shard: Shard) -> int:
+        """Return the number that identifies a shard in its stamps; unique across ranks."""
+        return self.rank << _SHARD_BITS | (shard.object * self.settings.tp + shard.shard)
+
+    def fill(self, view: memoryview, shard: Shard, offset: int) -> None:
+        """Fill `view` with the bytes of a shard from `offset` on."""
+        self.bulk.fill(view, self.number(shard), offset)
+
+    def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
+        """Check bytes read from a shard at `offset`; return what is wrong with them, or an empty string."""
+        number = self.number(shard)
+        offsets = np.arange(offset, offset + len(view), BLOCK_BYTES, dtype=np.uint64)
+        words = np.frombuffer(view, np.uint64).reshape(-1, _WORDS)
+        # The stamp's first word is determined by the other three; not comparing it takes a third of the CPU.
+        right = (words[:, 1] == self.bulk.seed_hash) & (words[:, 2] == number) & (words[:, 3] == offsets)
+        if not right.all():
+            at = int(right.argmin()) * BLOCK_BYTES
+            stamp = identify(view[at : at + BLOCK_BYTES])
+            found = "no dlemu stamp" if stamp is None else f"the stamp of shard {stamp.file}, offset {stamp.offset}"
+            return f"at byte {offset + at} there is {found}, wanted the stamp of shard {number}"
+        if self.settings.verify and (differs := self.bulk.first_difference(view, number, offset)) is not None:
+            return f"byte {offset + differs} is not what was written"
+        return ""
+
+
+class Blocks(Protocol):
+    """Where shards are stored; shared by threads. Each shard is written once, then read any number of times."""
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        """Write a shard through the buffer, piece by piece; return the nanoseconds spent in calls. Raises OSError."""
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        """Read and check a shard; return the nanoseconds spent in calls. Raises OSError, or DlemuError for damage."""
+
+    def reserve(self, number: int) -> None:
+        """Reserve room for an object; called before any of its shards is written, by one thread at a time."""
+
+    def remove(self, number: int) -> None:
+        """Remove a written object that no thread reads; called by one thread at a time. Raises OSError."""
+
+    def close(self) -> None:
+        """Close all open files."""
+
+
+def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
+    for offset in range(0, size_bytes, len(buffer)):
+        yield offset, buffer[: min(len(buffer), size_bytes - offset)]
+
+
+@dataclass(frozen=True)
+class FileBlocks:
+    """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do."""
+
+    storage: StorageBase
+    folder: str
+    content: Content
+    shard_bytes: int
+    sizes: Sequence[int] = ()
+    """Bytes of a shard of each object, if objects differ in size; empty: all have `shard_bytes`."""
+    synced: bool = False
+    """As the official tool does: fsync each file, and drop it from the page cache before each read."""
+
+    def size(self, shard: Shard) -> int:
+        """Return the bytes of a shard."""
+        return self.sizes[shard.object] if self.sizes else self.shard_bytes
+
+    def path(self, shard: Shard) -> str:
+        """Return the path of a shard's file."""
+        return f"{self.folder}/{file_name(shard, self.content.settings.tp)}"
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        began_ns, made_ns = time.monotonic_ns(), 0
+        writer = self.storage.create(self.path(shard))
+        try:
+            for offset, piece in _pieces(self.size(shard), buffer):
+                at_ns = time.monotonic_ns()
+                self.content.fill(piece, shard, offset)
+                made_ns += time.monotonic_ns() - at_ns
+                writer.write(piece)
+            if self.synced:
+                writer.sync()
+            writer.commit()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                writer.discard()
+            raise
+        return time.monotonic_ns() - began_ns - made_ns
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        began_ns, checked_ns, path = time.monotonic_ns(), 0, self.path(shard)
+        if self.synced and not self.storage.reads_nothing:
+            self.storage.evict(path, write_first=False)
+        # An object that fits into the buffer is read by one request, as by engines, which know its size.
+        fits = self.size(shard) <= len(buffer)
+        reader = (self.storage.open_whole if fits else self.storage.open)(path)
+        try:
+            for offset, piece in _pieces(self.size(shard), buffer):
+                got = reader.read_into(piece, offset)
+                at_ns = time.monotonic_ns()
+                problem = self.content.problem(piece, shard, offset)
+                if not self.storage.reads_nothing:
+                    _raise_if_damaged(path, problem if got == len(piece) else f"it ends at {offset + got}")
+                checked_ns += time.monotonic_ns() - at_ns
+        finally:
+            reader.close()
+        return time.monotonic_ns() - began_ns - checked_ns
+
+    def reserve(self, number: int) -> None:
+        return
+
+    def remove(self, number: int) -> None:
+        for shard in range(self.content.settings.tp):
+            self.storage.remove(self.path(Shard(number, shard)))
+
+    def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class SlotBlocks:
+    """Slots (offsets) in one file that stays open; the slots of removed objects are reused."""
+
+    descriptor: int
+    path: str
+    content: Content
+    shard_bytes: int
+    slots: Iterator[int] = field(default_factory=count)
+    """Numbers of slots never used yet."""
+    free: list[int] = field(default_factory=list)
+    """Slots of removed objects."""
+    used: dict[int, int] = field(default_factory=dict)
+    """Object -> slot."""
+
+    def reserve(self, number: int) -> None:
+        self.used[number] = self.free.pop() if self.free else next(self.slots)
+
+    def remove(self, number: int) -> None:
+        self.free.append(self.used.pop(number))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def _offset(self, shard: Shard) -> int:
+        slot = self.used[shard.object]
+        return (slot * self.content.settings.tp + shard.shard) * self.shard_bytes
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        call_ns, base = 0, self._offset(shard)
+        for offset, piece in _pieces(self.shard_bytes, buffer):
+            self.content.fill(piece, shard, offset)
+            at_ns, done = time.monotonic_ns(), 0
+            while done < len(piece):
+                done += os.pwrite(self.descriptor, piece[done:], base + offset + done)
+            call_ns += time.monotonic_ns() - at_ns
+        return call_ns
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        call_ns, base = 0, self._offset(shard)
+        for offset, piece in _pieces(self.shard_bytes, buffer):
+            at_ns, got = time.monotonic_ns(), 0
+            while got < len(piece):
+                more = os.preadv(self.descriptor, [piece[got:]], base + offset + got)
+                if not more:
+                    break
+                got += more
+            call_ns += time.monotonic_ns() - at_ns
+            problem = self.content.problem(piece, shard, offset) if got == len(piece) else "the file ends within it"
+            _raise_if_damaged(self.path, problem)
+        return call_ns
+
+
+def _raise_if_damaged(path: str, problem: str) -> None:
+    if problem:
+        raise DlemuError(f"{path} is not what was written there: {problem}; the storage lost or mixed up data")
+
+
+def file_name(shard: Shard, tp: int) -> str:
+    """Return the name of a shard's file."""
+    return f"{shard.object * tp + shard.shard:010x}.kv"
+
+
+def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
+    """Create the file of a rank's slots; raises OSError."""
+    owned.claim(folder, SLOTS)
+    path = os.path.join(folder, SLOTS)
+    descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))
+    return SlotBlocks(descriptor, path, content, shard_bytes)

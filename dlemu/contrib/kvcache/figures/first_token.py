@@ -1,0 +1,51 @@
+"""Figure: the parts of the time to the first token (computing, waiting), over the time of arrival."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from dlemu.contrib.kvcache.analyse import RunRows
+from dlemu.extend import RowsRun
+from dlemu.report.figure_base import GREEN, PURPLE, RED, Canvas, Figure, Row, colours, data, legend, rounded
+
+ORDER = 20
+_BINS = 80
+_PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
+
+
+def draw(run: RowsRun, canvas: Canvas) -> Figure | None:
+    measured = RunRows(run)
+    done = measured.computed
+    if not len(done):
+        return None
+    arrived = measured.at(done, "arrived_ns")
+    width = max(measured.span_seconds, 1e-3) / min(_BINS, len(done))
+    bins = (arrived / width).astype(np.int64)
+    parts = {
+        "computing": done["compute_ns"] / 1e9,
+        "waiting for blocks": measured.waits,
+        "waiting for an accelerator": measured.queueing,
+    }
+    rows: list[Row] = []
+    for number in np.unique(bins).tolist():
+        below = 0.0
+        for name, seconds in parts.items():
+            top = below + float(seconds[bins == number].mean())
+            begin, end, low, high = rounded([width * number, width * (number + 1), below, top])
+            rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
+            below = top
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("at:Q", title="arrival, seconds from the start"),
+            x2=alt.X2("to:Q"),
+            y=alt.Y("low:Q", title="seconds to the first token, mean"),
+            y2=alt.Y2("high:Q"),
+            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
+        )
+        .properties(width=canvas.width, height=220)
+    )
+    caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
+    return Figure("Where the time to the first token goes", caption, chart)

@@ -1,0 +1,293 @@
+"""How a rank runs KV-cache offload: it plans, measures its ceiling, replays its prompts, and logs a row for each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
+from functools import cache, lru_cache
+from typing import ClassVar
+
+from datagen.bulk_content import BulkContent
+from datagen.storage.storage_base import NULL_STORAGE
+from dlemu.comm.environment import existing_folder
+from dlemu.comm.thread_accounting import process_storage_bytes
+from dlemu.config.schema import Workload
+from dlemu.contrib.kvcache.analyse import analyse
+from dlemu.contrib.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
+from dlemu.contrib.kvcache.load import Load, make_load
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
+from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
+from dlemu.contrib.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
+from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
+from dlemu.contrib.kvcache.rows import ADDED_COLUMNS, COLUMNS, RANK_ROW
+from dlemu.contrib.kvcache.run_folder import (
+    MAX_FILES,
+    blocks_folder,
+    check_space,
+    create_on_this_host,
+    create_run_folder,
+    created_rank_folder,
+    is_local,
+    remove_failed,
+    remove_on_this_host,
+    remove_run,
+    run_folder,
+    storage_spec_of,
+)
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.summary import KvSummary
+from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
+from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
+from dlemu.results.wording import count
+from dlemu.runner.events import Doing
+from dlemu.runner.row_log import RowLog
+from dlemu.runner.run_folder import Kept
+
+_PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
+_START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
+_FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
+_CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
+_CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
+
+
+class KvCacheKind(RowsKind):
+    """Prompts served by emulated accelerators, with the KV cache on storage."""
+
+    name = "kvcache"
+    prefix = "kvcache-"
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    added: ClassVar[Collection[str]] = ADDED_COLUMNS
+    summary_type = KvSummary
+
+    def complete(self, workload: Workload) -> Workload:
+        settings = workload.section(KvSettings)
+        if settings.option:
+            return replace(workload, kinds={**workload.kinds, "kv": asdict(with_option_defaults(settings))})
+        if not settings.layers:
+            raise UserError(
+                f"workload {workload.model.name!r} serves no model: wanted one that does, as in `dlemu kvcache "
+                "workload=llama3_1_8b scale=laptop`, or your own kv.layers, kv.kv_heads and kv.parameters_billion"
+            )
+        if settings.layout == "slots" and workload.storage_spec.type not in ("posix", "direct"):
+            raise UserError("kv.layout=slots is for folders: an object can't be written in parts; wanted files")
+        return workload
+
+    def looks_at(self, workload: Workload) -> str:
+        return f"kv.folder {workload.section(KvSettings).folder}"
+
+    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> Job:
+        settings = workload.section(KvSettings)
+        for rank in range(ranks):
+            objects = plan_of(settings, ranks, rank).objects
+            if settings.layout == "files" and objects * settings.tp > MAX_FILES:
+                instead = "fewer kv.users" if settings.option else "kv.layout=slots, a larger kv.block_tokens"
+                raise UserError(
+                    f"a rank would write {objects * settings.tp:,} files: wanted {MAX_FILES:,} at most; set "
+                    f"{instead}, more ranks, or a shorter load"
+                )
+        return super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+
+    def made_folder(self, job: Job) -> str | None:
+        return blocks_folder(job) if is_local(job) else None
+
+    def begin(self, job: Job) -> Job:
+        create_run_folder(job)
+        return job
+
+    def check_host(self, job: Job, local_ranks: int) -> None:
+        settings = job.workload.section(KvSettings)
+        peak_bytes = sum(plan_of(settings, job.ranks, rank).peak_bytes for rank in range(job.ranks))
+        check_space(job, peak_bytes * local_ranks // job.ranks)
+
+    def watched_folders(self, job: Job) -> Iterator[str]:
+        if is_local(job):
+            yield existing_folder(blocks_folder(job))
+
+    def clean_up(self, job: Job) -> bool:
+        return remove_failed(job)
+
+    def clean_up_elsewhere(self, job: Job) -> None:
+        remove_on_this_host(job)
+
+    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
+        served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")
+        says = f"kept, marked incomplete, in {job.folder}: {served} served before that"
+        return Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
+
+    def left(self, job: Job, removed: object) -> str:
+        return "" if removed else f"blocks that can't be removed are left in {run_folder(job)}"
+
+    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+        settings = job.workload.section(KvSettings)
+        plan = plan_of(settings, job.ranks, comm.rank)
+        content = Content(BulkContent(job.seed), comm.rank, settings)
+        ceiling = measure_ceiling(plan, content, job.workload.metric.ceiling_seconds, notify)
+        if comm.local_rank == 0:
+            create_on_this_host(job)
+        comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
+        with created_rank_folder(job, comm.rank, plan.objects) as folder:
+            storage = open_storage(storage_spec_of(job))
+            blocks = _make_blocks(storage, folder, plan, content)
+            mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
+            with closing(mover):
+                comm.all_reduce_max(0)  # a barrier: all ranks begin together
+                capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
+                replay = _make_replay(plan, mover, log, comm.rank, capacity_bytes)
+                self._run(replay, plan, comm.rank, log, notify, ceiling)
+        comm.all_reduce_max(0)
+        removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
+        if removes and not remove_run(job) and notify is not None:
+            notify(Doing(self.left(job, removed=False)))
+
+    def _run(
+        self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int
+    ) -> None:
+        begin_ns = time.monotonic_ns() + _START_NS
+        cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
+        replay.run(begin_ns, _progress_reporter(notify, replay, _request_count(plan)))
+        ended_ns = time.monotonic_ns()
+        cpu_ns = time.process_time_ns() - cpu_ns
+        for unfinished in replay.unfinished:
+            log.add(rank=rank, **unfinished.columns(plan.model.block_bytes))
+        log.add(
+            rank=rank,
+            prompt=RANK_ROW,
+            arrived_ns=begin_ns,
+            ended_ns=ended_ns,
+            cpu_ns=cpu_ns,
+            storage_bytes=process_storage_bytes() - storage_bytes,
+            accelerators=plan.accelerators,
+            evicted=replay.removed,
+            dropped=replay.dropped,
+            ceiling_per_hour=ceiling,
+        )
+
+    def summarise(self, run: RowsRun) -> KvSummary:
+        return analyse(run)
+
+
+KVCACHE = KvCacheKind()
+read, read_summary = KVCACHE.read, KVCACHE.read_summary
+
+
+Plan = RankPlan | RankTurns
+
+
+@lru_cache(1)
+def _assigned_load(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
+    """Return the load, and for each rank the indices of its prompts."""
+    load = make_load(settings, ranks)
+    return load, assign_prompts(load, ranks)
+
+
+@cache
+def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
+    """Return the plan of a rank; cached, so that forked ranks inherit it from their parent."""
+    if settings.option:
+        return draw_turns(settings, rank)
+    load, shares = _assigned_load(settings, ranks)
+    return plan_rank(settings, load, shares[rank])
+
+
+def _request_count(plan: Plan) -> int:
+    return len(plan.turns) if isinstance(plan, RankTurns) else len(plan.prompts)
+
+
+def _make_replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
+    def add(request: ServedPrompt | TurnRequest) -> None:
+        log.add(rank=rank, **request.columns(plan.model.block_bytes))
+
+    if isinstance(plan, RankTurns):
+        return TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
+    return Replay(plan, mover, on_served=add)
+
+
+def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ranks: int) -> float:
+    """Return the bytes that a rank may fill: `kv.capacity_gb`, else its share of 95 % of the free space."""
+    if settings.capacity_gb:
+        return settings.capacity_gb * 1e9
+    free = storage.free_bytes(folder)
+    return math.inf if free is None else _FILLED_SHARE * free / ranks
+
+
+def _make_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
+    if content.settings.layout == "slots":
+        return open_slots(folder, content, plan.model.shard_bytes)
+    return _make_file_blocks(storage, folder, plan, content)
+
+
+def _make_file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+    if isinstance(plan, RankTurns):
+        return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
+    return FileBlocks(storage, folder, content, plan.model.shard_bytes)
+
+
+def _make_mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
+    settings = plan.model.settings
+    max_bytes = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
+    return Mover(
+        blocks,
+        threads=settings.threads,
+        tp=settings.tp,
+        objects=plan.objects,
+        buffer_bytes=min(settings.transfer_size, max_bytes),
+        seconds=seconds,
+        folder=folder,
+    )
+
+
+def _request_batches(plan: Plan, number: int) -> Iterator[Batch]:
+    """Yield the reads and writes of a request; for the official load only those of the request's own file."""
+    if isinstance(plan, RankTurns):
+        turn = number % len(plan.turns)
+        yield Batch(Operation.WRITE, 0, (turn,))
+        yield Batch(Operation.READ, 0, (turn,) * plan.turns[turn].reads)
+        return
+    prompt = plan.prompts[number % len(plan.prompts)]
+    yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
+    yield Batch(Operation.WRITE, 0, prompt.writes)
+
+
+def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
+    """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured.
+
+    All ranks measure at the same time.
+    """
+    if not seconds or not _request_count(plan):
+        return 0
+    if notify is not None:
+        notify(Doing("measuring the emulator's own ceiling"))
+    # Without storage latency few threads are enough, and more would only wait for each other.
+    few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
+    plan = replace(plan, model=replace(plan.model, settings=few))
+    null = _make_file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    timeout_seconds = seconds + 60  # never expires, because null storage never hangs
+    with closing(_make_mover(null, plan, timeout_seconds)) as mover:
+        begin_ns, served, waiting = time.monotonic_ns(), 0, 0
+        until_ns = begin_ns + round(seconds * 1e9)
+        while not served or time.monotonic_ns() < until_ns:
+            for batch in _request_batches(plan, served):
+                if batch.objects:
+                    mover.submit(batch)
+                    waiting += 1
+            served += 1
+            while waiting > _CEILING_BATCHES and mover.wait(until_ns) is not None:
+                waiting -= 1
+        while waiting and mover.wait(time.monotonic_ns() + 10**10) is not None:  # 10 s: far more than they need
+            waiting -= 1
+        return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
+
+
+def _progress_reporter(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
+    due = time.monotonic() + _PROGRESS_SECONDS
+
+    def report(arrived: int) -> None:
+        nonlocal due
+        if notify is not None and time.monotonic() >= due:
+            due = time.monotonic() + _PROGRESS_SECONDS
+            notify(Doing(f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"))
+
+    return report

@@ -1,0 +1,173 @@
+"""The load: when each prompt arrives, and which blocks it consists of. Read from a trace, or generated at random."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.extend import UserError, open_regular
+
+MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
+"""Limits for a trace, which is a received file: bytes of a line, number of prompts, blocks of all prompts together."""
+MAX_TOKENS = 131_072
+"""Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
+MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
+_SPREAD = 0.8
+"""Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """One request."""
+
+    at_ns: int
+    """Arrival, from the beginning of the load."""
+    input_tokens: int
+    output_tokens: int
+    blocks: Numbers
+    """Numbers of its complete blocks, in order: those of two prompts are equal exactly as far as their prefixes are."""
+
+
+Load = Sequence[Prompt]
+"""In order of arrival."""
+
+
+def make_load(settings: KvSettings, ranks: int) -> Load:
+    """Return the prompts of a run, `kv.speed` applied; raises UserError for a trace that is invalid or too large."""
+    prompts = read_trace(settings) if settings.trace else draw(settings, ranks)
+    sped_up = (replace(prompt, at_ns=round(prompt.at_ns / settings.speed)) for prompt in prompts)
+    kept = [prompt for prompt in sped_up if not settings.seconds or prompt.at_ns < settings.seconds * 1e9]
+    if not kept:
+        where = settings.trace or "the random load"
+        raise UserError(f"{where} has no prompt within kv.seconds={settings.seconds:g}: wanted a longer time")
+    return kept
+
+
+# traces
+
+
+def read_trace(settings: KvSettings) -> Load:
+    """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
+
+    A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
+    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
+    """
+    path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
+    prompts: list[Prompt] = []
+    numbers: dict[int, int] = {}
+    blocks = 0
+    try:
+        with open(open_regular(path), "rb") as file:
+            for line, text in _lines(file, path):
+                at_ms, tokens, output, ids = _checked(text, f"{path}, line {line}", settings.trace_block_tokens)
+                blocks += blocks_per_id * len(ids)
+                if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
+                    raise UserError(
+                        f"{path} has more than {MAX_REQUESTS:,} prompts, or {MAX_BLOCKS:,} blocks of "
+                        f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
+                    )
+                dense = np.array([numbers.setdefault(one, len(numbers)) for one in ids], np.int64)
+                keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
+                keys = keys[: tokens // settings.block_tokens]
+                prompts.append(Prompt(round(at_ms * 1e6), tokens, output, keys))
+    except OSError as error:
+        raise UserError(
+            f"kv.trace is {path}, which can't be read: {error.strerror}; wanted a file of JSON lines"
+        ) from error
+    if not prompts:
+        raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
+    first_ns = min(prompt.at_ns for prompt in prompts)
+    prompts.sort(key=lambda prompt: prompt.at_ns)
+    return [replace(prompt, at_ns=prompt.at_ns - first_ns) for prompt in prompts]
+
+
+def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
+    for number in count(1):
+        text = file.readline(MAX_LINE_BYTES + 1)
+        if len(text) > MAX_LINE_BYTES:
+            raise UserError(f"{path}, line {number} has more than {MAX_LINE_BYTES:,} bytes: wanted a prompt's JSON")
+        if not text:
+            return
+        if text.strip():
+            yield number, text
+
+
+def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, int, list[int]]:
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is not JSON ({error}): wanted an object with {', '.join(_KEYS)}") from None
+    if not isinstance(line, dict) or any(key not in line for key in _KEYS):
+        raise UserError(f"{where}: wanted an object with {', '.join(_KEYS)}")
+    at_ms, tokens, output, ids = (line[key] for key in _KEYS)
+    if isinstance(at_ms, bool) or not isinstance(at_ms, (int, float)) or not 0 <= at_ms < 1e15:
+        raise UserError(f"{where}: timestamp is {at_ms!r:.40}: wanted milliseconds, 0 or more")
+    for key, value, minimum in (("input_length", tokens, 1), ("output_length", output, 0)):
+        if type(value) is not int or not minimum <= value <= MAX_TRACE_TOKENS:
+            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {minimum} to {MAX_TRACE_TOKENS:,} tokens")
+    wanted = -(-tokens // block_tokens)
+    if not isinstance(ids, list) or len(ids) != wanted or not all(type(one) is int for one in ids):
+        got = f"{len(ids)} values" if isinstance(ids, list) else f"{ids!r:.40}"
+        raise UserError(
+            f"{where}: hash_ids is {got}: wanted {wanted} whole numbers, one for each {block_tokens} of its {tokens} "
+            "tokens (kv.trace_block_tokens)"
+        )
+    return at_ms, tokens, output, ids
+
+
+_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
+
+
+# random loads
+
+
+def draw(settings: KvSettings, ranks: int) -> Load:
+    """Return random prompts of `kv.users` users per rank, seeded by `kv.seed`, with times before `kv.speed` is applied.
+
+    A user begins at a random moment within the first `think_seconds` and has one conversation after another; the times
+    between prompts are exponential, so that prompts arrive as a Poisson process. A prompt is the whole conversation so
+    far, with its answers, plus `turn_tokens` on average; no two conversations share more than a system prompt.
+    """
+    conversations = count()
+    prompts: list[Prompt] = []
+    horizon = settings.seconds * settings.speed
+    for user in range(settings.users * ranks):
+        prompts += _draw_user(settings, np.random.default_rng([settings.seed, user]), horizon, conversations)
+        if len(prompts) > MAX_REQUESTS:
+            raise UserError(f"the load would have more than {MAX_REQUESTS:,} prompts: lower kv.users or kv.seconds")
+    return sorted(prompts, key=lambda prompt: prompt.at_ns)
+
+
+def _draw_user(
+    settings: KvSettings, random: np.random.Generator, horizon: float, conversations: Iterator[int]
+) -> Iterator[Prompt]:
+    system_tokens = settings.system_tokens if settings.system_prompts else 0
+    system_blocks, max_blocks = system_tokens // settings.block_tokens, MAX_TOKENS // settings.block_tokens + 1
+    at = float(random.uniform(0, settings.think_seconds))
+    while at < horizon:
+        system, conversation = int(random.integers(max(1, settings.system_prompts))), next(conversations)
+        tokens = min(MAX_TOKENS, system_tokens + _length(random, settings.prompt_tokens))
+        for _ in range(int(random.geometric(1 / settings.turns))):
+            if at >= horizon or tokens > MAX_TOKENS:
+                break
+            output = _length(random, settings.output_tokens)
+            index = np.arange(tokens // settings.block_tokens, dtype=np.int64)
+            # Blocks of shared system prompts have even numbers, blocks of one conversation odd ones.
+            shared, own = 2 * (system * max_blocks + index), 2 * (conversation * max_blocks + index) + 1
+            keys = np.where(index < system_blocks, shared, own)
+            yield Prompt(round(at * 1e9), tokens, output, keys)
+            tokens += output + _length(random, settings.turn_tokens)
+            at += float(random.exponential(settings.think_seconds))
+
+
+def _length(random: np.random.Generator, mean: int) -> int:
+    return max(1, round(float(random.lognormal(np.log(mean) - _SPREAD**2 / 2, _SPREAD))))

@@ -1,0 +1,192 @@
+"""Threads that read, write and remove blocks: queued reads first, then writes, then removals, each in FIFO order."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from queue import Empty, SimpleQueue
+
+import numpy as np
+
+from datagen.buffers import HUGE_PAGES_FROM_BYTES
+from datagen.errors import no_space
+from dlemu.comm import PatienceError
+from dlemu.comm.process_control import start_thread
+from dlemu.contrib.kvcache.blocks import Blocks, Shard
+from dlemu.extend import AlignedBuffer, DlemuError, SpaceError, UserError
+
+_HUGE_PAGE = 2 << 20  # on x86-64, and on arm64 with 4 KiB pages
+_POLL_SECONDS = 0.5
+"""How often `Mover.wait` checks whether the storage still completes requests."""
+
+
+class Operation(IntEnum):
+    """What is done with an object, in order of priority."""
+
+    READ, WRITE, REMOVE = range(3)
+
+
+@dataclass(eq=False)
+class Batch:
+    """The objects that one prompt (official load: one worker) reads or writes, and how long that took."""
+
+    operation: Operation
+    owner: int
+    """Index of the prompt in the rank's plan, or of the worker; -1 for removals."""
+    objects: Sequence[int]
+    left: int = 0
+    """Shards that are not done yet."""
+    call_ns: int = 0  # summed over shards
+    longest_ns: int = 0  # of the slowest shard
+    ended_ns: int = 0  # when the last shard was done
+
+
+class Mover:
+    """A pool of threads, each with a buffer, that run until `close`."""
+
+    def __init__(
+        self,
+        blocks: Blocks,
+        *,
+        threads: int,
+        tp: int,
+        objects: int,
+        buffer_bytes: int,
+        seconds: float,
+        folder: str = "kv.folder",
+    ) -> None:
+        """Start the threads, for `objects` objects in all; a storage that completes nothing in `seconds` has hung.
+
+        `folder` is named in errors.
+        """
+        self._blocks, self._tp, self._seconds, self._folder = blocks, tp, seconds, folder
+        self._unwritten_shards = np.full(objects, tp, np.int32)  # of each object
+        self._waiting: tuple[deque[tuple[Batch, Shard]], ...] = tuple(deque() for _ in Operation)
+        self._permits: SimpleQueue[None] = SimpleQueue()
+        """A semaphore with one item per queued shard: a thread that gets one takes the shard of highest priority.
+        (threading.Condition is pure Python, takes several times the CPU, and all threads contend for its lock.)"""
+        self._counting = threading.Lock()
+        self._done: SimpleQueue[Batch] = SimpleQueue()
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._submitted = self._finished = 0  # shards since the start
+        self._last_done_ns = time.monotonic_ns()
+        self.now_ns = time.monotonic_ns
+        self._threads = []
+        # One mapping for all buffers is large enough for huge pages; with 4 KiB pages, half of the CPU time of O_DIRECT
+        # goes into looking up and pinning pages.
+        page = _HUGE_PAGE if buffer_bytes >= _HUGE_PAGE else mmap.PAGESIZE
+        stride = -(-buffer_bytes // page) * page
+        buffers = AlignedBuffer(max(stride * threads, HUGE_PAGES_FROM_BYTES))
+        buffers.take_pages()
+        whole = buffers.view(stride * threads)
+        for number in range(threads):
+            buffer = whole[number * stride :][:buffer_bytes]
+            thread = threading.Thread(target=self._work, args=(buffer,), name=f"kv-{number}", daemon=True)
+            start_thread(thread)
+            self._threads.append(thread)
+
+    def submit(self, batch: Batch) -> None:
+        """Queue a batch; `wait` returns it once it is done, unless it is a removal. Called by one thread."""
+        shards = range(1 if batch.operation is Operation.REMOVE else self._tp)
+        ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
+        batch.left = len(ops)
+        if batch.operation is Operation.WRITE:
+            for number in batch.objects:
+                self._blocks.reserve(number)
+        if self._submitted == self._finished:
+            self._last_done_ns = time.monotonic_ns()
+        self._submitted += len(ops)
+        self._waiting[batch.operation].extend(ops)
+        for _ in ops:
+            self._permits.put(None)
+
+    def is_written(self, number: int) -> bool:
+        """Return whether all shards of an object are written."""
+        return not self._unwritten_shards[number]
+
+    def wait(self, until_ns: int) -> Batch | None:
+        """Return the next batch done, None at `until_ns`. Raises a thread's error, PatienceError if storage hangs."""
+        while True:
+            self._check()
+            seconds = (until_ns - time.monotonic_ns()) / 1e9
+            try:
+                return self._done.get(timeout=max(0.0, min(seconds, _POLL_SECONDS)))
+            except Empty:
+                if seconds <= _POLL_SECONDS:
+                    self._check()
+                    return None
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        silent = (time.monotonic_ns() - self._last_done_ns) / 1e9
+        if self._submitted > self._finished and silent > self._seconds:
+            raise PatienceError(
+                f"the storage of {self._folder} completed no block for {silent:.0f} s (timeout_seconds): a file system "
+                "that hangs does this; see `df` and `dmesg`"
+            )
+
+    def close(self, seconds: float = 10.0) -> None:  # bounded, so that a hung storage does not block the end of the run
+        """End the threads once each has finished its current shard; queued shards are dropped."""
+        self._closed = True
+        for _ in self._threads:
+            self._permits.put(None)
+        for thread in self._threads:
+            thread.join(seconds)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._blocks.close()
+
+    def _work(self, buffer: memoryview) -> None:
+        try:
+            while (op := self._take()) is not None:
+                batch, shard = op
+                self._finish(batch, shard, self._move(batch.operation, shard, buffer))
+        except BaseException as error:
+            self._failure = _as_dlemu_error(error, self._folder)
+
+    def _take(self) -> tuple[Batch, Shard] | None:
+        self._permits.get()
+        if self._closed:
+            return None
+        for queue in filter(None, self._waiting):  # skips empty queues, each of which would cost an exception
+            with contextlib.suppress(IndexError):  # another thread was faster
+                return queue.popleft()
+        raise AssertionError("there are as many permits as queued shards")
+
+    def _move(self, operation: Operation, shard: Shard, buffer: memoryview) -> int:
+        if operation is Operation.REMOVE:
+            self._blocks.remove(shard.object)
+            return 0
+        return (self._blocks.read if operation is Operation.READ else self._blocks.write)(shard, buffer)
+
+    def _finish(self, batch: Batch, shard: Shard, call_ns: int) -> None:
+        now_ns = time.monotonic_ns()
+        with self._counting:
+            self._finished += 1
+            self._last_done_ns = now_ns
+            if batch.operation is Operation.WRITE:
+                self._unwritten_shards[shard.object] -= 1
+            batch.left -= 1
+            batch.call_ns += call_ns
+            batch.longest_ns = max(batch.longest_ns, call_ns)
+            batch.ended_ns = max(batch.ended_ns, now_ns)
+            done = not batch.left
+        if done and batch.operation is not Operation.REMOVE:
+            self._done.put(batch)
+
+
+def _as_dlemu_error(error: BaseException, folder: str) -> BaseException:
+    if not isinstance(error, OSError) or isinstance(error, DlemuError):
+        return error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "free some space, or limit each rank's share with kv.capacity_gb"
+        return SpaceError(f"{no_space(error)}, in {folder}: {advice}")
+    return UserError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

@@ -1,0 +1,181 @@
+"""What a rank does for each prompt, planned before the run: where each block is found, which are written and evicted.
+
+Pure. The plan depends on the order of prompts and not on times, so that every storage gets the same requests. What does
+depend on time (a block that is still being written) is decided during the run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from dlemu.contrib.kvcache.load import Load, Prompt
+from dlemu.contrib.kvcache.model import Model
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.extend import UserError
+
+BUSY_SHARE = 0.5
+"""Utilisation (computing time) for which `kv.accelerators=0` chooses the number of accelerators."""
+AFFINITY = 0.5
+"""A prompt goes to the rank that has seen this share of its blocks, as in SGLang's router (cache_threshold)."""
+
+
+class Tier(IntEnum):
+    """Where a block is found, the fastest first."""
+
+    GPU, DRAM, STORAGE = range(3)
+
+
+class Lru:
+    """Cache of blocks that evicts the least recently used one, with a value for each block."""
+
+    def __init__(self, blocks: int | None) -> None:
+        """`blocks`: capacity; None for no limit."""
+        self._capacity, self._kept = blocks, OrderedDict[int, int]()
+
+    def get(self, block: int) -> int | None:
+        """Return the value of a block, None if it is not cached; does not count as use."""
+        return self._kept.get(block)
+
+    def use(self, block: int) -> None:
+        """Make a block the most recently used one."""
+        if block in self._kept:
+            self._kept.move_to_end(block)
+
+    def put(self, block: int, value: int = 0) -> Iterable[int]:
+        """Add a block; return the values of the blocks evicted for it, its own if the capacity is 0."""
+        self._kept[block] = value
+        self._kept.move_to_end(block)
+        evicted = []
+        while self._capacity is not None and len(self._kept) > self._capacity:
+            evicted.append(self._kept.popitem(last=False)[1])
+        return evicted
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedPrompt:
+    """One prompt of a rank. Objects are blocks on storage, numbered in the order of writing."""
+
+    number: int
+    """Index in the whole load."""
+    prompt: Prompt
+    found: Sequence[tuple[Tier, int]]
+    """The cached prefix: for each block, the tier where it is found and its object number (also if found in memory)."""
+    writes: Sequence[int]
+    """Objects to write once the prompt is computed."""
+    evicts: Sequence[int]
+    """Objects evicted from storage to make room for `writes`."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankPlan:
+    """The prompts of one rank, with what it reads and writes for each."""
+
+    model: Model
+    prompts: Sequence[PlannedPrompt]
+    accelerators: int
+    objects: int
+    """Number of objects written in all."""
+    max_objects: int
+    """Largest number of objects on storage at a time."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Maximum bytes on storage, not counting the shards that the threads are writing."""
+        return self.max_objects * self.model.block_bytes
+
+
+def assign_prompts(load: Load, ranks: int) -> list[list[int]]:
+    """Assign prompts to ranks; return the indices of each rank's prompts.
+
+    A prompt goes to the rank that has seen most of its blocks, if that is half of them or more; else to the rank with
+    the fewest tokens so far.
+    """
+    owner: dict[int, int] = {}
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    tokens = [0] * ranks
+    for number, prompt in enumerate(load):
+        blocks = prompt.blocks.tolist()
+        seen = [0] * ranks
+        for block in blocks:
+            if block in owner:
+                seen[owner[block]] += 1
+        rank = max(range(ranks), key=lambda one: seen[one])
+        if not blocks or seen[rank] < AFFINITY * len(blocks):
+            rank = min(range(ranks), key=lambda one: tokens[one])
+        for block in blocks:
+            owner.setdefault(block, rank)
+        tokens[rank] += prompt.input_tokens
+        shares[rank].append(number)
+    return shares
+
+
+def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankPlan:
+    """Return the plan of a rank for its prompts; raises UserError if `kv.capacity_gb` can't hold the longest."""
+    model = Model(settings)
+    capacity = int(settings.capacity_gb * 1e9) // model.block_bytes if settings.capacity_gb else None
+    longest = max((len(load[number].blocks) for number in numbers), default=0)
+    if capacity is not None and capacity < longest:
+        raise UserError(
+            f"kv.capacity_gb is {settings.capacity_gb:g}, and the longest prompt alone has "
+            f"{longest * model.block_bytes / 1e9:.3g} GB: wanted more, or 0 for no limit"
+        )
+    storage = Lru(capacity)
+    # Scaled by kv.shrink, so that the tiers hold as many tokens as with the full-size model.
+    kept_bytes = (int(size * 1e9 / settings.shrink) for size in (settings.gpu_gb, settings.dram_gb))
+    gpu, dram = (Lru(size // model.block_bytes) for size in kept_bytes)
+    planned, objects, evicted, peak_objects = [], 0, 0, 0
+    for number in numbers:
+        prompt = load[number]
+        blocks = prompt.blocks.tolist()
+        found = _cached_prefix(blocks, gpu, dram, storage)
+        writes: list[int] = []
+        evicts: list[int] = []
+        for block in blocks:
+            if storage.get(block) is None:
+                writes.append(objects)
+                evicts += storage.put(block, objects)
+                objects += 1
+            storage.use(block)
+            object_number = storage.get(block)
+            assert object_number is not None  # the longest prompt fits
+            for memory in (gpu, dram):  # their value is the object of the copy on storage
+                memory.put(block, object_number)
+        evicted += len(evicts)
+        peak_objects = max(peak_objects, objects - evicted + len(evicts))
+        planned.append(PlannedPrompt(number, prompt, found, writes, evicts))
+    return RankPlan(model, planned, _accelerators(settings, model, planned), objects, peak_objects)
+
+
+def _cached_prefix(blocks: Sequence[int], gpu: Lru, dram: Lru, storage: Lru) -> list[tuple[Tier, int]]:
+    """Return tier and object of each cached block, up to the first block that is in no tier."""
+    found = []
+    for block in blocks:
+        for tier, memory in ((Tier.GPU, gpu), (Tier.DRAM, dram), (Tier.STORAGE, storage)):
+            object_number = memory.get(block)
+            if object_number is not None:
+                found.append((tier, object_number))
+                break
+        else:
+            break
+    return found
+
+
+def cached_tokens(settings: KvSettings, prompt: Prompt, blocks: int) -> int:
+    """Return how many tokens of a prompt its first `blocks` blocks hold, without the last, which is always computed."""
+    return min(blocks * settings.block_tokens, prompt.input_tokens - 1)
+
+
+def _accelerators(settings: KvSettings, model: Model, planned: Sequence[PlannedPrompt]) -> int:
+    if settings.accelerators or not planned:
+        return settings.accelerators or settings.tp
+    seconds = 0.0
+    for planned_prompt in planned:
+        cached = cached_tokens(settings, planned_prompt.prompt, len(planned_prompt.found))
+        seconds += model.prefill_seconds(cached, planned_prompt.prompt.input_tokens - cached)
+    span = max(1.0, planned[-1].prompt.at_ns / 1e9)
+    return settings.tp * max(1, int(np.ceil(seconds / (BUSY_SHARE * span))))

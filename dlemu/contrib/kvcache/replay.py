@@ -1,0 +1,242 @@
+"""The replay of a load: prompts arrive by the load's clock, load blocks from storage, compute, and write new blocks.
+
+Open loop: a prompt arrives at its time, whether or not earlier prompts are served, and every latency counts from its
+arrival. Accelerators are emulated: a copy of the model takes the next prompt in order of arrival, waits until its
+blocks are loaded, and computes. Times are nanoseconds of the mover's clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.plan import PlannedPrompt, RankPlan, Tier, cached_tokens
+
+DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
+"""Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
+_NEVER_NS = 1 << 62
+
+
+class BlockMover(Protocol):
+    """Reads and writes blocks, and has the clock: `dlemu.contrib.kvcache.mover.Mover`, or a fake one in tests."""
+
+    @property
+    def now_ns(self) -> Callable[[], int]: ...
+
+    def submit(self, batch: Batch) -> None: ...
+
+    def is_written(self, number: int) -> bool: ...
+
+    def wait(self, until_ns: int) -> Batch | None: ...
+
+
+@dataclass(eq=False)
+class ServedPrompt:
+    """Progress of one prompt; a time is 0 until its event happened."""
+
+    planned: PlannedPrompt
+    arrived_ns: int
+    """When it arrived according to the load."""
+    late_ns: int = 0
+    """How much later than that the emulator started to handle it."""
+    gpu_blocks: int = 0
+    dram_blocks: int = 0
+    pending_blocks: int = 0
+    """Blocks that are still being written to storage, and so are taken from the memory they are written from."""
+    reads: tuple[int, ...] = ()  # numbers of objects
+    writes: tuple[int, ...] = ()
+    cached_tokens: int = 0
+    compute_ns: int = 0
+    without_ns: int = 0
+    """Duration that its prefill would have without blocks from storage."""
+    start_ns: int = 0
+    """When a copy of the model took it."""
+    loaded_ns: int = 0
+    computed_ns: int = 0
+    """When it had its first token."""
+    written_ns: int = 0
+    read_call_ns: int = 0
+    longest_read_ns: int = 0
+    write_call_ns: int = 0
+
+    def columns(self, block_bytes: int) -> dict[str, int]:
+        """Return the prompt's row of kvcache.parquet."""
+        return {
+            "prompt": self.planned.number,
+            "arrived_ns": self.arrived_ns,
+            "late_ns": self.late_ns,
+            "input_tokens": self.planned.prompt.input_tokens,
+            "output_tokens": self.planned.prompt.output_tokens,
+            "cached_tokens": self.cached_tokens,
+            "gpu_blocks": self.gpu_blocks,
+            "dram_blocks": self.dram_blocks,
+            "pending_blocks": self.pending_blocks,
+            "storage_blocks": len(self.reads),
+            "read_bytes": len(self.reads) * block_bytes,
+            "written_blocks": len(self.writes),
+            "written_bytes": len(self.writes) * block_bytes,
+            "start_ns": self.start_ns,
+            "loaded_ns": self.loaded_ns,
+            "compute_ns": self.compute_ns,
+            "without_ns": self.without_ns,
+            "computed_ns": self.computed_ns,
+            "written_ns": self.written_ns,
+            "read_call_ns": self.read_call_ns,
+            "longest_read_ns": self.longest_read_ns,
+            "write_call_ns": self.write_call_ns,
+        }
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its prefill and all its writes are done."""
+        return bool(self.computed_ns) and (not self.writes or bool(self.written_ns))
+
+
+class Replay:
+    """Serves one rank's prompts."""
+
+    def __init__(self, plan: RankPlan, mover: BlockMover, *, on_served: Callable[[ServedPrompt], object]) -> None:
+        """`on_served` is called with each prompt as soon as it is done."""
+        self._plan, self._mover, self._on_served = plan, mover, on_served
+        self._settings = plan.model.settings
+        self._computed = np.zeros(plan.objects, np.bool_)
+        self._readers = np.zeros(plan.objects, np.int32)
+        """For each object, the number of batches in progress that read or write it."""
+        self._evicted = np.zeros(plan.objects, np.bool_)
+        self._submitted = np.zeros(plan.objects, np.bool_)  # whether the write of each object was requested
+        self._served: dict[int, ServedPrompt] = {}  # prompts in progress by index in the plan
+        self._queue: deque[int] = deque()  # indices of prompts that no copy of the model has taken yet
+        self._ends: list[tuple[int, int]] = []  # heap of (end of computing, index)
+        self._idle: list[int] = []  # for each idle copy of the model, since when; a heap
+        self.removed = self.dropped = 0
+        """Number of evicted objects, and of those that were evicted before they were written."""
+
+    @property
+    def unfinished(self) -> list[ServedPrompt]:
+        """Prompts that arrived and are not done."""
+        return list(self._served.values())
+
+    def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
+        """Serve all prompts; those in progress when the timeout after the last arrival expires stay `unfinished`."""
+        prompts = self._plan.prompts
+        copies = max(1, self._plan.accelerators // self._settings.tp)
+        self._idle = [begin_ns] * copies
+        span_ns = prompts[-1].prompt.at_ns if prompts else 0
+        give_up_ns = begin_ns + span_ns + max(DRAIN_NS, round(DRAIN_SHARE * span_ns))
+        index = 0
+        while index < len(prompts) or self._served:
+            next_ns = begin_ns + prompts[index].prompt.at_ns if index < len(prompts) else _NEVER_NS
+            due_ns = min(next_ns, self._ends[0][0] if self._ends else _NEVER_NS, give_up_ns)
+            batch = self._mover.wait(due_ns)
+            if batch is not None:
+                self._moved(batch)
+            now_ns = self._mover.now_ns()
+            while self._ends and self._ends[0][0] <= min(now_ns, next_ns):
+                self._end(*heapq.heappop(self._ends))
+            if now_ns >= give_up_ns:
+                return
+            if index < len(prompts) and now_ns >= next_ns:
+                self._arrive(index, next_ns, now_ns)
+                index += 1
+                on_progress(index)
+
+    def _arrive(self, index: int, at_ns: int, now_ns: int) -> None:
+        planned = self._plan.prompts[index]
+        served = ServedPrompt(planned, at_ns, late_ns=now_ns - at_ns)
+        self._served[index] = served
+        reads, before_storage, blocks = [], None, 0
+        for tier, number in planned.found:
+            if not self._computed[number]:
+                break  # the prompt that produces it is still being computed
+            if tier is Tier.STORAGE:
+                before_storage = blocks if before_storage is None else before_storage
+                if self._mover.is_written(number):
+                    reads.append(number)
+                else:
+                    served.pending_blocks += 1
+            elif tier is Tier.GPU:
+                served.gpu_blocks += 1
+            else:
+                served.dram_blocks += 1
+            blocks += 1
+        served.reads = tuple(reads)
+        self._set_work(served, blocks, blocks if before_storage is None else before_storage)
+        for number in reads:
+            self._readers[number] += 1
+        for number in planned.evicts:
+            self._evict(number)
+        if reads:
+            self._mover.submit(Batch(Operation.READ, index, served.reads))
+        else:
+            served.loaded_ns = at_ns
+        self._queue.append(index)
+        self._assign()
+
+    def _set_work(self, served: ServedPrompt, blocks: int, before_storage: int) -> None:
+        model, prompt = self._plan.model, served.planned.prompt
+        cached = cached_tokens(self._settings, prompt, blocks)
+        kept = cached_tokens(self._settings, prompt, before_storage)
+        served.cached_tokens = cached
+        served.compute_ns = round(1e9 * model.prefill_seconds(cached, prompt.input_tokens - cached))
+        served.without_ns = round(1e9 * model.prefill_seconds(kept, prompt.input_tokens - kept))
+
+    def _assign(self) -> None:
+        while self._queue and self._idle:
+            served, index = self._served[self._queue[0]], self._queue.popleft()
+            served.start_ns = max(heapq.heappop(self._idle), served.arrived_ns)
+            if served.loaded_ns:
+                self._begin(index, served)
+
+    def _begin(self, index: int, served: ServedPrompt) -> None:
+        heapq.heappush(self._ends, (max(served.start_ns, served.loaded_ns) + served.compute_ns, index))
+
+    def _end(self, at_ns: int, index: int) -> None:
+        served = self._served[index]
+        served.computed_ns = at_ns
+        self._computed[served.planned.writes] = True
+        served.writes = tuple(number for number in served.planned.writes if not self._evicted[number])
+        self.dropped += len(served.planned.writes) - len(served.writes)
+        if served.writes:
+            self._submitted[list(served.writes)] = True
+            self._readers[list(served.writes)] += 1
+            self._mover.submit(Batch(Operation.WRITE, index, served.writes))
+        heapq.heappush(self._idle, at_ns)
+        self._assign()
+        self._finish(index, served)
+
+    def _moved(self, batch: Batch) -> None:
+        served = self._served[batch.owner]
+        if batch.operation is Operation.READ:
+            served.loaded_ns, served.read_call_ns, served.longest_read_ns = (
+                batch.ended_ns,
+                batch.call_ns,
+                batch.longest_ns,
+            )
+            if served.start_ns:
+                self._begin(batch.owner, served)
+        else:
+            served.written_ns, served.write_call_ns = batch.ended_ns, batch.call_ns
+        for number in batch.objects:
+            self._readers[number] -= 1
+            self._remove_if_free(number)
+        self._finish(batch.owner, served)
+
+    def _finish(self, index: int, served: ServedPrompt) -> None:
+        if served.is_done:
+            del self._served[index]
+            self._on_served(served)
+
+    def _evict(self, number: int) -> None:
+        self.removed += 1
+        self._evicted[number] = True
+        self._remove_if_free(number)
+
+    def _remove_if_free(self, number: int) -> None:
+        if self._evicted[number] and self._submitted[number] and not self._readers[number]:
+            self._mover.submit(Batch(Operation.REMOVE, -1, (number,)))

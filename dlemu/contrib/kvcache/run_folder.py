@@ -1,0 +1,268 @@
+"""The folder of a run's blocks within `kv.folder`: created at the beginning, removed at the end.
+
+On file systems each folder is marked as dlemu's (`datagen.owned`), and the next run removes the files of a killed one.
+In an object store the run's prefix contains its seed, so that everything below the prefix belongs to the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from datagen import owned
+from datagen.storage.storage_base import FOLDER_TYPES
+from dlemu.contrib.kvcache.blocks import Shard, file_name
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.extend import DlemuError, Job, SpaceError, StorageBase, StorageSpec, UserError, open_storage
+
+MAX_FILES = 10**6
+"""Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
+_LOCK = "lock"
+_PREFIX = "kv-"
+_GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
+"""linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
+
+
+def storage_spec_of(job: Job) -> StorageSpec:
+    """Return the spec of the storage of the blocks: O_DIRECT as `kv.odirect` requests, on file systems only."""
+    odirect = job.workload.section(KvSettings).odirect and is_local(job)
+    return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
+
+
+def is_local(job: Job) -> bool:
+    """Return whether the blocks are on a file system, not in an object store."""
+    return job.workload.storage.storage_type in FOLDER_TYPES
+
+
+def blocks_folder(job: Job) -> str:
+    """Return `kv.folder`, resolved by the same rule as dataset folders."""
+    return job.workload.storage.resolved(job.workload.section(KvSettings).folder)
+
+
+def run_folder(job: Job) -> str:
+    """Return the run's folder in `kv.folder`."""
+    return f"{blocks_folder(job).rstrip('/')}/{_PREFIX}{job.seed:012x}"
+
+
+def rank_folder(job: Job, rank: int) -> str:
+    """Return the folder of a rank in the run's folder."""
+    return f"{run_folder(job)}/rank-{rank:05d}-{job.seed:012x}"
+
+
+def create_run_folder(job: Job) -> None:
+    """Create the run's folder, and remove those of killed runs beside it.
+
+    Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested, and
+    SpaceError for one where nothing more can be made.
+    """
+    if not is_local(job):
+        return
+    folder, run = blocks_folder(job), run_folder(job)
+    owned.take_folder(folder, "kv.folder")
+    for name in owned.claimed(folder):
+        if name.startswith(_PREFIX) and not _is_used(os.path.join(folder, name)):
+            _remove(os.path.join(folder, name.rstrip("/")))
+    with _no_room(run):
+        try:
+            owned.claim(folder, os.path.basename(run) + "/")
+            _make_run_folder(run)
+        except OSError:
+            _unmark(job)
+            raise
+        try:
+            owned.claim(run)
+            if job.workload.section(KvSettings).odirect:
+                _check_direct(run)
+        except (UserError, OSError):
+            remove_failed(job)
+            raise
+
+
+def create_on_this_host(job: Job) -> None:
+    """Do as `create_run_folder` on a host that does not see the folder which rank 0 created: `kv.folder` is its own."""
+    run = run_folder(job)
+    if is_local(job) and not os.path.isdir(run):
+        create_run_folder(job)
+        with _no_room(run):
+            owned.claim(run, _made_here())
+
+
+def _made_here() -> str:
+    """Return the name in a run's marker, of no file, which says that this host made the folder for itself."""
+    return f"host-{socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def _no_room(folder: str) -> Iterator[None]:
+    """Context: raise SpaceError where a folder of blocks can't be made."""
+    try:
+        yield
+    except OSError as error:
+        raise SpaceError(
+            f"{folder} can't be made: {error.strerror}; wanted a kv.folder that can be written, on a file system with "
+            "free space and inodes (`df -i`)"
+        ) from error
+
+
+def _make_run_folder(run: str) -> None:
+    """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, as in the root folder.
+
+    Before ext4 gives an inode to a new file, it checks the nearby inodes that were deleted in the last minutes, one by
+    one, for every file again (`recently_deleted`, fs/ext4/ialloc.c). In the place of an earlier run's blocks, blocks of
+    half a megabyte took eight times the CPU and were written at a quarter of the rate. ext4 places a folder by the hash
+    of its name, so the names of rank folders contain the run's seed.
+    """
+    os.mkdir(run)
+    descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # other file systems
+            flags = int.from_bytes(fcntl.ioctl(descriptor, _GET_FLAGS, bytes(8)), sys.byteorder)
+            fcntl.ioctl(descriptor, _SET_FLAGS, (flags | _TOPDIR).to_bytes(8, sys.byteorder))
+    finally:
+        os.close(descriptor)
+
+
+def check_space(job: Job, peak_bytes: int) -> None:
+    """Raise SpaceError if the storage has fewer than `peak_bytes` free."""
+    folder = blocks_folder(job)
+    free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
+    if free is not None and peak_bytes > free:
+        raise SpaceError(
+            f"the blocks take up to {peak_bytes / 1e9:.3g} GB, and {folder} has {free / 1e9:.3g} GB free: wanted a "
+            "kv.capacity_gb for each rank, a shorter load (kv.seconds), or scale=laptop"
+        )
+
+
+def _check_direct(folder: str) -> None:
+    owned.claim(folder, "direct")
+    path = os.path.join(folder, "direct")
+    try:
+        os.close(owned.create_new(path, flags=os.O_RDWR | os.O_DIRECT))
+    except OSError as error:
+        raise UserError(
+            f"the file system of {folder} refuses O_DIRECT ({error.strerror}): set kv.odirect=false, which measures "
+            "the page cache as well, or kv.folder to one that has it (ext4, xfs, Lustre, NFS)"
+        ) from error
+    owned.remove_files(folder, ["direct"])
+
+
+def _is_used(folder: str) -> bool:
+    """Return whether a rank of a run in progress holds its lock in the run's folder."""
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as ranks:
+            paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+    return False
+
+
+@contextlib.contextmanager
+def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
+    """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
+    settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
+    if not is_local(job):
+        storage = open_storage(storage_spec_of(job))
+        storage.make_folder(folder)
+        try:
+            yield folder
+        finally:
+            remove_objects(storage, folder)
+            _remove_empty(storage, run_folder(job))  # succeeds for the last rank
+        return
+    with _no_room(folder):
+        owned.claim(run_folder(job), os.path.basename(folder) + "/")
+        os.mkdir(folder)
+        owned.claim(folder, _LOCK)
+        lock_descriptor = owned.create_new(os.path.join(folder, _LOCK))
+    with open(lock_descriptor, "rb") as lock:
+        with contextlib.suppress(OSError):  # file systems without locks
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if settings.layout == "files":
+            shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
+            with _no_room(folder):
+                owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
+        try:
+            yield folder
+        finally:
+            _remove(folder)
+
+
+def remove_run(job: Job) -> bool:
+    """Remove whatever is left of a run's blocks and folders; return whether all objects are gone."""
+    if is_local(job):
+        _remove(run_folder(job))
+        owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
+        return _is_gone(run_folder(job))
+    storage = open_storage(storage_spec_of(job))
+    gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
+    _remove_empty(storage, run_folder(job))
+    return all(gone)
+
+
+def _is_gone(folder: str) -> bool:
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # a storage that fails
+        return False
+    return False
+
+
+def remove_failed(job: Job) -> bool:
+    """Do as `remove_run` after a failure, and remove the marker, too, that this run alone put into `kv.folder`."""
+    gone = remove_run(job)
+    if is_local(job):
+        _unmark(job)
+    return gone
+
+
+def remove_on_this_host(job: Job) -> None:
+    """Do as `remove_failed` if this host made the folder for itself; if others see it, their ranks may still use it."""
+    if is_local(job) and _made_here() in owned.claimed(run_folder(job)):
+        remove_failed(job)
+
+
+def _unmark(job: Job) -> None:
+    owned.unmark(blocks_folder(job), os.path.basename(run_folder(job)))
+
+
+def _remove(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        with os.scandir(folder) as entries:
+            ranks = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in (folder, *ranks):
+            owned.remove_parts(path)
+    owned.remove_claimed(folder)
+
+
+def _remove_empty(storage: StorageBase, folder: str) -> None:
+    """Remove a folder if it is empty; user-defined storages may have folders."""
+    with contextlib.suppress(OSError, DlemuError):
+        storage.remove_folder(folder)
+
+
+def remove_objects(storage: StorageBase, folder: str) -> bool:
+    """Remove all objects below a rank's prefix; return whether a server allowed that.
+
+    A failure here must not replace the one that ended the run, whose measurements are saved afterwards.
+    """
+    try:
+        with contextlib.suppress(OSError):
+            with storage.entries(folder) as entries:
+                names = [entry.name for entry in entries if not entry.is_dir()]
+            for name in names:
+                storage.remove(f"{folder}/{name}")
+            storage.remove_folder(folder)
+    except DlemuError:
+        return False
+    return True

@@ -1,0 +1,197 @@
+"""Threads that move blocks: what is read is what was written, damage is found, and a storage that fails is named."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datagen import owned
+from datagen.buffers import AlignedBuffer
+from datagen.bulk_content import BulkContent
+from datagen.errors import DlemuError, SpaceError, UserError
+from datagen.storage import memory, posix
+from datagen.storage.storage_base import StorageSpec
+from dlemu.contrib.kvcache.blocks import Blocks, Content, FileBlocks, Shard, open_slots
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
+from dlemu.contrib.kvcache.settings import KvSettings
+
+KV = KvSettings(tp=2)
+SHARD = 3 * 4096
+CONTENT = Content(BulkContent(7), 3, KV)
+LATE_NS = 60 * 10**9
+
+
+def mover(blocks: Blocks, *, threads: int = 3, seconds: float = 60.0) -> Mover:
+    return Mover(blocks, threads=threads, tp=KV.tp, objects=50, buffer_bytes=8192, seconds=seconds)
+
+
+def done(moves: Mover, *batches: Batch) -> list[Batch]:
+    for batch in batches:
+        moves.submit(batch)
+    until_ns = time.monotonic_ns() + LATE_NS
+    return [done for _ in batches if (done := moves.wait(until_ns)) is not None]
+
+
+@pytest.fixture(params=["files", "slots", "direct slots", "direct files"])
+def blocks(request: pytest.FixtureRequest, tmp_path: Path) -> Blocks:
+    direct = "direct" in request.param
+    if "slots" in request.param:
+        return open_slots(str(tmp_path), replace(CONTENT, settings=replace(KV, odirect=direct)), SHARD)
+    return FileBlocks(posix.Storage(StorageSpec(direct=direct, direct_writes=direct)), str(tmp_path), CONTENT, SHARD)
+
+
+def test_blocks_are_written_read_removed_and_written_again(blocks: Blocks, tmp_path: Path) -> None:
+    with closing(mover(blocks)) as moves:
+        (wrote,) = done(moves, Batch(Operation.WRITE, 5, (0, 1, 2)))
+        assert (wrote.owner, wrote.left) == (5, 0)
+        assert 0 < wrote.longest_ns <= wrote.call_ns
+        assert all(map(moves.is_written, (0, 1, 2)))
+        assert not moves.is_written(3)
+        done(moves, Batch(Operation.READ, 6, (2, 0)), Batch(Operation.READ, 7, (1,)))
+        moves.submit(Batch(Operation.REMOVE, -1, (1,)))
+        done(moves, Batch(Operation.READ, 6, (2,)), Batch(Operation.WRITE, 8, (3,)), Batch(Operation.READ, 6, (0,)))
+        done(moves, Batch(Operation.READ, 6, (3,)))
+    sizes = [path.stat().st_size for path in tmp_path.iterdir() if path.name != owned.MARKER]
+    assert sum(sizes) in (3 * KV.tp * SHARD, 4 * KV.tp * SHARD)  # a slot that was free too late is not used again
+
+
+@pytest.mark.parametrize("way", ["changed", "swapped", "short"])
+def test_what_is_not_what_was_written_is_found(way: str) -> None:
+    storage = memory.Storage()
+    blocks = FileBlocks(storage, "kv", replace(CONTENT, settings=replace(KV, verify=way == "changed")), SHARD)
+    with closing(mover(blocks)) as moves:
+        done(moves, Batch(Operation.WRITE, 0, (0, 1)))
+        path, other = blocks.path(Shard(0, 1)), blocks.path(Shard(1, 0))
+        data = bytearray(storage.files[path])
+        data[5000] ^= 1
+        storage.files[path] = {"changed": bytes(data), "swapped": storage.files[other], "short": bytes(data[:8000])}[
+            way
+        ]
+        said = {"changed": "byte 5000 is not", "swapped": "the stamp of shard", "short": "it ends at 8000"}[way]
+        with pytest.raises(DlemuError, match=f"{path} is not what was written there: .*{said}"):
+            done(moves, Batch(Operation.READ, 0, (0,)))
+
+
+class Gate:
+    """Blocks that are moved when somebody opens the gate, and the order in which they are."""
+
+    def __init__(self, error: OSError | None = None) -> None:
+        self.open, self.order, self.error = threading.Event(), list[tuple[str, int]](), error
+
+    def move(self, way: str, number: int) -> int:
+        self.order.append((way, number))
+        self.open.wait(30)
+        if self.error is not None:
+            raise self.error
+        return 1
+
+    def write(self, shard: Shard, buffer: memoryview) -> int:
+        return self.move("write", shard.object)
+
+    def read(self, shard: Shard, buffer: memoryview) -> int:
+        return self.move("read", shard.object)
+
+    def reserve(self, number: int) -> None:
+        return
+
+    def remove(self, number: int) -> None:
+        self.order.append(("remove", number))
+
+    def close(self) -> None:
+        return
+
+
+@contextmanager
+def gated(gate: Gate, seconds: float = 60.0) -> Iterator[Mover]:
+    moves = mover(gate, threads=1, seconds=seconds)
+    try:
+        yield moves
+    finally:
+        gate.open.set()
+        moves.close()
+
+
+def test_reads_go_first_and_removing_last() -> None:
+    gate = Gate()
+    with gated(gate) as moves:
+        moves.submit(Batch(Operation.WRITE, 0, (1,)))
+        while not gate.order:
+            time.sleep(0.001)
+        moves.submit(Batch(Operation.REMOVE, 0, (4,)))
+        moves.submit(Batch(Operation.WRITE, 0, (2,)))
+        moves.submit(Batch(Operation.READ, 0, (3,)))
+        gate.open.set()
+        for _ in range(3):
+            assert moves.wait(time.monotonic_ns() + LATE_NS) is not None
+        deadline = time.monotonic() + 60
+        while len(gate.order) < 7 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    asked = ["write", "read", "read", "write", "write", "write", "remove"]
+    assert [way for way, _ in gate.order] == asked, "what is under way ends first"
+
+
+def test_a_storage_that_fails_or_hangs_is_named() -> None:
+    gate = Gate(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/mnt/kv/1"))
+    gate.open.set()
+    with gated(gate) as moves, pytest.raises(SpaceError, match=r"the disk is full, in kv.folder: .* kv.capacity_gb"):
+        done(moves, Batch(Operation.WRITE, 0, (1,)))
+    gate = Gate(OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/kv/1"))
+    gate.open.set()
+    with gated(gate) as moves, pytest.raises(UserError, match=r"could not be moved: Input/output error \(/mnt/kv/1\)"):
+        done(moves, Batch(Operation.READ, 0, (1,)))
+    with gated(Gate(), seconds=0.2) as moves, pytest.raises(DlemuError, match="completed no block for"):
+        done(moves, Batch(Operation.READ, 0, (1,)))
+
+
+def test_there_are_as_many_permits_as_queued_shards(tmp_path: Path) -> None:
+    """One too many would wake a thread for nothing, one too few would leave a shard where it is."""
+    moves = mover(open_slots(str(tmp_path), CONTENT, SHARD), threads=8)
+    with closing(moves):
+        done(moves, *(Batch(Operation.WRITE, number, (number, number + 20)) for number in range(20)))
+        reads = [Batch(Operation.READ, number, tuple(range(number, 40, 7))) for number in range(7)]
+        for number in range(40, 50):
+            moves.submit(Batch(Operation.WRITE, number, (number,)))
+        assert len(done(moves, *reads)) == len(reads)
+        moves.submit(Batch(Operation.REMOVE, -1, (49,)))
+        until_ns = time.monotonic_ns() + LATE_NS
+        while moves._submitted > moves._finished and time.monotonic_ns() < until_ns:
+            moves.wait(time.monotonic_ns() + 10**7)
+        assert (moves._submitted, moves._finished) == (80 + 80 + 20 + 1, 181)
+        assert moves._permits.empty()
+        assert not any(moves._waiting)
+
+
+def functions_of(do: Callable[[], object]) -> int:
+    """Return how many functions of Python ran."""
+    functions = 0
+
+    def count(frame: object, event: str, what: object) -> None:
+        nonlocal functions
+        functions += event == "call"
+
+    sys.setprofile(count)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return functions
+
+
+def test_a_block_of_one_piece_takes_few_functions(tmp_path: Path) -> None:
+    """Blocks of half a megabyte cost what their calls cost, not what their bytes do."""
+    storage = posix.Storage(StorageSpec(direct=True, direct_writes=True))
+    blocks, buffer = FileBlocks(storage, str(tmp_path), CONTENT, SHARD), AlignedBuffer(SHARD).view(SHARD)
+    first, shard = Shard(0, 0), Shard(1, 0)
+    blocks.write(first, buffer)  # what is made once
+    blocks.read(first, buffer)
+    assert functions_of(lambda: blocks.write(shard, buffer)) <= 36
+    assert functions_of(lambda: blocks.read(shard, buffer)) <= 20

@@ -1,0 +1,283 @@
+"""The official load: what its users ask, how its tool serves it, and the number that it would publish of that."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from datagen.buffers import AlignedBuffer
+from datagen.bulk_content import BulkContent
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.contrib.kvcache.blocks import Content, FileBlocks, Shard
+from dlemu.contrib.kvcache.job import KVCACHE, measure_ceiling, plan_of
+from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
+from dlemu.contrib.kvcache.published import official_result
+from dlemu.contrib.kvcache.settings import KvSettings
+from dlemu.contrib.kvcache.tests.test_result import SECOND, result
+from dlemu.contrib.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
+from tests.object_stores import KEYS, own_server, storage_of
+
+BEGIN_NS = 1000 * SECOND
+RATE = 1e9
+_8B = ("kv.layers=32", "kv.kv_heads=8", "kv.seconds=100")
+
+
+class Drive:
+    """BlockMover each file at RATE, one after the other, in a clock that jumps."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes, self.time_ns, self.free_ns = sizes, BEGIN_NS, BEGIN_NS
+        self.under_way: list[tuple[int, int, Batch]] = []
+        self.there: set[int] = set()
+        self.reads = Counter[int]()
+        self.writes = Counter[int]()
+        self.most_writes = 0
+        self.asked = itertools.count()
+
+    @property
+    def now_ns(self) -> Callable[[], int]:
+        return lambda: self.time_ns
+
+    def is_written(self, number: int) -> bool:
+        return number in self.there
+
+    def submit(self, batch: Batch) -> None:
+        (number,) = batch.objects
+        assert all(number not in other.objects for *_, other in self.under_way), "one moves a file at a time"
+        if batch.operation is Operation.REMOVE:
+            self.there.remove(number)
+            return
+        assert (number in self.there) is (batch.operation is Operation.READ)
+        self.free_ns = max(self.free_ns, self.time_ns) + round(self.sizes[number] / RATE * SECOND)
+        batch.ended_ns, batch.call_ns = self.free_ns, self.free_ns - self.time_ns
+        heapq.heappush(self.under_way, (self.free_ns, next(self.asked), batch))
+        self.most_writes = max(self.most_writes, sum(one.operation is Operation.WRITE for *_, one in self.under_way))
+
+    def wait(self, until_ns: int) -> Batch | None:
+        if not self.under_way or self.under_way[0][0] > until_ns:
+            self.time_ns = max(self.time_ns, until_ns)
+            return None
+        self.time_ns, _, batch = heapq.heappop(self.under_way)
+        (self.reads if batch.operation is Operation.READ else self.writes)[batch.objects[0]] += 1
+        if batch.operation is Operation.WRITE:
+            self.there.add(batch.objects[0])
+        return batch
+
+
+def settings_of(option: int, *words: str) -> KvSettings:
+    return with_option_defaults(load(["workload=mlperf_kv", f"kv.option={option}", *words]).section(KvSettings))
+
+
+def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
+    drive, done = Drive(list(plan.sizes)), list[TurnRequest]()
+    replay = TurnsReplay(plan, drive, on_served=done.append, capacity_bytes=capacity_bytes)
+    replay.run(BEGIN_NS)
+    return drive, replay, done
+
+
+def rows_of(asked: list[TurnRequest]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+    rows = np.zeros(len(asked), KVCACHE.dtype)
+    for row, one in zip(rows, asked, strict=True):
+        for name, value in one.columns(0).items():
+            row[name] = value
+    return rows
+
+
+def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
+    for option, row in OPTIONS.items():
+        settings = settings_of(option, "kv.seconds=20")
+        plan = draw_turns(settings, 0)
+        assert (settings.users, settings.threads, settings.layers) == (row.users, row.users, row.shape["layers"])
+        assert plan.turns == draw_turns(settings, 0).turns
+        assert plan.turns != draw_turns(settings, 1).turns, "each rank has users of its own"
+        assert plan.turns == draw_turns(replace(settings, seed=43), -1).turns, "42 + rank"
+        assert sorted(turn.at_ns for turn in plan.turns) == [turn.at_ns for turn in plan.turns]
+        assert min(turn.context_tokens for turn in plan.turns) >= 128
+        assert max(turn.context_tokens for turn in plan.turns) <= 25_000
+    assert draw_turns(settings_of(1), 0).model.token_bytes == 131_072
+    assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
+
+
+@pytest.mark.parametrize(
+    ("words", "token_bytes"),
+    [
+        (("kv.kv_heads=4",), 32 * 4 * 128 * 2 * 2),
+        (("kv.layers=8",), 8 * 8 * 128 * 2 * 2),
+        (("kv.layers=8", "kv.kv_heads=1", "kv.element_bytes=1"), 8 * 1 * 128 * 2),
+        (("kv.latent_dim=576",), 32 * 576 * 2),
+    ],
+)
+def test_each_part_of_the_model_can_be_another_one(words: tuple[str, ...], token_bytes: int) -> None:
+    assert draw_turns(settings_of(1, "kv.users=1", "kv.seconds=3", *words), 0).model.token_bytes == token_bytes
+
+
+def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
+    plan = draw_turns(settings_of(1, "kv.users=3000", "kv.seconds=10"), 0)
+    users = {turn.conversation >> 32: turn.priority for turn in plan.turns}
+    shares = Counter(users.values())
+    assert [shares[priority] / len(users) for priority in (3, 2, 1)] == pytest.approx([0.15, 0.35, 0.5], abs=0.03)
+    lengths = Counter(turn.conversation for turn in draw_turns(settings_of(1), 0).turns)
+    assert np.mean(list(lengths.values())) == pytest.approx(1 / 0.2, rel=0.05), "the last with p 0.2"
+    assert max(lengths.values()) <= 50
+
+
+@pytest.mark.parametrize(
+    ("context", "output", "reads"), [(9_999, 1, 2), (9_999, 32, 2), (9_999, 33, 3), (10_000, 99, 0)]
+)
+def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int, output: int, reads: int) -> None:
+    assert Turn(0, 1, 0, context, context, output).reads == reads
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "kv.trace=x",
+        "kv.speed=2",
+        "kv.tp=2",
+        "kv.layout=slots",
+        "kv.seconds=0",
+        "kv.users=2000000",
+        "kv.ttft=2",
+        "kv.load=2",
+        "kv.dram_gb=1",
+        "kv.gpu_gb=1",
+        "kv.block_tokens=16",
+        "kv.think_seconds=2",
+        "kv.turns=2",
+        "kv.threads=3",
+    ],
+)
+def test_what_the_official_load_has_not_is_refused(words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
+        settings_of(1, words)
+
+
+def test_settings_that_were_completed_are_complete() -> None:
+    settings = settings_of(1, "kv.users=7")
+    assert settings.threads == 7
+    assert with_option_defaults(settings) == settings
+
+
+@pytest.mark.parametrize("option", [1, 2, 3])
+def test_the_published_rate_exceeds_the_drive_and_the_true_one_does_not(option: int) -> None:
+    plan = draw_turns(settings_of(option, "kv.seconds=20", "kv.users=24"), 0)
+    drive, replay, done = served(plan)
+    rows = rows_of([*done, *replay.unfinished])
+    assert len(rows) == len([turn for turn in plan.turns if turn.at_ns < 20 * SECOND]), "every request is on record"
+    ends = int(max(rows["loaded_ns"].max(), rows["written_ns"].max()))
+    window = (ends - int(rows["arrived_ns"].min())) / SECOND
+    told = official_result(rows, {0: BEGIN_NS}, plan.model.settings, window)
+    moved = sum(drive.sizes[number] * times for number, times in (drive.reads + drive.writes).items())
+    assert int(rows["read_bytes"].sum() + rows["written_bytes"].sum()) == moved
+    true = (told.true_read_gib_per_second + told.true_write_gib_per_second) * GIB
+    assert 0.9 * RATE < true <= RATE
+    assert told.true_window_seconds > 20
+    if option != 2:
+        assert (told.read_gib_per_second + told.write_gib_per_second) * GIB > 1.05 * RATE
+        assert told.overstated_percent is not None
+        assert told.overstated_percent > 5
+        assert (told.memory_percent, told.late > 0) == (0, True)
+    else:
+        assert told.memory_percent is not None
+        assert told.memory_percent > 20
+    assert drive.most_writes <= OPTIONS[option].allocations
+
+
+def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None:
+    plan = draw_turns(settings_of(1, "kv.seconds=10", "kv.users=5"), 0)
+    drive, _, done = served(plan)
+    for one in done:
+        assert drive.writes[one.number] == 1
+        assert one.again_bytes == one.turn.reads * plan.sizes[one.number]
+    priorities = [one.turn.priority for one in done]
+    assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
+
+
+def test_memory_holds_no_more_than_the_option_has_and_what_leaves_it_is_written() -> None:
+    plan = draw_turns(settings_of(2, "kv.seconds=30", "kv.users=8"), 0)
+    drive, replay, done = served(plan)
+    kept = [one.number for one in done if not drive.writes[one.number]]
+    assert kept, "what is in memory is on no drive"
+    assert sum(plan.sizes[number] for number in kept) <= plan.memory_bytes
+    assert replay.removed == 0
+
+
+def test_a_full_storage_loses_what_was_used_least_recently() -> None:
+    plan = draw_turns(settings_of(1, "kv.seconds=20", "kv.users=8"), 0)
+    capacity = 4 * max(plan.sizes)
+    drive, replay, _ = served(plan, capacity)
+    assert replay.removed > 0
+    assert sum(plan.sizes[number] for number in drive.there) <= capacity + sum(
+        plan.sizes[batch.objects[0]] for *_, batch in drive.under_way
+    )
+
+
+def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by_then() -> None:
+    settings = settings_of(1, "kv.seconds=5", "kv.users=3")
+    slow = 3600 * SECOND
+    turns = [Turn(SECOND, 1, user << 32, 12_000, 12_000, 100) for user in range(3)]
+    plan = RankTurns(draw_turns(settings, 0).model, turns, [round(slow / SECOND * RATE)] * 3)
+    drive, replay, done = served(plan)
+    assert drive.time_ns == BEGIN_NS + 5 * SECOND + 3 * JOIN_NS
+    assert (done, len(replay.unfinished)) == ([], 3)
+    assert official_result(rows_of(replay.unfinished), {0: BEGIN_NS}, settings, 0.0).served == 0
+
+
+def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
+    row: dict[str, float] = {
+        "priority": 3,
+        "input_tokens": 5000,
+        "output_tokens": 64,
+        "computed_ns": 150,
+        "start_ns": 1,
+    }
+    request: dict[str, float] = {
+        **row,
+        "arrived_ns": 1,
+        "storage_blocks": 3,
+        "read_bytes": 3 * GIB,
+        "again_bytes": 3 * GIB,
+    }
+    asked: dict[str, float] = {**request, "written_bytes": GIB, "written_blocks": 1, "loaded_ns": 151, "written_ns": 40}
+    waits: dict[str, float] = {"prompt": 1, "arrived_ns": 2, "priority": 1}
+    summary = result(asked, waits, words=("workload=mlperf_kv", "kv.option=1", "kv.users=2", "kv.tp=1", *_8B))
+    told = summary.official
+    assert told is not None
+    assert (told.read_gib_per_second, told.write_gib_per_second) == (0.03, 0.01)
+    assert told.true_window_seconds == 150
+    assert told.true_read_gib_per_second == pytest.approx(0.02)
+    assert told.overstated_percent == pytest.approx(50)
+    assert (told.requests, told.served, told.late, told.again_percent) == (2, 1, 1, 100)
+    assert "50 % too high" in summary.verdict
+    assert any("1 more request" in issue for issue in summary.issues)
+    assert summary.limited_by is not None
+    assert summary.limited_by.what == "storage"
+    assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)
+
+
+@pytest.mark.parametrize("words", [("workload=mlperf_kv", "kv.seconds=2", "kv.users=2"), ("workload=llama3_1_8b",)])
+def test_a_ceiling_is_measured_however_long_the_threads_take_to_start(words: tuple[str, ...]) -> None:
+    settings = KVCACHE.complete(load([*words, "scale=laptop"])).section(KvSettings)
+    plan = plan_of(settings, 1, 0)
+    assert measure_ceiling(plan, Content(BulkContent(1), 0, settings), 1e-9, None) > 0
+
+
+def test_an_object_that_fits_is_read_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, key in KEYS.items():
+        monkeypatch.setenv(name, key)
+    with own_server() as server:
+        blocks = FileBlocks(storage_of(server), "kv", Content(BulkContent(1), 0, KvSettings()), 8192)
+        buffer = AlignedBuffer(8192).view(8192)
+        blocks.write(Shard(0, 0), buffer)
+        before = len(server.requests)
+        blocks.read(Shard(0, 0), buffer)
+        assert [request.method for request in server.requests[before:]] == ["GET"]

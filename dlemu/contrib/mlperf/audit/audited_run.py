@@ -1,0 +1,309 @@
+"""Finds the folders of runs below given folders ("trees"), and audits each run, in parallel processes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import yaml
+
+from dlemu.comm.failure import Role
+from dlemu.config.workload_files import SUFFIX, workload_names
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
+from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
+from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, step_fingerprints
+from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
+from dlemu.contrib.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
+from dlemu.contrib.mlperf.audit.prefetch_credit import (
+    Prefetch,
+    credit_percent,
+    prefetch_finding,
+    sustained_least_percent,
+)
+from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, from_blocks, from_steps, run_times
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
+from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
+from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
+from dlemu.contrib.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding
+from dlemu.runner.clean_process import run_clean
+from dlemu.runner.crew import Worker, run_crew
+
+_RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
+_SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
+"""Folders that hold no runs: hidden ones, and `code`, the copy of DLIO's source in a submission."""
+_TEST_FOLDER = re.compile(r"^tests?$")
+_SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
+"""Files of a source checkout: a folder of tests beside them holds test data, not runs."""
+_MAX_RUNS_WITHOUT_WORKERS = 16  # auditing these takes less time than starting processes
+_RUNS_PER_PROCESS = 8  # one process for each 8 runs, at most: fewer runs do not repay its start
+_PROCESS, _AUDITOR = (Role(name, "audit fewer runs at a time") for name in ("the audit process", "auditor"))
+_STOPPED_SECONDS = 60.0  # an auditor process that is stopped (SIGSTOP) for longer counts as lost
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedRun:
+    """One run folder: its settings, printed and recomputed numbers, and findings."""
+
+    path: str
+    setup: Setup
+    printed: Printed
+    recomputed: Recomputed
+    printed_by: str | None
+    """Name of the formula whose numbers are closest to the printed ones."""
+    findings: tuple[Finding, ...]
+    times: RunTimes = field(default_factory=RunTimes)
+    fingerprints: tuple[Fingerprint, ...] = ()
+    """One for each epoch of each rank that kept its steps."""
+    hostnames: tuple[str, ...] = ()
+    """Names of all ranks' hosts, sorted; empty unless every rank's file names its host."""
+    by_dlemu: bool = False
+    """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
+    prefetch: Prefetch = field(default_factory=Prefetch)
+
+    @property
+    def au_percent(self) -> float | None:
+        """AU recomputed by the formula that printed it; the printed AU unless the steps of all ranks were kept."""
+        formula = self.recomputed.formulas.get(self.printed_by or "")
+        if self.recomputed.basis == "steps" and formula is not None and formula.au_percent is not None:
+            return formula.au_percent
+        return self.printed.au_percent
+
+    @property
+    def errors(self) -> int:
+        """Number of findings that are errors."""
+        return sum(finding.severity == "error" for finding in self.findings)
+
+
+def find_runs(trees: Iterable[str]) -> list[str]:
+    """Return the run folders in the trees, sorted, without duplicates. Links below a tree are not followed.
+
+    A run of dlemu that also wrote DLIO's files counts once, as the folder of DLIO's files.
+    """
+    folders: set[str] = set()
+    for tree in trees:
+        for folder, below, names in os.walk(tree):
+            skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
+            below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
+            is_other_benchmark = is_kv_leaf(below) or is_vector_leaf(names)
+            if is_other_benchmark or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+                folders.add(os.path.normpath(folder))
+    also_in_dlio_format = {own for folder in folders if (own := own_folder_of(folder)) is not None}
+    return sorted(folders - also_in_dlio_format)
+
+
+def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
+    """Audit every run in the trees, and return them sorted by path. With a rulebook, also check its rules.
+
+    `processes` is the number of processes at most, by default one per CPU. Raises UserError for a tree that is not a
+    folder, and when no tree holds a run.
+    """
+    trees = list(trees)
+    for tree in trees:
+        if not os.path.isdir(tree):
+            raise UserError(f"{tree} is not a readable folder: wanted a folder with results below it")
+    runs = find_runs(trees)
+    if not runs:
+        raise UserError(
+            f"no run in {', '.join(trees)}: wanted a folder below that holds summary.json, per_epoch_stats.json or"
+            " R_output.json, as DLIO writes them"
+        )
+    shipped = shipped_pairs()
+    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _RUNS_PER_PROCESS))
+    if workers == 1 or len(runs) <= _MAX_RUNS_WITHOUT_WORKERS:
+        return [_audit_or_report_failure(run, shipped, book) for run in runs]
+    shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
+    audited = {run.path: run for part in run_clean(_audit_all, shares, _PROCESS) for run in part}
+    return [audited[run] for run in runs]
+
+
+@dataclass(frozen=True)
+class _Share:
+    """The runs that one process audits, and what it needs for them."""
+
+    runs: list[str]
+    shipped: Shipped
+    book: Rulebook | None
+
+
+def _audit_all(shares: list[_Share], _: object) -> list[list[AuditedRun]]:
+    return run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
+
+
+def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:
+    worker.ready()
+    return [_audit_or_report_failure(run, share.shipped, share.book) for run in share.runs]
+
+
+def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
+    try:
+        return audit_run(folder, shipped, book)
+    except Exception as error:  # one folder must not stop the audit of hundreds
+        return failed_run(folder, error)
+
+
+def shipped_pairs() -> dict[str, dict[str, Any]]:
+    """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
+    folder = resources.files("dlemu.configs") / "workload"
+    loaded = {name: yaml.load((folder / f"{name}{SUFFIX}").read_text(), YAML_LOADER) for name in workload_names()}
+    return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
+
+
+def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
+    """Recompute a run folder's numbers, and compare them with the printed ones. Whatever is wrong becomes a finding.
+
+    `shipped` is from `shipped_pairs`. With a rulebook, also check that edition's rules.
+    """
+    if is_own(folder):
+        return _audit_own_folder(folder, book)
+    other = _other_benchmark_findings(folder)
+    if other is not None:
+        fix = "nothing: see the other findings"
+        info = Finding("info", "no.training", "a run of another benchmark", "a training run", fix)
+        return replace(NO_RUN, path=folder, findings=(info, *other))
+    findings: list[Finding] = []
+    setup = read_setup(folder, shipped, findings)
+    printed = read_printed(folder, findings)
+    logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
+    setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
+    recomputed = NOTHING
+    if _has_training(printed, logs):
+        recomputed = from_steps(setup, printed.accelerators, logs)
+        recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
+        findings += contradictions(setup, printed, logs, recomputed)
+        findings += rule_findings(setup, printed, book, by_dlemu=logs.by_dlemu) if book else []
+    else:
+        findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
+        findings.append(_no_training_finding(printed))
+        findings += checkpoint_numbers(read_checkpoint_leaf(folder)) if printed.checkpoints else ()
+    fingerprints = step_fingerprints(logs)
+    findings += _copies(fingerprints)
+    own_folder = own_folder_of(folder)
+    own = audit_own(own_folder) if own_folder else None
+    findings += own.findings if own else ()
+    run = AuditedRun(
+        path=folder,
+        setup=setup,
+        printed=printed,
+        recomputed=recomputed,
+        printed_by=closest_formula(printed, recomputed),
+        findings=tuple(findings),
+        times=run_times(logs),
+        fingerprints=fingerprints,
+        hostnames=_hostnames(printed, logs),
+        by_dlemu=logs.by_dlemu,
+    )
+    return _with_prefetch(run, own, logs)
+
+
+def _other_benchmark_findings(folder: str) -> Iterator[Finding] | None:
+    """Return the findings for a run of kv_cache or vector_database; None for any other folder."""
+    names = os.listdir(folder) if os.access(folder, os.R_OK) else []
+    if is_kv_leaf(names):
+        return kv_numbers(read_kv_leaf(folder))
+    return vector_numbers(read_vector_leaf(folder)) if is_vector_leaf(names) else None
+
+
+def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:
+    """Return the run with its prefetch credit: the measured one of dlemu's own runs, else the largest possible one.
+
+    Adds a finding where the run passes but may not do so by the AU that its storage sustains.
+    """
+    setup, steps, au = run.setup, run.recomputed.steps_per_epoch, run.au_percent
+    if own is not None and own.prefetch.sustained_percent is not None:
+        prefetch = own.prefetch
+    else:
+        credit = credit_percent(setup, steps, len(logs.blocks()) / max(1, run.recomputed.epochs))
+        least = sustained_least_percent(au, run.recomputed.au_whole_percent, credit)
+        prefetch = Prefetch(credit_percent=credit, sustained_least_percent=least)
+    exact = prefetch.sustained_percent is not None
+    sustained = prefetch.sustained_percent if exact else prefetch.sustained_least_percent
+    threshold, findings = setup.au_threshold_percent, run.findings
+    if sustained is not None and au is not None and sustained < threshold <= au and run.printed.verdict == "success":
+        since_v2 = logs.measured_compute
+        finding = prefetch_finding(
+            setup, au=au, sustained=sustained, exact=exact, steps_per_epoch=steps, since_v2=since_v2
+        )
+        findings = (*findings, finding)
+    return replace(run, findings=findings, prefetch=prefetch)
+
+
+def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
+    """Yield a finding where ranks or epochs have the same steps."""
+    same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
+    if same:
+        more = f" and {len(same) - 1} more" if len(same) > 1 else ""
+        wanted = "different step times for each rank and epoch: two measurements are never equal"
+        yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "copy the files from the run again")
+
+
+def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
+    names = [host.name for host in logs.hosts.values() if host.name]
+    return tuple(sorted(set(names))) if len(names) == printed.accelerators else ()
+
+
+def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
+    """Audit a result folder of dlemu that has no DLIO files."""
+    own = audit_own(folder)
+    broken = (
+        rule_findings(own.setup, own.printed, book, by_dlemu=True) if book and own.recomputed is not NOTHING else []
+    )
+    return AuditedRun(
+        path=folder,
+        setup=own.setup,
+        printed=own.printed,
+        recomputed=own.recomputed,
+        printed_by=closest_formula(own.printed, own.recomputed),
+        findings=(*own.findings, *broken),
+        by_dlemu=True,
+        prefetch=own.prefetch,
+    )
+
+
+def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        seen = f"the folder can't be listed: {error.strerror}"
+        findings.append(Finding("error", "file.broken", seen, "a readable folder", "grant permission to read it"))
+        return []
+
+
+def _has_training(printed: Printed, logs: Logs) -> bool:
+    return printed.au_percent is not None or printed.samples_per_second is not None or bool(logs.blocks())
+
+
+def _no_training_finding(printed: Printed) -> Finding:
+    if printed.checkpoints or printed.foreign:
+        fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
+        seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
+        return Finding("info", "no.training", seen, "a training run", fix)
+    seen = "no training in its files"
+    return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")
+
+
+def _configured_seconds(logs: Logs) -> float | None:
+    """Return the configured time of a step, where the arrays hold it and all agree."""
+    if logs.measured_compute:
+        return None
+    kept = [np.unique(arrays.compute) for blocks in logs.arrays.values() for arrays in blocks.values()]
+    values = np.unique(np.concatenate(kept)) if kept else np.empty(0)
+    return float(values[0]) if len(values) == 1 else None
+
+
+def failed_run(folder: str, error: Exception) -> AuditedRun:
+    """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
+    seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    fix = "report this bug of dlemu, with the folder's files attached"
+    finding = Finding("error", "audit.failed", seen, "an audit of any folder", fix)
+    return replace(NO_RUN, path=folder, findings=(finding,))
+
+
+NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())
+"""A run of which nothing is known."""

@@ -1,0 +1,271 @@
+"""Reads one checkpoint run from DLIO's files: its settings, each rank's times, and contradictions between them.
+
+The summary has figures of rank 0 only: mean and population standard deviation of its saves and loads. The text of the
+rules requires the slowest rank's (v2.0, 2.2.3: the longest duration, the lowest throughput), so both are reported.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from statistics import fmean, pstdev
+from typing import Any, Literal
+
+from datagen.spec import build
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
+from dlemu.config.schema import Checkpoint, Model
+from dlemu.contrib.mlperf.audit.run_settings import Setup, read_setup
+from dlemu.contrib.mlperf.audit.step_files import epochs_of
+from dlemu.contrib.mlperf.audit.time_order import out_of_order
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
+from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding
+
+Kind = Literal["save", "load"]
+KINDS: tuple[Kind, Kind] = ("save", "load")
+METADATA_FILE = "_metadata.json"
+GIB = 2**30
+_PART = re.compile(r"^(save|load)_ckpt(\d+)$")
+_STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
+_SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
+_STAMP_TOLERANCE_SECONDS = 0.01
+"""Between a duration and its time stamps."""
+_SUMMARY_TOLERANCE_US = 1_000_000
+"""A checkpoint may begin this long before the summary's start, or end this long after its end."""
+_MIN_SLOWER = 0.01
+"""The slowest rank is reported from this relative difference to rank 0 on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One save or load of a checkpoint by one rank."""
+
+    kind: Kind
+    seconds: float
+    gib_per_second: float | None
+    stamped_seconds: float | None
+    """Duration by its time stamps."""
+    start_us: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLeaf:
+    """One run of the benchmark, which writes and/or reads checkpoints: the contents of its folder."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    setup: Setup = field(default_factory=Setup)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """`*_metadata.json` by mlpstorage; empty unless it can be read."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    parts: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
+    """Rank -> its checkpoints in order of time, for each rank that kept their times."""
+    broken: tuple[Finding, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return os.path.basename(self.path)
+
+    @property
+    def metric(self) -> Mapping[str, Any]:
+        """Figures of the summary."""
+        return mapping(self.summary.get("metric"))
+
+    @property
+    def ranks(self) -> int | None:
+        """Number of ranks."""
+        return count(self.summary.get("num_accelerators")) or count(self.metadata.get("num_processes"))
+
+    @property
+    def hosts(self) -> int | None:
+        """Number of hosts."""
+        return count(self.summary.get("num_hosts"))
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of all hosts together."""
+        given = self.summary.get("host_memory_GB")
+        values = [number(value) for value in given] if isinstance(given, list) else []
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+    def settings(self, section: str) -> Mapping[str, Any]:
+        """Return a section of the workload, from config.yaml or else from the metadata."""
+        config = mapping(mapping(self.setup.config).get(section))
+        return config or mapping(mapping(self.metadata.get("parameters")).get(section))
+
+    @property
+    def workload(self) -> Mapping[str, Any] | None:
+        """The whole workload, from config.yaml or else from the metadata; None if neither has it."""
+        return self.setup.config or mapping(self.metadata.get("parameters")) or None
+
+    def checkpoints(self, kind: Kind) -> int:
+        """Return how many checkpoints rank 0 (or else the lowest rank with times) saved or loaded."""
+        first = self.parts[min(self.parts)] if self.parts else ()
+        return sum(part.kind == kind for part in first)
+
+    @cached_property
+    def plan(self) -> CheckpointPlan | None:
+        """Tensors and files of one checkpoint, by the run's settings; None where these are incomplete."""
+        given, saves = self.settings("model"), self.settings("checkpoint")
+        if self.ranks is None or not given:
+            return None
+        known = [each.name for each in fields(Model)]
+        try:
+            model = build(Model, {key: value for key, value in given.items() if key in known})
+            settings = Checkpoint(mode="subset" if saves.get("mode") == "subset" else "default")
+            return plan_checkpoint(model, settings, self.ranks)
+        except UserError:
+            return None
+
+
+def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
+    """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
+    broken: list[Finding] = []
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    metadata = next((name for name in names if name.endswith(METADATA_FILE)), None)
+    ranks = {int(match[1]): match[0] for match in map(_STATS.match, names) if match}
+    parts = {}
+    for rank, name in sorted(ranks.items()):
+        epochs = list(epochs_of(read_json(os.path.join(folder, name), broken)))
+        broken += out_of_order(epochs, name)
+        parts[rank] = _parts(epochs)
+    return CheckpointLeaf(
+        path=folder,
+        files=tuple(names),
+        setup=read_setup(folder, {}, broken),
+        metadata=mapping(read_json(os.path.join(folder, metadata), broken)) if metadata else {},
+        summary=mapping(read_json(os.path.join(folder, "summary.json"), broken)) if "summary.json" in names else {},
+        parts={rank: own for rank, own in parts.items() if own},
+        broken=tuple(broken),
+    )
+
+
+def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:
+    parts = []
+    for _, epoch in epochs:
+        for name, value in epoch.items():
+            match, given = _PART.match(str(name)), mapping(value)
+            seconds = number(given.get("duration"))
+            if match and seconds is not None:
+                kind: Kind = "save" if match[1] == "save" else "load"
+                parts.append(
+                    Part(kind, seconds, number(given.get("throughput")), _stamped(given), stamp_us(given.get("start")))
+                )
+    return tuple(parts)
+
+
+def _stamped(given: Mapping[str, Any]) -> float | None:
+    begun, ended = stamp_us(given.get("start")), stamp_us(given.get("end"))
+    return None if begun is None or ended is None else (ended - begun) / 1e6
+
+
+def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    """Yield contradictions between the files of a run, and the times of its slowest rank."""
+    yield from leaf.broken
+    first = leaf.parts[min(leaf.parts)] if leaf.parts else ()
+    if first and leaf.metric:
+        problems = [*_differences(first, leaf.metric), *_outside_summary(leaf)]
+        for rank, own in leaf.parts.items():
+            problems += [f"rank {rank}: {seen}" for seen in _stamp_differences(own)]
+        if problems:
+            fix = "ask for the files of the run as DLIO wrote them"
+            yield Finding(
+                "error", "checkpoint.differs", "; ".join(problems[:3]), "figures of rank 0's checkpoints", fix
+            )
+    else:
+        yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
+    yield from _size(leaf)
+    yield from _slowest(leaf)
+
+
+def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    printed = number(leaf.metric.get("checkpoint_size_GB"))
+    if leaf.plan is None or printed is None:
+        yield from unapplied("checkpoint.size", settings_of_the_model=leaf.plan, size_in_the_summary=printed)
+        return
+    size = leaf.plan.tensor_bytes() / GIB
+    if not _close(printed, size):
+        wanted = f"{size:.6f}: the size of this model's tensors with so many ranks"
+        fix = "compare model and parallelism in config.yaml with the edition's workload file"
+        yield Finding("error", "checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted, fix)
+
+
+def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
+    """Yield a finding where the slowest rank, which the rules' text requires, took longer than rank 0."""
+    if leaf.ranks is None or len(leaf.parts) < leaf.ranks:
+        if leaf.parts:
+            yield from unapplied("checkpoint.slowest", times_of_every_rank=None)
+        return
+    for kind in KINDS:
+        rounds = rounds_of(leaf, kind)
+        if not rounds:
+            continue
+        first, slowest = fmean(seconds[0] for seconds in rounds), fmean(max(seconds) for seconds in rounds)
+        if slowest > first * (1 + _MIN_SLOWER):
+            size = number(leaf.metric.get("checkpoint_size_GB"))
+            rate = f", {fmean(size / max(seconds) for seconds in rounds):.3f} GiB/s" if size else ""
+            means = f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate}"
+            seen = f"{means} (means of {len(rounds)})"
+            wanted = "the figures of the rules' text: longest duration and lowest throughput of all ranks"
+            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes ranks equal"
+            yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
+
+
+def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:
+    """Return the seconds of all ranks for each checkpoint; empty where ranks have different numbers of checkpoints."""
+    by_rank = [
+        [part.seconds for part in own if part.kind == kind and part.seconds > 0]
+        for _, own in sorted(leaf.parts.items())
+    ]
+    return [list(each) for each in zip(*by_rank, strict=False)] if len({len(own) for own in by_rank}) == 1 else []
+
+
+def _differences(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how the summary's figures differ from those of rank 0's checkpoints."""
+    size = number(metric.get("checkpoint_size_GB"))
+    for index, part in enumerate(parts, 1):
+        if size and part.gib_per_second is not None and not _close(part.gib_per_second * part.seconds, size):
+            moved = part.gib_per_second * part.seconds
+            yield f"{part.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {size:.4f}"
+    for kind in KINDS:
+        seconds = [part.seconds for part in parts if part.kind == kind]
+        rates = [part.gib_per_second for part in parts if part.kind == kind and part.gib_per_second is not None]
+        for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
+            for key, recomputed in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
+                printed = number(metric.get(key))
+                if printed is None or not _close(printed, recomputed):
+                    yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {recomputed:.6g}"
+
+
+def _stamp_differences(parts: Sequence[Part]) -> Iterator[str]:
+    for index, part in enumerate(parts, 1):
+        if part.stamped_seconds is not None and abs(part.stamped_seconds - part.seconds) > _STAMP_TOLERANCE_SECONDS:
+            yield f"{part.kind} {index} took {part.seconds:g} s, its time stamps give {part.stamped_seconds:g} s"
+
+
+def _outside_summary(leaf: CheckpointLeaf) -> Iterator[str]:
+    """Yield which checkpoints of rank 0, which writes the summary, are not between the summary's start and end."""
+    begun, ended = stamp_us(leaf.summary.get("start")), stamp_us(leaf.summary.get("end"))
+    for part in leaf.parts.get(0, ()):
+        start = part.start_us
+        if start is not None and begun is not None and start < begun - _SUMMARY_TOLERANCE_US:
+            yield f"a {part.kind} began before the summary's start"
+        if start is not None and ended is not None and start + part.seconds * 1e6 > ended + _SUMMARY_TOLERANCE_US:
+            yield f"a {part.kind} ended after the summary's end"
+
+
+def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterator[tuple[str, float]]:
+    if values:
+        yield f"{name}_mean_{unit}", fmean(values)
+        yield f"{name}_stdev_{unit}", pstdev(values)
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)

@@ -1,0 +1,428 @@
+"""Findings about one training run: printed numbers that contradict the kept files, and broken rules of an edition."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import pstdev
+
+import numpy as np
+
+from dlemu.contrib.mlperf.audit.audit_answer import FORMULAS
+from dlemu.contrib.mlperf.audit.recompute import Formula, Recomputed, per_rank_blocks, planned_steps
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
+from dlemu.contrib.mlperf.audit.step_files import Logs
+from dlemu.contrib.mlperf.audit.tolerant import mapping, stamp_us
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
+from dlemu.contrib.mlperf.rules.editions import Reading, edition_read
+from dlemu.contrib.mlperf.rules.training import Division, RunFacts, check_run, override_keys
+from dlemu.results.finding import Finding, Severity
+from dlemu.results.wording import count
+
+_AU_TOLERANCE_POINTS = 0.02
+"""Between printed and recomputed AU: early DLIO measured a block some milliseconds apart from its time stamps."""
+_RATE_TOLERANCE_PERCENT = 0.05
+"""Between printed and recomputed samples/s, for the same reason."""
+_MOST_RATE_PERCENT = 3.0
+"""The same where only time stamps of blocks were kept: in the 650 such runs published of v1.0 it is 1.85 % at most."""
+_MAX_UNEXPLAINED_SECONDS = 0.25
+"""Part of a step that may be neither waiting nor computing: a host under load wakes late (published runs: 16 ms)."""
+_MEMORY_TOLERANCE = 0.01
+"""Relative: two ranks may report slightly different memory sizes of the same host."""
+_MAX_COPY_DIFFERENCE = 1e-9
+"""Relative: two independent measurements differ by more."""
+_CONFIGURED_DECIMALS = 6  # configured values have no more decimals than this; a measured double has about 15 digits
+_SUMMARY_TOLERANCE_US = 1_000_000
+"""A block may begin this long before the summary's start, or end this long after its end."""
+_ROUNDING_TOLERANCE = 1e-4
+"""Relative, between numbers that must be equal but for rounding."""
+_SUM_TOLERANCE = 1e-6
+"""Relative, between sums of the same numbers, which DLIO does not round."""
+_FIX = "ask for the files of the run as DLIO wrote them"
+
+
+def closest_formula(printed: Printed, recomputed: Recomputed) -> str | None:
+    """Return the name of the formula whose AU and samples/s are closest to the printed ones; None if not comparable."""
+    names = [name for name in FORMULAS if name in recomputed.formulas]
+    gaps = {name: _gap(printed, recomputed.formulas[name]) for name in names}
+    best = min(gaps, key=lambda name: gaps[name], default=None)
+    return best if best is not None and math.isfinite(gaps[best]) else None
+
+
+def _gap(printed: Printed, formula: Formula) -> float:
+    """Return the larger difference of AU and samples/s, in units of their tolerances; infinite if neither is known."""
+    gaps = []
+    if printed.au_percent is not None and formula.au_percent is not None:
+        gaps.append(abs(formula.au_percent - printed.au_percent) / _AU_TOLERANCE_POINTS)
+    if printed.samples_per_second and formula.samples_per_second is not None:
+        gaps.append(abs(100 * (formula.samples_per_second / printed.samples_per_second - 1)) / _RATE_TOLERANCE_PERCENT)
+    return max(gaps, default=math.inf)
+
+
+def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recomputed) -> list[Finding]:
+    """Return all contradictions between the printed numbers and the kept files, and what the files can't show."""
+    formula = closest_formula(printed, recomputed)
+    return [
+        *_missing_numbers(printed),
+        *_summary_consistency(setup, printed),
+        *_au_and_rate(printed, recomputed, formula),
+        *_counts(setup, printed, recomputed, by_dlemu=logs.by_dlemu),
+        *_data_size(setup, printed),
+        *_computation_time(setup, logs),
+        *_au_of_ranks(setup, logs, formula),
+        *_step_counts(setup, printed, logs),
+        *_step_parts(logs),
+        *_hosts(printed, logs),
+        *_blocks_outside_run(printed, logs),
+        *_copies(printed, logs),
+        *_bounds(setup, printed, recomputed, since_v2=logs.measured_compute),
+        *_what_is_not_known(printed, logs, recomputed),
+    ]
+
+
+def _missing_numbers(printed: Printed) -> Iterator[Finding]:
+    """A summary that lacks the numbers by which a run is judged can't show that it passed."""
+    if printed.unusable:
+        yield Finding("error", "summary.incomplete", "; ".join(printed.unusable), "numbers, as DLIO prints them", _FIX)
+
+
+def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    rates, rates_deviation = printed.samples_per_second_by_epoch, printed.samples_per_second_deviation
+    sample_mib = (setup.record_bytes or 0) / 2**20
+    for name, mean, deviation, parts in (
+        ("AU", printed.au_percent, printed.au_deviation, printed.au_by_epoch),
+        ("samples/s", printed.samples_per_second, rates_deviation, rates),
+        ("MiB/s", None, printed.mib_per_second_deviation, [rate * sample_mib for rate in rates] if sample_mib else ()),
+    ):
+        exact = _SUM_TOLERANCE * max(parts, default=0.0)
+        if mean is not None and parts and abs(mean - math.fsum(parts) / len(parts)) > exact:
+            seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
+            yield Finding("error", "printed.mean", seen, "the mean of the epochs", _FIX)
+        spread = pstdev(parts) if parts else 0.0
+        if deviation is not None and parts and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
+            seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
+            yield Finding("error", "printed.mean", seen, "the population's standard deviation of the epochs", _FIX)
+    rate, mib = printed.samples_per_second, printed.mib_per_second
+    nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
+    if mib and nominal and not _close(mib, nominal):
+        seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
+        yield Finding("error", "printed.io", seen, "samples/s x record length", _FIX)
+    if printed.verdict is not None and printed.au_percent is not None:
+        reached = printed.au_percent >= setup.au_threshold_percent
+        if printed.verdict != ("success" if reached else "fail"):
+            seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
+            yield Finding("error", "printed.verdict", seen, f"success if AU >= {setup.au_threshold_percent:g} %", _FIX)
+
+
+_BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
+"""`Recomputed.basis`, in the words of a finding."""
+
+
+def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) -> Iterator[Finding]:
+    if formula is None:
+        return
+    by, exact = recomputed.formulas[formula], recomputed.basis == "steps"
+    basis, au, rate = _BASIS[recomputed.basis], by.au_percent, by.samples_per_second
+    printed_au = None if recomputed.basis == "blocks" else printed.au_percent
+    if printed_au is not None and au is not None and abs(au - printed_au) > _AU_TOLERANCE_POINTS:
+        seen = f"printed AU {printed_au:.3f} %; {basis} {au:.3f} % by the closest formula ({formula})"
+        yield _differs("au.differs", exact, seen, f"at most {_AU_TOLERANCE_POINTS} points apart")
+    if printed.samples_per_second and rate is not None:
+        percent = 100 * (rate / printed.samples_per_second - 1)
+        if abs(percent) > _RATE_TOLERANCE_PERCENT:
+            seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
+            if recomputed.rate_bounds is not None:
+                seen += f"; the time stamps allow {recomputed.rate_bounds[0]:.1f} to {recomputed.rate_bounds[1]:.1f}"
+            found = _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
+            is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
+            yield replace(found, severity="warning") if is_doubtful else found
+
+
+def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
+    if exact:
+        return Finding("error", rule, seen, wanted, _FIX)
+    fix = "keep the files of all ranks: with some of them only, the other ranks may account for the difference"
+    return Finding("info", rule, seen, wanted, fix)
+
+
+def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
+    """Compare the summary's data size per host with its number of files, samples and record length."""
+    files, samples, length = printed.num_files, printed.samples_per_file, setup.record_bytes
+    if printed.data_gib and files and samples and length and printed.hosts:
+        size = files * samples * length / 2**30 / printed.hosts
+        if not math.isclose(printed.data_gib, size, rel_tol=_ROUNDING_TOLERANCE):
+            seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
+            yield Finding("error", "files.count", seen, "the size of the files that were read", _FIX)
+
+
+def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
+    configured, steps = setup.epochs, planned_steps(setup, printed)
+    if by_dlemu and configured and steps and setup.total_training_steps:
+        # dlemu counts total_training_steps over all epochs, so a trial of a search may end in an early epoch.
+        configured = min(configured, math.ceil(setup.total_training_steps / steps))
+    wanted = configured or printed.epochs
+    if recomputed.epochs and wanted and recomputed.epochs != wanted:
+        seen = f"{recomputed.epochs} epochs can be recomputed"
+        yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
+    lists = {len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
+    done = {printed.epochs, *lists} - {None, 0, wanted}
+    if wanted and done:
+        seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
+        yield Finding("error", "epochs.count", seen, "the same run in both", _FIX)
+    if printed.accelerators and recomputed.ranks_kept > printed.accelerators:
+        seen = f"files of {recomputed.ranks_kept} ranks, but the summary has {printed.accelerators} accelerators"
+        yield Finding("error", "ranks.count", seen, "one file per rank", "keep each run in a folder of its own")
+    if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
+        seen = f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}"
+        yield Finding("error", "files.count", seen, "the same run in both", _FIX)
+
+
+def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
+    """Compare the time that steps took with the time they were configured to take."""
+    wanted = setup.computation_seconds
+    if wanted is None or setup.is_random or not logs.arrays or setup.config is None:
+        return
+    seconds = np.concatenate([arrays.compute for blocks in logs.arrays.values() for arrays in blocks.values()])
+    short = float(np.median(seconds)) < wanted * (1 - _ROUNDING_TOLERANCE)
+    if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_ROUNDING_TOLERANCE)):
+        seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
+        if logs.by_dlemu:  # an emulated accelerator ends a step on schedule, also one that the host began late
+            fix = "nothing: a step that dlemu's host began late still ends on schedule, so it seems shorter"
+            yield Finding("info", "compute.time", seen, f"{wanted:g} s as config.yaml says", fix)
+        else:
+            yield Finding("error", "compute.time", seen, f"{wanted:g} s as config.yaml says", _FIX)
+
+
+def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
+    """Compare the AU that each rank printed with its step times, to show which rank's file was changed."""
+    if formula is None:
+        return
+    wrong = []
+    for rank, (epoch, number), arrays, rated in per_rank_blocks(setup, logs):
+        au, printed = rated[formula].au_percent, arrays.printed_au_percent
+        if printed is not None and math.isfinite(au) and abs(au - printed) > 10 * _AU_TOLERANCE_POINTS:
+            wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
+    if wrong:
+        seen = f"AU printed by ranks differs from their steps in {count(len(wrong), 'block')}: {', '.join(wrong[:3])}"
+        yield Finding("error", "rank.differs", seen, f"{10 * _AU_TOLERANCE_POINTS:g} points at most", _FIX)
+
+
+def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """All ranks take the same number of steps, which follows from the dataset; DLIO drops an incomplete last step."""
+    uneven = []
+    for epoch, number in logs.blocks():
+        steps = {rank: blocks[epoch, number].steps for rank, blocks in logs.arrays.items() if (epoch, number) in blocks}
+        usual = Counter(steps.values()).most_common(1)
+        uneven += [
+            f"rank {rank} epoch {epoch} block{number}: {taken} steps, the others {usual[0][0]}"
+            for rank, taken in steps.items()
+            if taken != usual[0][0]
+        ]
+    if uneven:
+        seen = f"{uneven[0]}{f' and {len(uneven) - 1} more' if len(uneven) > 1 else ''}"
+        yield Finding("error", "ranks.steps", seen, "the same number of steps on every rank", _FIX)
+        return
+    planned = planned_steps(setup, printed)
+    whole = {rank: blocks for rank, blocks in logs.arrays.items() if blocks}
+    if planned is None or not whole:
+        return
+    rank = min(whole)
+    # dlemu counts total_training_steps over all epochs, so a trial of a search may end within an epoch.
+    left = setup.total_training_steps if logs.by_dlemu else None
+    for epoch in sorted({epoch for epoch, _ in whole[rank]}):
+        taken = sum(arrays.steps for (number, _), arrays in whole[rank].items() if number == epoch)
+        planned = planned if left is None else min(planned, left)
+        left = None if left is None else left - taken
+        if taken != planned:
+            seen = f"epoch {epoch}: {taken} steps on each rank"
+            wanted = f"{planned}: floor(samples / (batch x accelerators)), or total_training_steps"
+            yield Finding("warning", "steps.count", seen, wanted, _FIX)
+            return
+
+
+def _step_parts(logs: Logs) -> Iterator[Finding]:
+    """A step consists of waiting for its batch and computing, and little else."""
+    for rank, blocks in logs.arrays.items():
+        for (epoch, number), arrays in blocks.items():
+            rest = arrays.proc - arrays.load - arrays.compute
+            if logs.by_dlemu:
+                rest = np.maximum(rest, 0)  # an emulated accelerator ends a step on schedule, also a late one
+            if float(rest.min()) < -_MAX_UNEXPLAINED_SECONDS / 10 or float(rest.max()) > _MAX_UNEXPLAINED_SECONDS:
+                step = int(np.argmax(np.abs(rest)))
+                seen = (
+                    f"rank {rank} epoch {epoch} block{number} step {step + 1}: {arrays.proc[step]:.4f} s,"
+                    f" of which wait {arrays.load[step]:.4f} s and computation {arrays.compute[step]:.4f} s"
+                )
+                wanted = f"wait and computation that add up to the step, within {_MAX_UNEXPLAINED_SECONDS:g} s"
+                yield Finding("error", "steps.parts", seen, wanted, _FIX)
+                return
+
+
+def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """Compare the summary's hosts and memory with those in the ranks' files."""
+    if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
+        seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
+        yield Finding("error", "hosts.differ", seen, "one entry for each host", _FIX)
+    own, whole = printed.meminfo_gib, printed.memory_gib  # of rank 0's host, of all hosts
+    if own and whole and printed.hosts:
+        too_large = printed.hosts == 1 and whole > own * (1 + _MEMORY_TOLERANCE)
+        if too_large or whole < own * (1 - _MEMORY_TOLERANCE):
+            hosts = count(printed.hosts, "host")
+            seen = f"host_memory_GB gives {whole:.1f} GiB for {hosts}, host_meminfo {own:.1f} GiB for one"
+            yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo reports", _FIX)
+    names = {host.name for host in logs.hosts.values() if host.name}
+    ranks = printed.accelerators or len(logs.hosts)
+    if (
+        printed.hosts
+        and names
+        and (len(names) > printed.hosts or (len(logs.hosts) >= ranks and len(names) != printed.hosts))
+    ):
+        shown = ", ".join(sorted(names)[:3])
+        seen = f"num_hosts is {printed.hosts}, the ranks' files name {len(names)} hosts ({shown})"
+        yield Finding("error", "hosts.differ", seen, "the hosts that the ranks ran on", _FIX)
+    first = logs.hosts.get(0)
+    if first is not None and first.name and printed.hostname and first.name != printed.hostname:
+        seen = f"summary.json names host {printed.hostname}, rank 0's file {first.name}"
+        yield Finding("error", "hosts.differ", seen, "the same host in both", _FIX)
+    memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
+    total, least = printed.memory_gib, sum(memory.values())
+    if total and memory and printed.hosts:
+        # Compare the sum of host_memory_GB only: mlpstorage has put all hosts' memory into its first entry.
+        all_known = len(memory) == printed.hosts
+        if total < least * (1 - _MEMORY_TOLERANCE) or (all_known and total > least * (1 + _MEMORY_TOLERANCE)):
+            seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
+            yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _FIX)
+
+
+def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """The blocks of the lowest rank, which writes the summary, lie between the summary's start and end."""
+    begun, ended = stamp_us(printed.start), stamp_us(printed.end)
+    for (epoch, block), span in logs.spans.get(min(logs.spans, default=0), {}).items():
+        early = begun is not None and span.start_us < begun - _SUMMARY_TOLERANCE_US
+        late = ended is not None and span.end_us > ended + _SUMMARY_TOLERANCE_US
+        if early or late:
+            seen = f"epoch {epoch} block{block} {'begins before' if early else 'ends after'} the run, by summary.json"
+            yield Finding("error", "time.order", seen, "blocks within the run", _FIX)
+            return
+
+
+def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
+    """Two epochs never have the same figures, nor two ranks the same time stamps: measurements are never equal."""
+    figures = list(zip(printed.au_by_epoch, printed.samples_per_second_by_epoch, strict=False))
+    same = [
+        (first, second)
+        for (first, one), (second, two) in combinations(enumerate(figures, 1), 2)
+        if all(
+            _is_measured(left) and math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)
+            for left, right in zip(one, two, strict=True)
+        )
+    ]
+    if same:
+        seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"
+        yield Finding("error", "epochs.copied", seen, "different figures for each epoch", _FIX)
+    stamped: dict[tuple[tuple[int, int], ...], int] = {}
+    for rank, spans in logs.spans.items():
+        key = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
+        other = stamped.setdefault(key, rank)
+        if other != rank:
+            seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
+            # dlemu's ranks begin together, and two may end their only block in the same microsecond.
+            severity: Severity = "error" if len(key) > 1 else "warning"
+            yield Finding(severity, "ranks.copied", seen, "different time stamps for each rank", _FIX)
+            return
+
+
+def _is_measured(value: float) -> bool:
+    """Return whether a number has more decimals than a configured one, and so was measured."""
+    return round(value, _CONFIGURED_DECIMALS) != value
+
+
+def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:
+    whole, bounds = recomputed.au_whole_percent, recomputed.au_bounds_percent
+    if whole is not None and whole > 100 + _ROUNDING_TOLERANCE:
+        seen = f"the blocks are shorter than their computation: AU of whole epochs {whole:.2f} %"
+        yield Finding("error", "blocks.short", seen, "at most 100 %", _FIX)
+    if printed.au_percent is not None and bounds is not None:
+        low, high = bounds
+        if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= high + _AU_TOLERANCE_POINTS:
+            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
+            yield Finding("error", "au.impossible", seen, "an AU within these bounds", _FIX)
+    if printed.samples_per_second and recomputed.rate_bounds is not None:
+        low, high = recomputed.rate_bounds
+        if not low * (1 - _ROUNDING_TOLERANCE) <= printed.samples_per_second <= high * (1 + _ROUNDING_TOLERANCE):
+            seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
+            yield Finding("error", "throughput.impossible", seen, "a rate within these bounds", _FIX)
+    # Only the text of v1.0's rules counts the first step's I/O; since v2.0 the text excludes it, as DLIO does.
+    if not since_v2 and printed.verdict == "success" and whole is not None and whole < setup.au_threshold_percent:
+        seen = f"AU of whole epochs, by v1.0's text, is {whole:.2f} %: it passes only because first steps are dropped"
+        fix = "see how long the first step of each epoch takes (loss_first_step_percent)"
+        yield Finding("warning", "au.rules", seen, f"{setup.au_threshold_percent:g} %", fix)
+
+
+def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> Iterator[Finding]:
+    """Yield findings for what the kept files can't show."""
+    ranks = printed.accelerators or recomputed.ranks_kept
+    keep = "keep R_output.json and R_per_epoch_stats.json of every rank R"
+    if recomputed.basis == "nothing":
+        seen = "no time stamps of blocks: nothing can be recomputed"
+        yield Finding("warning", "unknown.all", seen, "at least per_epoch_stats.json", keep)
+    elif recomputed.basis == "blocks":
+        seen = "no rank's steps were kept: AU by DLIO's formulas, and the shares of loading and barriers, are unknown"
+        yield Finding("info", "unknown.steps", seen, "the files of all ranks", keep)
+    elif recomputed.basis == "some ranks":
+        seen = f"files of {recomputed.ranks_kept} of {ranks} ranks: samples/s are scaled up, AU is these ranks' mean"
+        yield Finding("info", "unknown.ranks", seen, "the files of all ranks", keep)
+    elif not logs.measured_compute and ranks > 1:
+        seen = "only rank 0 kept time stamps: the other ranks' block times come from their printed samples/s"
+        yield Finding("info", "unknown.stamps", seen, "time stamps of every rank", "use DLIO 2.x: it keeps them")
+
+
+def _close(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_ROUNDING_TOLERANCE, abs_tol=1e-9)
+
+
+@dataclass(frozen=True)
+class Rulebook:
+    """The rules that runs are checked against."""
+
+    edition: str
+    division: Division
+    reading: Reading = "today"
+
+
+def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: bool = False) -> list[Finding]:
+    """Return the rules that the run breaks, as far as its files show, as findings named `rules.NAME`.
+
+    The hash of a configuration by dlemu is not compared: it has keys that DLIO's has not.
+    """
+    config = mapping(setup.config)
+    odirect = mapping(config.get("reader")).get("odirect")
+    checkpoint = mapping(config.get("workflow")).get("checkpoint")
+    facts = RunFacts(
+        workload=setup.workload or printed.model or "a workload without a name",
+        accelerator=setup.accelerator or "",
+        accelerators=printed.accelerators,
+        hosts=printed.hosts,
+        memory_gib=printed.memory_gib,
+        num_files=printed.num_files or setup.num_files,
+        samples_per_file=printed.samples_per_file or setup.samples_per_file,
+        record_bytes=setup.record_bytes,
+        batch_size=setup.batch_size,
+        computation_seconds=setup.computation_seconds,
+        epochs=setup.epochs,
+        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
+        au_percent=printed.au_percent,
+        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
+        odirect=odirect if isinstance(odirect, bool) else None,
+        overrides=None if setup.overrides is None else override_keys(setup.overrides),
+        settings=effective(config) if config else None,
+        core_config=core_config_hash(config) if config and not by_dlemu else None,
+    )
+    broken = check_run(edition_read(book.edition, book.reading), facts, book.division)
+    return [
+        Finding(finding.severity, f"rules.{finding.rule}", finding.seen, finding.wanted, finding.fix)
+        for finding in broken
+    ]

@@ -1,0 +1,65 @@
+"""Fingerprints of measurements, to find copied ones: two independent measurements never have the same.
+
+A fingerprint consists of sums of a rank's times, or of a run's figures. Unlike a hash, it also recognises a copy whose
+last digits were changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dlemu.contrib.mlperf.audit.step_files import Logs
+
+_MAX_COPY_DIFFERENCE = 1e-8
+"""Relative: sums of hundreds of independently measured times differ by more."""
+_DECIMALS, STAMP_DECIMALS = 6, 3
+"""A measured number has more decimals than this; the second is for numbers derived from time stamps in microseconds."""
+_MIN_MEASURED = 3
+"""A list counts as measured if it has at least this many different values, or values with more decimals."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Fingerprint of one measurement."""
+
+    where: str
+    sums: tuple[float, ...]
+
+
+def step_fingerprints(logs: Logs) -> tuple[Fingerprint, ...]:
+    """Return a fingerprint of each epoch of each rank that kept its steps."""
+    fingerprints = []
+    for rank, blocks in logs.arrays.items():
+        for epoch in sorted({epoch for epoch, _ in blocks}):
+            own = [arrays for (number, _), arrays in sorted(blocks.items()) if number == epoch]
+            load, proc = (np.concatenate([getattr(arrays, name) for arrays in own]) for name in ("load", "proc"))
+            if len(np.unique(load)) >= _MIN_MEASURED:
+                sums = (float(load.sum()), float(proc.sum()), float(load @ load), float(len(load)))
+                fingerprints.append(Fingerprint(f"rank {rank} in epoch {epoch}", sums))
+    return tuple(fingerprints)
+
+
+def figure_fingerprints(where: str, figures: Iterable[float], decimals: int = _DECIMALS) -> tuple[Fingerprint, ...]:
+    """Return a fingerprint of figures measured together; none if fewer than three have more than `decimals`."""
+    sums = tuple(figures)
+    measured = sum(round(figure, decimals) != figure for figure in sums)
+    return (Fingerprint(where, sums),) if measured >= _MIN_MEASURED else ()
+
+
+def copied_pairs(fingerprints: Iterable[Fingerprint]) -> Iterator[tuple[Fingerprint, Fingerprint]]:
+    """Yield pairs of fingerprints of the same measurement."""
+    ordered = sorted(fingerprints, key=lambda one: (len(one.sums), one.sums))
+    for index, first in enumerate(ordered):
+        for second in ordered[index + 1 :]:
+            if len(first.sums) != len(second.sums) or not _same(first.sums[0], second.sums[0]):
+                break
+            if all(map(_same, first.sums, second.sums)):
+                yield first, second
+
+
+def _same(left: float, right: float) -> bool:
+    return math.isclose(left, right, rel_tol=_MAX_COPY_DIFFERENCE)

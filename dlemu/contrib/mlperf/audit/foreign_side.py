@@ -1,0 +1,125 @@
+"""Makes results of DLIO and MLPerf Storage comparable by `dlemu compare`, from recomputed numbers."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.contrib.mlperf.audit.foreign_checkpoints import foreign_checkpoints
+from dlemu.contrib.mlperf.audit.saved_audit import places
+from dlemu.extend import UserError
+from dlemu.jobs.training.figures_of import training_metrics
+from dlemu.jobs.training.summary import Mean
+from dlemu.results.compared import Conditions
+from dlemu.results.figures import JobFigures
+from dlemu.studies.compare.sides import Settings, Side, side_of_runs
+
+COMPARED_AU = "dlio"
+"""Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""
+
+
+def foreign_side(folder: str) -> Side:
+    """Return the checkpoint result or training runs below a folder, as one side of a comparison."""
+    return foreign_checkpoints(folder) or _training(folder)
+
+
+def _training(folder: str) -> Side:
+    """Return the training runs below a folder, by their names in it.
+
+    AU is by DLIO 2.x's formula; samples/s are of whole epochs, first steps included, as in dlemu; MB/s are nominal:
+    samples/s x record length. Raises UserError if the folder holds no run whose numbers can be recomputed, or runs of
+    several workloads.
+    """
+    runs = [run for run in audit_trees([folder]) if run.recomputed.basis != "nothing" and _accelerators(run)]
+    if not runs:
+        raise UserError(
+            f"{folder} holds no run whose numbers can be recomputed: wanted DLIO's or MLPerf Storage's summary.json and"
+            f" per_epoch_stats.json; `dlemu audit {shlex.quote(folder)}` says what is missing"
+        )
+    workloads = sorted({_workload(run) for run in runs})
+    if len(workloads) > 1:
+        raise UserError(
+            f"{folder} holds runs of {', '.join(workloads)}: name a folder below it with runs of one workload"
+        )
+    names = [place.run for place in places([run.path for run in runs])]
+    settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
+    side = side_of_runs(folder, dict(zip(settings, map(_figures, runs), strict=True)), list(map(_conditions, runs)))
+    return replace(side, warnings=tuple(_warnings(runs)))
+
+
+def _workload(run: AuditedRun) -> str:
+    return run.setup.workload or run.printed.model or "a workload without a name"
+
+
+def _conditions(run: AuditedRun) -> Conditions:
+    setup = run.setup
+    work = {
+        "num_files_train": setup.num_files,
+        "num_samples_per_file": setup.samples_per_file,
+        "batch_size": setup.batch_size,
+    }
+    return Conditions(title=_workload(run), work={key: value for key, value in work.items() if value is not None})
+
+
+def _accelerators(run: AuditedRun) -> int:
+    return run.printed.accelerators or run.recomputed.ranks_kept
+
+
+def _figures(run: AuditedRun) -> JobFigures:
+    setup, times, au = run.setup, run.times, run.au_percent
+    rates = _rates(run)
+    record_mb = None if setup.record_bytes is None else setup.record_bytes / 1e6
+    formula = run.recomputed.formulas.get(COMPARED_AU)
+    return JobFigures(
+        kind="training",
+        workload=_workload(run),
+        accelerator=setup.accelerator,
+        ranks=_accelerators(run),
+        epochs=run.recomputed.epochs,
+        passed=None if au is None else au >= setup.au_threshold_percent,
+        threshold_percent=setup.au_threshold_percent,
+        metrics=training_metrics(
+            {
+                "total_seconds": times.total_seconds,
+                "au_percent": _mean(formula.au_by_epoch) if formula else None,
+                "au_rules_percent": run.recomputed.au_whole_percent or None,
+                "samples_per_second": _mean(rates),
+                "app_mb_per_second": None if record_mb is None else _mean([rate * record_mb for rate in rates]),
+                "time_to_first_batch_seconds": _mean(times.first_batch_seconds_by_epoch),
+                "training_seconds": sum(times.training_seconds_by_epoch) or None,
+            }
+        ),
+    )
+
+
+def _rates(run: AuditedRun) -> Sequence[float]:
+    """Return samples/s of each epoch, first steps included: from all ranks' blocks, or else rank 0's time stamps."""
+    whole = run.recomputed.formulas.get("dlio_v1")
+    if whole is not None and whole.samples_per_second is not None:
+        return whole.samples_per_second_by_epoch
+    steps, batch_size = run.recomputed.steps_per_epoch, run.setup.batch_size
+    if steps is None or batch_size is None:
+        return ()
+    return [steps * batch_size * _accelerators(run) / seconds for seconds in run.times.training_seconds_by_epoch]
+
+
+def _mean(by_epoch: Sequence[float]) -> Mean | None:
+    known = [value for value in by_epoch if math.isfinite(value)]
+    if not known or len(known) < len(by_epoch):
+        return None
+    return Mean(mean=math.fsum(known) / len(known), per_epoch=tuple(known))
+
+
+def _warnings(runs: Sequence[AuditedRun]) -> list[str]:
+    """Return what a reader of these numbers must know, as sentences."""
+    warnings = ["numbers are recomputed from DLIO's files; AU is by DLIO 2.x's formula, MB/s are nominal"]
+    blocks = sum(run.recomputed.basis == "blocks" for run in runs)
+    if blocks:
+        warnings.append(f"{blocks} of {len(runs)} runs kept no steps: only their AU of whole epochs is known")
+    wrong = sum(bool(run.errors) for run in runs)
+    if wrong:
+        warnings.append(f"{wrong} of {len(runs)} runs contradict themselves; `dlemu audit` lists how")
+    return warnings

@@ -1,0 +1,87 @@
+"""Reads a result of DLIO or MLPerf Storage as input for `dlemu predict`: its settings, and the times of its epochs."""
+
+from __future__ import annotations
+
+import os
+
+from dlemu.config import load, workload_names
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, find_runs, shipped_pairs
+from dlemu.contrib.mlperf.audit.own_result import is_own
+from dlemu.extend import UserError
+from dlemu.jobs.training.prediction.from_times import ForeignRun
+from dlemu.results.wording import count
+
+
+def foreign_run(folder: str) -> ForeignRun | None:
+    """Return the DLIO run in a folder, or None if it holds none.
+
+    Raises UserError if the run's settings or times are not known, or the folder holds several runs, or those of dlemu.
+    """
+    if is_own(folder):
+        return None
+    folders = find_runs([folder])
+    if not folders:
+        return None
+    own = os.path.dirname(folders[0])
+    # The runs of a search or a sweep are there in DLIO's files, too, which say less.
+    if is_own(own) and not os.path.samefile(folders[0], folder):
+        raise UserError(f"{folder} holds {count(len(folders), 'run')}: name one, such as {own}")
+    if len(folders) > 1:
+        raise UserError(f"{folder} holds {len(folders)} runs of DLIO: name one, such as {folders[0]}")
+    run = audit_run(folders[0], shipped_pairs())
+    ranks = run.printed.accelerators or run.recomputed.ranks_kept
+    if not ranks or not run.times.training_seconds_by_epoch:
+        raise UserError(
+            f"{folder} does not say how many accelerators ran for how long: wanted DLIO's summary.json and "
+            "per_epoch_stats.json with the time stamps of training"
+        )
+    return ForeignRun(
+        folder=folder,
+        workload=load(_settings(run)),
+        ranks=ranks,
+        hosts=run.printed.hosts or 1,
+        epoch_seconds=run.times.training_seconds_by_epoch,
+        first_seconds=first_seconds(run),
+    )
+
+
+def _settings(run: AuditedRun) -> list[str]:
+    """Return a run's settings as `key=value` for dlemu; raises UserError if a required one is not known."""
+    setup = run.setup
+    known = {
+        "workload": setup.workload,
+        "accelerator": setup.accelerator or "",  # else the workload file's, whose step is another
+        "dataset.num_files_train": setup.num_files,
+        "reader.batch_size": setup.batch_size,
+        "reader.read_threads": setup.read_threads,
+        "train.computation_time": setup.computation_seconds,
+        "train.epochs": setup.epochs,
+    }
+    missing = [key for key, value in known.items() if value is None]
+    if missing:
+        raise UserError(f"{run.path} lacks {', '.join(missing)}: wanted its config.yaml, as DLIO writes it")
+    if setup.workload not in workload_names():  # it could be the path of a file with any content
+        raise UserError(f"{run.path} has workload {setup.workload!r}: wanted one of {', '.join(workload_names())}")
+    reader = (setup.config or {}).get("reader")
+    prefetch_size = reader.get("prefetch_size") if isinstance(reader, dict) else None
+    optional = {"dataset.num_samples_per_file": setup.samples_per_file, "reader.prefetch_size": prefetch_size}
+    settings = known | {key: value for key, value in optional.items() if isinstance(value, int)}
+    return [f"{key}={value}" for key, value in settings.items()] + ["workflow.checkpoint=false"]
+
+
+def first_seconds(run: AuditedRun) -> tuple[float, ...]:
+    """Return each epoch's wait for its first batch: from the steps, or else derived from AU; empty if unknown.
+
+    DLIO of v1.0 counts neither the first step's wait nor its computation: AU = (K - 1) c / (T - wait - c), with K
+    steps of c seconds in T seconds (docs/metrics.md).
+    """
+    times, steps, compute = run.times, run.recomputed.steps_per_epoch, run.setup.computation_seconds
+    if times.first_batch_seconds_by_epoch:
+        return times.first_batch_seconds_by_epoch
+    printed = run.printed.au_by_epoch
+    if run.printed_by != "dlio_v1" or not steps or not compute or len(printed) != len(times.training_seconds_by_epoch):
+        return ()
+    return tuple(
+        max(0.0, seconds - compute - 100 * (steps - 1) * compute / au)
+        for seconds, au in zip(times.training_seconds_by_epoch, printed, strict=True)
+    )

@@ -1,0 +1,344 @@
+"""Audits dlemu's own results: recomputes summary.json from the rows of steps and facts.json, and compares."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dlemu import __version__
+from dlemu.config.duration import mean_seconds
+from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
+from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
+from dlemu.contrib.mlperf.audit.tolerant import read_json
+from dlemu.dlio.config import OWN_FOLDER, dlio_workload
+from dlemu.extend import UserError
+from dlemu.results.file_names import LIVE, SUMMARY
+from dlemu.results.finding import Finding
+from dlemu.results.kinds import kind_of
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.jobs.checkpoint.summary import CheckpointSummary
+    from dlemu.jobs.training.result import Run
+    from dlemu.jobs.training.summary import Spread, Summary
+
+DLIO_FOLDER = "dlio"
+"""Folder with DLIO's files in a result folder of dlemu."""
+_SUM_TOLERANCE = 1e-6
+"""Relative, between numbers that must be equal but for the order in which they were summed."""
+_MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
+"""A folder with summary.json and any of these files is a result of dlemu."""
+_VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
+"""Matches the beginning of dlemu's summary.json."""
+_OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
+_NOTES = re.compile(
+    r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|page_cache\.warning|telemetry\.notes)"
+)
+"""Keys of sentences, whose wording may differ between versions of dlemu."""
+_FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
+"""Keys whose differences are listed first."""
+_JUDGED = re.compile(
+    r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|issues|findings"
+    r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers|metrics\.au_uncertainty)\b"
+)
+"""Keys of judgements and of their uncertainty: they follow by rules, which may differ between versions of dlemu."""
+_RULES_VERSION_KEY, _DLEMU_VERSION_KEY = "judgement_version", "environment.hosts[0].dlemu"
+_CODES = ("outcome", "limited_by", "limited_by.what")
+"""Ends of the keys that sum up a judgement in a word."""
+_MAX_JUDGED_LISTED = 3  # one changed rule changes many keys: the first few show which rule it was
+_MAX_LISTED = 50
+"""At most this many differences are listed."""
+_FIX = "take the folder from the run again; `dlemu report` shows what the steps give"
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnResult:
+    """A recomputed result folder of dlemu, in the types of an audit of DLIO's files."""
+
+    setup: Setup
+    printed: Printed
+    recomputed: Recomputed
+    findings: tuple[Finding, ...]
+    prefetch: Prefetch = field(default_factory=Prefetch)
+
+
+def is_own(folder: str) -> bool:
+    """Return whether a folder is a result of dlemu, even if some of its files are missing or damaged."""
+    summary = os.path.join(folder, "summary.json")
+    if not os.path.isfile(summary):
+        return _unsaved(folder)
+    if any(os.path.isfile(os.path.join(folder, name)) for name in _MARKS):
+        return True
+    try:
+        with open(summary, "rb") as file:
+            return bool(_VERSION.match(file.read(200)))
+    except OSError:
+        return False
+
+
+def _unsaved(folder: str) -> bool:
+    """Return whether a folder has measurements of a run but no summary.json: the run was killed before it wrote one."""
+    if os.path.basename(os.path.normpath(folder)) == LIVE:
+        return False  # part of the result in the folder above
+    kind = kind_of(folder)
+    return kind is not None and bool(kind.job) and not os.path.lexists(os.path.join(folder, SUMMARY))
+
+
+def own_folder_of(folder: str) -> str | None:
+    """Return dlemu's own result folder of the run whose DLIO files are in `folder`: its parent, or its newest child.
+
+    Return None if there is none, or if `folder` holds no results of DLIO.
+    """
+    if not os.path.isfile(os.path.join(folder, "summary.json")) or is_own(folder):
+        return None
+    above = os.path.normpath(os.path.join(folder, os.pardir))
+    if os.path.basename(folder) == DLIO_FOLDER and is_own(above):
+        return above
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.is_dir() and _OWN_NAME.match(entry.name)]
+    newest_first = sorted(names, key=lambda name: (len(name), name), reverse=True)
+    return next((path for name in newest_first if is_own(path := os.path.join(folder, name))), None)
+
+
+def audit_own(folder: str) -> OwnResult:
+    """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
+    from dlemu.jobs.training.folder import read_run, read_summary
+
+    kind = kind_of(folder)
+    if kind is not None and kind.name == "checkpoint":
+        return _audit_checkpoints(folder)
+    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
+    try:
+        saved = read_summary(folder) if has_summary else None
+    except UserError as error:
+        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+    findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
+    try:
+        run = read_run(folder)
+        summary = run.summary
+    except UserError as error:
+        return OwnResult(
+            setup=Setup(workload=saved.workload, accelerator=saved.accelerator) if saved else Setup(),
+            printed=_printed(saved) if saved else Printed(),
+            recomputed=NOTHING,
+            findings=(*findings, _broken(error)),
+        )
+    if saved is None:
+        findings.append(_missing_summary() if summary.complete else _incomplete(summary.failure))
+    else:
+        printed = read_json(os.path.join(folder, "summary.json"), findings)  # may append to the findings
+        findings += differences(printed, summary)
+    return OwnResult(
+        prefetch=Prefetch(
+            credit_percent=summary.metrics.prefetch_credit_percent,
+            sustained_percent=summary.metrics.sustained_percent,
+        ),
+        setup=_setup(run.facts.workload),
+        printed=_printed(saved) if saved else Printed(model=summary.workload, accelerators=summary.ranks),
+        recomputed=_recomputed(run),
+        findings=tuple(findings),
+    )
+
+
+def _audit_checkpoints(folder: str) -> OwnResult:
+    """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
+    from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
+    from dlemu.jobs.checkpoint.kind import ROWS
+    from dlemu.jobs.checkpoint.wording import why_incomplete
+
+    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
+    try:
+        saved = read_checkpoint_summary(folder) if has_summary else None
+        run = read_checkpoint_run(folder)
+    except UserError as error:
+        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+    summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
+    findings = [
+        Finding("info", "no.training", "a run of checkpoints only", "a training run", "nothing: it is recomputed")
+        if failure is None
+        else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
+    ]
+    if saved is not None:
+        printed = read_json(os.path.join(folder, "summary.json"), findings)
+        findings += differences(printed, summary, rows=ROWS)
+    elif failure is None:
+        findings.append(_missing_summary())
+    hosts = summary.environment.hosts
+    return OwnResult(
+        setup=Setup(workload=summary.workload, config=dlio_workload(run.facts.workload)),
+        printed=Printed(
+            start=summary.started_at or None,
+            end=summary.ended_at,
+            model=summary.workload,
+            accelerators=summary.ranks,
+            hosts=len(summary.hosts) or None,
+            memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
+            checkpoints=True,
+        ),
+        recomputed=NOTHING,
+        findings=tuple(findings),
+    )
+
+
+def _broken(error: UserError) -> Finding:
+    return Finding("error", "result.broken", str(error), "the whole folder of the run", "copy it from the run again")
+
+
+def _missing_summary() -> Finding:
+    seen = "a run of dlemu without summary.json"
+    return Finding("error", "result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
+
+
+def _incomplete(failure: str | None) -> Finding:
+    seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
+    fix = "run it again; `dlemu report` shows what was measured"
+    return Finding("error", "no.training", seen, "a run that completed", fix)
+
+
+def differences(
+    printed: object, recomputed: Summary | CheckpointSummary, *, rows: str = "steps.parquet"
+) -> Iterator[Finding]:
+    """Yield a finding for each number or verdict of a summary.json that differs from the recomputed one.
+
+    `printed` is the file's content. Keys that only one side has, as between versions of dlemu, are not compared. If
+    another version's rules of verdicts and causes judged the same numbers differently, a single warning reports that.
+    """
+    import msgspec
+
+    old, new = dict(_flatten(printed)), dict(_flatten(msgspec.to_builtins(recomputed)))
+    new["schema_version"] = old.get("schema_version")  # may be an older one: the keys it has mean the same today
+    keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
+    keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
+    if (by := old.get(_RULES_VERSION_KEY, 1)) != new[_RULES_VERSION_KEY]:
+        # Another version may word its sentences differently; the codes and numbers beside them are still compared.
+        keys = [key for key in keys if key != _RULES_VERSION_KEY and not _is_reworded(key, old, new)]
+        judged = [key for key in keys if _JUDGED.match(key)]
+        if any(not _is_note(key) for key in judged):
+            keys = [key for key in keys if key not in judged]
+            yield _judged_otherwise(
+                old, new, judged, f"dlemu {old.get(_DLEMU_VERSION_KEY, '')} ({_RULES_VERSION_KEY} {by})"
+            )
+    for key in keys[:_MAX_LISTED]:
+        seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
+        if _is_reworded(key, old, new):
+            yield Finding("warning", "summary.notes", seen, "the sentences that follow from the steps", _FIX)
+        else:
+            yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
+    if len(keys) > _MAX_LISTED:
+        seen = f"summary.json: {len(keys) - _MAX_LISTED} more values differ"
+        yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
+
+
+def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool:
+    return _is_note(key) or (key == "verdict" and _judgement(old[key]) == _judgement(new[key]))
+
+
+def _is_note(key: str) -> bool:
+    return bool(_NOTES.match(key))
+
+
+def _judged_otherwise(old: dict[str, Value], new: dict[str, Value], keys: list[str], judge: str) -> Finding:
+    """Return a finding that names the version that judged, and how today's rules judge the same numbers."""
+    first = [key for key in keys if key.endswith(_CODES)] or keys
+    changes = [f"{key} is {_text(old[key])}, by today's rules {_text(new[key])}" for key in first[:_MAX_JUDGED_LISTED]]
+    seen = f"summary.json: judged by {judge}: {'; '.join(changes)}"
+    wanted = f"a judgement by the rules of dlemu {__version__} ({_RULES_VERSION_KEY} {new[_RULES_VERSION_KEY]})"
+    return Finding("warning", "summary.judged", seen, wanted, "nothing: `dlemu report` judges by today's rules")
+
+
+def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
+    """Yield each number and string with its key, as `metrics.au_percent.per_epoch[0]`, and the length of each list."""
+    if isinstance(value, dict):
+        if key:
+            yield key, "a mapping"
+        for name, item in value.items():
+            yield from _flatten(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        yield f"entries of {key}", len(value)
+        for index, item in enumerate(value):
+            yield from _flatten(item, f"{key}[{index}]")
+    elif value is None or isinstance(value, str | int | float):
+        yield key, value
+
+
+def _same(old: Value, new: Value) -> bool:
+    if (isinstance(old, float) and isinstance(new, int | float)) or (isinstance(new, float) and isinstance(old, int)):
+        return math.isclose(old, new, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
+    return old == new
+
+
+def _judgement(verdict: Value) -> tuple[str, list[str]]:
+    """Return the parts of a verdict that don't depend on its wording: PASS of `PASS: AU ...`, and its numbers."""
+    return str(verdict).partition(":")[0], re.findall(r"\d+(?:\.\d+)?", str(verdict))
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "null" if value is None else str(value)[:120]
+
+
+def _setup(workload: Workload) -> Setup:
+    dataset, metric = workload.dataset, workload.metric
+    return Setup(
+        workload=workload.model.name,
+        accelerator=workload.accelerator or None,
+        batch_size=workload.reader.batch_size,
+        computation_seconds=mean_seconds(workload.train.computation_time) or None,
+        is_random=workload.train.computation_time.type != "fixed",
+        record_bytes=dataset.record_length_bytes,
+        num_files=dataset.num_files_train,
+        samples_per_file=dataset.num_samples_per_file,
+        epochs=workload.train.epochs,
+        total_training_steps=workload.train.total_training_steps or None,
+        au_threshold_percent=100 * metric.au,
+        exclude_start_steps=metric.exclude_start_steps,
+        exclude_end_steps=metric.exclude_end_steps,
+        config=dlio_workload(workload),
+    )
+
+
+def _printed(saved: Summary) -> Printed:
+    """Return the summary's numbers as DLIO would print them: AU by DLIO 2.x's formula, and the summary's verdict."""
+    metrics, hosts = saved.metrics, saved.environment.hosts
+    au = metrics.au_dlio_percent
+    return Printed(
+        start=saved.started_at or None,
+        end=saved.ended_at,
+        model=saved.workload,
+        accelerators=saved.ranks,
+        hosts=len(saved.hosts) or None,
+        epochs=metrics.epochs or None,
+        num_files=saved.dataset.num_files_train,
+        samples_per_file=saved.dataset.num_samples_per_file,
+        memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
+        verdict=None if saved.passed is None else ("success" if saved.passed else "fail"),
+        au_percent=au.mean if au else None,
+        au_by_epoch=_known(au),
+    )
+
+
+def _recomputed(run: Run) -> Recomputed:
+    metrics, rows = run.summary.metrics, run.training
+    if not len(rows):
+        return NOTHING
+    formulas = {"dlio_v1": metrics.au_dlio_v1_percent, "dlio": metrics.au_dlio_percent}
+    return Recomputed(
+        basis="steps",
+        ranks_kept=len(rows.values("rank")),
+        epochs=len(rows.values("epoch")),
+        steps_per_epoch=max(metrics.steps_per_epoch, default=None),
+        formulas={name: Formula(au_by_epoch=_known(spread)) for name, spread in formulas.items()},
+        au_whole_percent=metrics.au_whole_percent.mean if metrics.au_whole_percent else None,
+    )
+
+
+def _known(spread: Spread | None) -> tuple[float, ...]:
+    return tuple(value for value in spread.per_epoch if value is not None) if spread else ()

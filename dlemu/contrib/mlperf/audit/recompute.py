@@ -1,0 +1,418 @@
+"""Recomputes a run's numbers: exactly from the step times of its ranks, or as bounds from the times of its blocks.
+
+DLIO's formulas are in `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of all
+epochs together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts
+of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from dlemu.contrib.mlperf.audit.audit_answer import FORMULAS
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
+from dlemu.contrib.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
+from dlemu.metrics.dlio_formulas import (
+    BlockTimes,
+    Rated,
+    Times,
+    over_blocks,
+    over_ranks,
+    rate_fork,
+    rate_v1,
+    rate_v2,
+    rate_v3,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formula:
+    """A run's AU and samples/s by one formula: of each epoch, and their mean."""
+
+    au_by_epoch: tuple[float, ...] = ()
+    samples_per_second_by_epoch: tuple[float, ...] = ()
+
+    @property
+    def au_percent(self) -> float | None:
+        """Mean over epochs; None where an epoch's number is not finite."""
+        return _mean(self.au_by_epoch)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Mean over epochs; None where an epoch's number is not finite."""
+        return _mean(self.samples_per_second_by_epoch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """The numbers that follow from the files that a run kept."""
+
+    basis: str
+    """`steps`: step times of all ranks; `some ranks`: of some, scaled up; `blocks`: time stamps only; `nothing`."""
+    ranks_kept: int = 0
+    epochs: int = 0
+    steps_per_epoch: int | None = None
+    formulas: Mapping[str, Formula] = field(default_factory=dict)
+    au_whole_percent: float | None = None
+    au_bounds_percent: tuple[float, float] | None = None
+    """Least and greatest AU possible by DLIO's formulas, where only block times were kept."""
+    rate_bounds: tuple[float, float] | None = None
+    """Least and greatest samples/s possible by the time stamps, where only block times were kept."""
+    loss_percent: Mapping[str, float] = field(default_factory=dict)
+    """Cause -> share of the time of all blocks; the shares add up to 100 - `au_whole_percent`."""
+
+
+NOTHING = Recomputed(basis="nothing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimes:
+    """How long a run took, by the time stamps of the lowest rank that kept some; empty without time stamps."""
+
+    total_seconds: float | None = None
+    """From the start of the first block to the end of the last, including checkpoints and evaluations in between."""
+    training_seconds_by_epoch: tuple[float, ...] = ()
+    """Total time of each epoch's blocks."""
+    first_batch_seconds_by_epoch: tuple[float, ...] = ()
+    """The slowest rank's wait for the first batch of each epoch; empty unless the steps of every epoch were kept."""
+
+
+def run_times(logs: Logs) -> RunTimes:
+    """Return how long the run took."""
+    spans = logs.spans.get(min(logs.spans, default=0), {})
+    if not spans:
+        return RunTimes()
+    epochs = sorted({epoch for epoch, _ in spans})
+    first = {
+        epoch: max((arrays[epoch, 1].load[0] for arrays in logs.arrays.values() if (epoch, 1) in arrays), default=None)
+        for epoch in epochs
+    }
+    waits = [float(wait) for wait in first.values() if wait is not None]
+    start_us, end_us = min(span.start_us for span in spans.values()), max(span.end_us for span in spans.values())
+    return RunTimes(
+        total_seconds=(end_us - start_us) / 1e6,
+        training_seconds_by_epoch=tuple(
+            sum(span.seconds for (number, _), span in spans.items() if number == epoch) for epoch in epochs
+        ),
+        first_batch_seconds_by_epoch=tuple(waits) if len(waits) == len(epochs) else (),
+    )
+
+
+def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed:
+    """Recompute a run from its ranks' step times; return NOTHING unless all ranks with steps kept a block in common.
+
+    If steps of fewer ranks than `accelerators` were kept, samples/s are scaled up.
+    """
+    blocks, kept = _common_blocks(logs), len(logs.arrays)
+    if not blocks:
+        return NOTHING
+    ranks = accelerators or kept
+    times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
+    lost = _lost([own.seconds for parts in times.values() for own in parts])
+    slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
+    epochs = sorted({epoch for epoch, _ in blocks})
+    per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
+    au_whole = 100 * lost.compute / lost.total
+    return Recomputed(
+        basis="steps" if kept >= ranks else "some ranks",
+        ranks_kept=kept,
+        epochs=len(epochs),
+        steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
+        formulas={name: _formula(name, per_epoch, ranks / kept, setup.is_random) for name in FORMULAS},
+        au_whole_percent=au_whole if math.isfinite(au_whole) else None,
+        loss_percent=_shares(lost, slower if kept >= ranks else None),
+    )
+
+
+def _common_blocks(logs: Logs) -> list[BlockKey]:
+    """Return the blocks whose steps every rank with step times kept, and whose time is known."""
+    return [block for block in logs.blocks() if logs.arrays and all(_has(logs, rank, block) for rank in logs.arrays)]
+
+
+def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
+    return block in logs.arrays[rank] and logs.span(rank, block) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptBlock:
+    """One block of one rank, with what DLIO's formulas need."""
+
+    seconds: BlockTimes
+    """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
+    batch_size: float
+    """NaN when it is not known."""
+    exclude_start_steps: int
+    exclude_end_steps: int
+
+    @cached_property
+    def rated(self) -> dict[str, Rated]:
+        """AU and samples/s of the block by each of DLIO's formulas."""
+        excluded = self.exclude_start_steps, self.exclude_end_steps
+        return {
+            "dlio_v1": rate_v1(self.seconds, self.batch_size),
+            "dlio": rate_v2(self.seconds, *excluded, self.batch_size),
+            "dlio_v3": rate_v3(self.seconds, *excluded, self.batch_size),
+            "dlio_fork": rate_fork(self.seconds, *excluded, self.batch_size),
+        }
+
+
+def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlock:
+    """Return a rank's block; its steps must have been kept, and its time stamps be known."""
+    arrays = logs.arrays[rank][block]
+    span = logs.span(rank, block)
+    assert span is not None
+    has_own_stamps = block in logs.spans.get(rank, {})
+    seconds = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
+    times = BlockTimes(
+        load=arrays.load,
+        proc=arrays.proc,
+        configured=_configured(setup, logs, arrays),
+        measured=arrays.compute if logs.measured_compute else arrays.proc - arrays.load,
+        total=span.seconds if seconds is None else seconds,
+    )
+    kept = KeptBlock(
+        seconds=times,
+        batch_size=math.nan if setup.batch_size is None else setup.batch_size,
+        exclude_start_steps=setup.exclude_start_steps,
+        exclude_end_steps=setup.exclude_end_steps,
+    )
+    later = span.seconds_to_checkpoint
+    return kept if later is None or seconds is not None else _with_likely_end(kept, later, arrays)
+
+
+def _with_likely_end(block: KeptBlock, later_seconds: float, arrays: BlockArrays) -> KeptBlock:
+    """Return the block up to its first end or up to its checkpoint, whichever is closer to the printed samples/s."""
+    printed = arrays.printed_samples_per_second
+    if printed is None:
+        return block
+    ends = (block, replace(block, seconds=replace(block.seconds, total=later_seconds)))
+    return min(ends, key=lambda end: min(abs(each.samples_per_second - printed) for each in end.rated.values()))
+
+
+def _implied_seconds(arrays: BlockArrays, batch_size: int | None, longest_seconds: float) -> float | None:
+    """Return the block's time that follows from the samples/s the rank printed; None if that time is not possible.
+
+    In v0.5 and v1.0 only rank 0 kept time stamps, and the ranks do not begin a block at the same moment.
+    """
+    rate = arrays.printed_samples_per_second
+    if batch_size is None or rate is None or rate <= 0:
+        return None
+    seconds = arrays.steps * batch_size / rate
+    within = float(arrays.proc.sum()) <= seconds <= longest_seconds
+    return seconds if within and math.isfinite(longest_seconds) else None
+
+
+def _configured(setup: Setup, logs: Logs, arrays: BlockArrays) -> Seconds:
+    """Return the configured seconds of each step, from the rank's file or else the settings (mean of random times)."""
+    if not logs.measured_compute:
+        return arrays.compute
+    return np.full(arrays.steps, math.nan if setup.computation_seconds is None else setup.computation_seconds)
+
+
+def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: float, is_random: bool) -> Formula:
+    epochs = [_epoch(name, blocks) for blocks in per_epoch.values()]
+    credited = not (name == "dlio_v1" and is_random)  # for random times only the mean is known, but DLIO counts each
+    return Formula(
+        au_by_epoch=tuple(epoch.au_percent for epoch in epochs) if credited else (),
+        samples_per_second_by_epoch=tuple(epoch.samples_per_second * scale for epoch in epochs),
+    )
+
+
+def _epoch(name: str, blocks: list[list[KeptBlock]]) -> Rated:
+    """Return AU and samples/s of one epoch's blocks, each a list over ranks."""
+    steps = [parts[0].seconds.steps for parts in blocks]
+    return over_ranks([over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)])
+
+
+def _shares(lost: LostSeconds, slower_seconds: float | None) -> dict[str, float]:
+    parts = {name: getattr(lost, name) for name in ("first_step", "load", "oversleep", "barrier")}
+    if slower_seconds is not None:
+        parts["slower_rank"] = slower_seconds
+        parts["barrier"] -= slower_seconds
+    shares = {name: 100 * seconds / lost.total for name, seconds in parts.items()}
+    return shares if all(map(math.isfinite, shares.values())) else {}
+
+
+def _mean(values: tuple[float, ...]) -> float | None:
+    mean = math.fsum(values) / len(values) if values else math.nan
+    return mean if math.isfinite(mean) else None
+
+
+def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, Rated]]]:
+    """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
+    for rank, blocks in logs.arrays.items():
+        for block, arrays in blocks.items():
+            if logs.span(rank, block) is not None:
+                yield rank, block, arrays, _kept_block(setup, logs, rank, block).rated
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostSeconds:
+    """Seconds in which the accelerators did not compute, by cause. With `compute` they add up to `total` exactly."""
+
+    total: float
+    compute: float
+    """Configured computation of all steps, which the rules count as used."""
+    first_step: float
+    """First step of each block, less its computation: start of the loader, and the first batch."""
+    load: float
+    """Waits for batches, from the second step on."""
+    oversleep: float
+    """Computation beyond the configured time, from the second step on: the host woke late."""
+    barrier: float
+    """Time of the block outside its steps: waits for slower ranks, and the training loop itself."""
+
+
+def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
+    """Split the time of the blocks by what the accelerators did or waited for."""
+    return LostSeconds(
+        total=sum(block.total for block in blocks),
+        compute=sum(float(block.configured.sum()) for block in blocks),
+        first_step=sum(float(block.proc[0] - block.configured[0]) for block in blocks),
+        load=sum(float(block.load[1:].sum()) for block in blocks),
+        oversleep=sum(float((block.proc - block.load - block.configured)[1:].sum()) for block in blocks),
+        barrier=sum(block.total - float(block.proc.sum()) for block in blocks),
+    )
+
+
+def _waits_for_slower_seconds(procs: Sequence[Times]) -> float:
+    """Return the seconds that a block's ranks together waited for the slowest rank, from the second step on."""
+    steps = min(len(proc) for proc in procs)
+    table = np.stack([proc[1:steps] for proc in procs])
+    return float((table.max(axis=0) - table).sum()) if table.size else 0.0
+
+
+@dataclass(frozen=True)
+class _EpochTime:
+    """Total time of one epoch's blocks: by the time stamps, and at most on any rank."""
+
+    seconds: float
+    longest_seconds: float
+
+
+def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
+    """Recompute a run from time stamps. The number of steps follows from the settings: the stamps do not show it."""
+    spans = logs.spans.get(min(logs.spans, default=0), {})
+    epochs = _by_epoch(spans)
+    ranks, steps = printed.accelerators, planned_steps(setup, printed)
+    if not epochs:
+        return NOTHING
+    if ranks is None or steps is None or setup.batch_size is None:
+        return Recomputed(basis="blocks", epochs=len(epochs), steps_per_epoch=steps)
+    samples, c = steps * setup.batch_size * ranks, setup.computation_seconds
+    rates = tuple(samples / epoch.seconds for epoch in epochs)
+    one_block_each = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
+    bounded = one_block_each and not setup.is_random  # a step of random time may take less than the mean
+    excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
+    return Recomputed(
+        basis="blocks",
+        epochs=len(epochs),
+        steps_per_epoch=steps,
+        formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
+        au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
+        au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if bounded and c else None,
+        rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
+        if bounded and c
+        else None,
+        loss_percent=_implied_loss(epochs, steps, c, setup.batch_size * ranks, printed, logs)
+        if one_block_each and c
+        else {},
+    )
+
+
+def _by_epoch(spans: Mapping[BlockKey, Span]) -> list[_EpochTime]:
+    epochs = []
+    for number in sorted({epoch for epoch, _ in spans}):
+        parts = [span for (epoch, _), span in spans.items() if epoch == number]
+        epochs.append(_EpochTime(sum(span.seconds for span in parts), sum(span.longest_seconds for span in parts)))
+    return epochs
+
+
+def planned_steps(setup: Setup, printed: Printed) -> int | None:
+    """Return the steps of an epoch: floor(samples / (batch x ranks)), at most total_training_steps; None if unknown."""
+    files, samples = printed.num_files or setup.num_files, printed.samples_per_file or setup.samples_per_file
+    if files is None or samples is None or setup.batch_size is None or printed.accelerators is None:
+        return None
+    steps = files * samples // (setup.batch_size * printed.accelerators)
+    return min(steps, setup.total_training_steps or steps) or None
+
+
+def _au_bounds(epochs: list[_EpochTime], steps: int, c: float, dropped: int) -> tuple[float, float]:
+    """Return the least and greatest possible AU: each dropped step took at least c seconds, and at most all the rest.
+
+    `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
+    """
+    least = [100 * max(0, steps - dropped) * c / max(epoch.longest_seconds - dropped * c, c) for epoch in epochs]
+    return math.fsum(least) / len(least), 100.0
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The work of each epoch."""
+
+    steps: int
+    seconds: float
+    """Configured computation of a step."""
+    batch_size: int
+    ranks: int
+    excluded_steps: int
+    """Largest number of steps that a formula since 2.x leaves out."""
+
+    @property
+    def kept_steps(self) -> int:
+        """Least number of steps that a formula since 2.x counts."""
+        return max(1, self.steps - self.excluded_steps)
+
+
+def _rate_bounds(epochs: list[_EpochTime], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
+    """Return the least and greatest samples/s that the files allow.
+
+    Least: on ranks without time stamps, blocks took as long as possible. Greatest: no rank waited in any step, and
+    none waited longer than the printed AU allows (samples/s are a concave function of a rank's AU, so the ranks' mean
+    AU gives an upper bound).
+    """
+    aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
+    bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
+    sides = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
+    least, most = (math.fsum(side) / len(sides) for side in zip(*sides, strict=True))
+    return least, most
+
+
+def _bounds_v1(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
+    """Bounds of N x batch / T, summed over ranks: T is known for rank 0, else at least all computation."""
+    samples, others, c = plan.steps * plan.batch_size, plan.ranks - 1, plan.seconds
+    least = 1 / (epoch.seconds + STAMP_SECONDS) + others / max(epoch.longest_seconds, epoch.seconds)
+    busy = plan.steps * c
+    most = 1 / max(epoch.seconds - STAMP_SECONDS, busy) + others / busy
+    by_au = plan.ranks * au / ((plan.steps - 1) * c + c * au)
+    return samples * least, samples * (min(most, by_au) if au and plan.steps > 1 else most)
+
+
+def _bounds_since_v2(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
+    """Bounds of (N - 2) x batch / (T - dropped steps), summed over ranks: a step takes at least c seconds."""
+    samples, counted = max(0, plan.steps - 2) * plan.batch_size * plan.ranks, plan.kept_steps * plan.seconds
+    return samples / max(epoch.longest_seconds, counted), samples / counted * (au or 1.0)
+
+
+def _implied_loss(
+    epochs: list[_EpochTime], steps: int, c: float, samples: int, printed: Printed, logs: Logs
+) -> dict[str, float]:
+    """Return the shares of the loss that follow if the printed numbers are right: of first steps, and of all else."""
+    au, rates = printed.au_by_epoch, printed.samples_per_second_by_epoch
+    if not len(au) == len(rates) == len(epochs) or min(*au, *rates) <= 0:
+        return {}
+    if logs.measured_compute:
+        counted = [max(0, steps - 2) * samples / rate for rate in rates]
+    else:
+        counted = [100 * (steps - 1) * c / percent for percent in au]
+    total, kept = sum(epoch.seconds for epoch in epochs), math.fsum(counted)
+    credited = math.fsum(percent * seconds / 100 for percent, seconds in zip(au, counted, strict=True))
+    last_dropped = credited < (steps - 1) * c * len(epochs) * (1 - 1e-6)  # no step computes for less than c
+    first = total - kept - c * len(epochs) * (2 if last_dropped else 1)
+    computed = c * steps * len(epochs)
+    return {"first_step": 100 * first / total, "all_other": 100 * (total - computed - first) / total}

@@ -1,0 +1,330 @@
+"""Reads a run's settings, from the configuration files that Hydra kept, and its printed numbers, from summary.json."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from dlemu.config.duration import Duration, mean_seconds
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
+from dlemu.contrib.mlperf.rules.core_config import canonical
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding
+
+CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
+"""Folders of Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, and the run's folder itself."""
+Shipped = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Workload -> accelerator -> {batch_size, computation_time}, for the workloads that come with dlemu."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A run's settings; None for those that are not known."""
+
+    workload: str | None = None
+    accelerator: str | None = None
+    batch_size: int | None = None
+    computation_seconds: float | None = None
+    """Of one step; the mean if the times are random."""
+    is_random: bool = False
+    """Whether the computation time of each step is drawn at random."""
+    record_bytes: float | None = None
+    num_files: int | None = None
+    samples_per_file: int | None = None
+    epochs: int | None = None
+    total_training_steps: int | None = None
+    data_loader: str | None = None
+    read_threads: int | None = None
+    """Reader processes or threads of each accelerator."""
+    au_threshold_percent: float = 90.0
+    exclude_start_steps: int = 1
+    exclude_end_steps: int = 0
+    config: Mapping[str, Any] | None = None
+    """The `workload` part of config.yaml."""
+    overrides: tuple[str, ...] | None = None
+    """Overrides on the command line (`key=value`); None where they were not kept."""
+
+
+def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
+    """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
+    overrides = _overrides(folder, findings)
+    config = _config(folder, findings)
+    setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
+    return _with_accelerator(setup, shipped)
+
+
+def _config(folder: str, findings: list[Finding]) -> Mapping[str, Any] | None:
+    for path in _places(folder, "config.yaml"):
+        workload = mapping(read_yaml(path, findings)).get("workload")
+        if isinstance(workload, Mapping):
+            return workload
+    return None
+
+
+def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
+    for path in _places(folder, "overrides.yaml"):
+        words = read_yaml(path, findings)
+        if isinstance(words, list):
+            return tuple(word for word in words if isinstance(word, str))
+    for path in _places(folder, "hydra.yaml"):
+        kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
+        if isinstance(kept, list):
+            return tuple(word for word in kept if isinstance(word, str))
+    return None
+
+
+def _places(folder: str, name: str) -> list[str]:
+    paths = [os.path.join(folder, below, name) for below in CONFIG_FOLDERS]
+    return [path for path in paths if os.path.isfile(path)]
+
+
+def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+    dataset, train = mapping(config.get("dataset")), mapping(config.get("train"))
+    reader = mapping(config.get("reader", config.get("data_reader")))
+    metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
+    model, threshold = config.get("model"), number(mapping(config.get("metric")).get("au"))
+    seconds, is_random = _computation(train, findings)
+    start, end = count(metric.get("exclude_start_steps"), 0), count(metric.get("exclude_end_steps"), 0)
+    return Setup(
+        workload=text(model) or text(mapping(model).get("name")),
+        batch_size=count(reader.get("batch_size")),
+        computation_seconds=seconds,
+        is_random=is_random,
+        record_bytes=number(dataset.get("record_length_bytes", dataset.get("record_length"))),
+        num_files=count(dataset.get("num_files_train")),
+        samples_per_file=count(dataset.get("num_samples_per_file")),
+        epochs=count(train.get("epochs")),
+        total_training_steps=count(train.get("total_training_steps")),
+        data_loader=text(reader.get("data_loader")),
+        read_threads=count(reader.get("read_threads"), 0),
+        au_threshold_percent=90.0 if threshold is None else 100 * threshold,  # DLIO's default
+        exclude_start_steps=1 if start is None else start,
+        exclude_end_steps=0 if end is None else end,
+    )
+
+
+def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[float | None, bool]:
+    """Return the (mean) computation seconds of a step, and whether they are random."""
+    value = train.get("computation_time")
+    if value is None:
+        return None, False
+    spread = number(train.get("computation_time_stdev"))
+    try:
+        duration = Duration.from_value(value, "train.computation_time")
+    except UserError as error:
+        findings.append(Finding("error", "config.value", str(error), "seconds", "copy config.yaml from the run again"))
+        return None, False
+    seconds = mean_seconds(duration)
+    return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
+
+
+def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
+    """Fill in workload and accelerator: from the override `workload=NAME_ACCELERATOR`, or from the time of a step."""
+    chosen = next(
+        (word.split("=", 1)[1] for word in setup.overrides or () if word.lstrip("+").startswith("workload=")), ""
+    )
+    name, _, accelerator = chosen.rpartition("_")
+    if accelerator in shipped.get(name, {}):
+        return replace(setup, workload=setup.workload or name, accelerator=accelerator)
+    return replace(setup, accelerator=_matching(setup, shipped))
+
+
+def completed(
+    setup: Setup, shipped: Shipped, *, workload: str | None, step_seconds: float | None, findings: list[Finding]
+) -> Setup:
+    """Complete the settings of a run without config.yaml from its results and the official workload, with a finding.
+
+    `workload` is the model in the summary, `step_seconds` the configured time of a step in the ranks' files. Only DLIO
+    of v0.5 put the model into the summary, and v0.5 had one accelerator, the V100.
+    """
+    if setup.config is not None:
+        return setup
+    seconds = setup.computation_seconds or step_seconds
+    setup = replace(setup, workload=setup.workload or workload, computation_seconds=seconds)
+    accelerator = setup.accelerator or _matching(setup, shipped)
+    if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
+        accelerator = _V05_ACCELERATOR
+    if accelerator is None:
+        findings.append(_no_config())
+        return setup
+    pair = shipped[str(setup.workload)][accelerator]
+    seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
+    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it with the results"))
+    return replace(
+        setup,
+        accelerator=accelerator,
+        batch_size=count(pair.get("batch_size")),
+        computation_seconds=seconds or number(pair.get("computation_time")),
+    )
+
+
+_V05_ACCELERATOR = "v100"
+
+
+def _no_config() -> Finding:
+    fix = "keep the folder with Hydra's files (configs, dlio_config or .hydra) with the results"
+    return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
+
+
+def _matching(setup: Setup, shipped: Shipped) -> str | None:
+    """Return the accelerator whose official step time for this workload equals that of the run, if exactly one does."""
+    if setup.computation_seconds is None or setup.is_random:
+        return None
+    pairs = shipped.get(setup.workload or "", {})
+    fit = [name for name, pair in pairs.items() if number(pair.get("computation_time")) == setup.computation_seconds]
+    return fit[0] if len(fit) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """The numbers in a summary; None for those that it lacks."""
+
+    start: str | None = None
+    end: str | None = None
+    model: str | None = None
+    accelerators: int | None = None
+    hosts: int | None = None
+    epochs: int | None = None
+    num_files: int | None = None
+    samples_per_file: int | None = None
+    memory_gib: float | None = None
+    """Memory of all hosts together."""
+    verdict: str | None = None
+    """`success` or `fail`."""
+    au_percent: float | None = None
+    au_by_epoch: tuple[float, ...] = ()
+    au_deviation: float | None = None
+    """Standard deviation of the epochs' AU, in points."""
+    samples_per_second: float | None = None
+    samples_per_second_by_epoch: tuple[float, ...] = ()
+    samples_per_second_deviation: float | None = None
+    mib_per_second: float | None = None
+    mib_per_second_deviation: float | None = None
+    checkpoints: bool = False
+    """Whether it has metrics of checkpoints."""
+    foreign: bool = False
+    """Whether another benchmark wrote it: some of MLPerf Storage v3.0 do not use DLIO."""
+    hostname: str | None = None
+    """Host of rank 0."""
+    memory_slots: int | None = None
+    """Number of entries in `host_memory_GB`, which has one for each host."""
+    meminfo_gib: float | None = None
+    """Memory of rank 0's host, from its /proc/meminfo."""
+    data_gib: float | None = None
+    """Size of the dataset divided by the number of hosts."""
+    unusable: tuple[str, ...] = ()
+    """Required numbers of a training run that are missing or not numbers, each as a phrase: `metric is missing`."""
+    lacking: tuple[str, ...] = ()
+    """Keys, dotted, that DLIO has written into every summary of training since v1.0, and this one has no value for."""
+
+
+_AU, _RATE = "train_au", "train_throughput"
+_READ_BY: Mapping[str, Callable[[object], object]] = {
+    **dict.fromkeys(("num_hosts", "epochs", "num_files_train"), partial(count, least=0)),
+    "num_samples_per_file": count,
+    **dict.fromkeys(("start", "end"), moment),
+    "host_memory_GB": numbers,
+    **dict.fromkeys(("hostname", "metric.train_au_meet_expectation"), text),
+    "data_size_per_host_GB": number,
+    **dict.fromkeys((f"metric.{_AU}_stdev_percentage", f"metric.{_RATE}_stdev_samples_per_second"), number),
+    **dict.fromkeys(("metric.train_io_mean_MB_per_second", "metric.train_io_stdev_MB_per_second"), number),
+}
+"""Keys of a summary that rules need -> what reads them: a value that it can't read would make the rules not apply."""
+_ALWAYS_WRITTEN = (*_READ_BY, f"metric.{_AU}_percentage", f"metric.{_RATE}_samples_per_second", "host_cpu_count")
+"""Keys that DLIO has written into every summary of training since v1.0, as all 660 published ones have them.
+
+Those without which a run can't be judged at all are in `_unusable`.
+"""
+
+
+def read_printed(folder: str, findings: list[Finding]) -> Printed:
+    """Return the numbers of a folder's summary.json; a missing or damaged one becomes a finding."""
+    path = os.path.join(folder, "summary.json")
+    if not os.path.isfile(path):
+        fix = "let the run end: DLIO writes summary.json last"
+        findings.append(Finding("error", "summary.missing", "there is no summary.json", "a run that ended", fix))
+        return Printed()
+    before = len(findings)
+    summary = read_json(path, findings)
+    if len(findings) == before and not isinstance(summary, Mapping):
+        findings.append(_foreign(f"summary.json holds a {type(summary).__name__}"))
+    return _printed(mapping(summary), findings)
+
+
+def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
+    metric, memory = mapping(summary.get("metric")), numbers(summary.get("host_memory_GB"))
+    au, rate = f"{_AU}_percentage", f"{_RATE}_samples_per_second"
+    for key in (au, rate):
+        if key in metric and numbers(metric[key]) is None and metric[key] != []:
+            findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+    if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
+        values = [(key, _value_at(summary, key), read) for key, read in _READ_BY.items()]
+        unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
+        findings += [_foreign(f"summary.json: {key} is {_shown(value)}") for key, value in unread]
+    slots = summary.get("host_memory_GB")
+    return Printed(
+        hostname=text(summary.get("hostname")),
+        memory_slots=len(slots) if isinstance(slots, list) else None,
+        meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
+        data_gib=number(summary.get("data_size_per_host_GB")),
+        unusable=tuple(_unusable(summary)),
+        lacking=tuple(key for key in _ALWAYS_WRITTEN if _value_at(summary, key) in (None, [], "")),
+        start=text(summary.get("start")),
+        end=text(summary.get("end")),
+        model=text(summary.get("model")),
+        accelerators=count(summary.get("num_accelerators")),
+        hosts=count(summary.get("num_hosts")),
+        epochs=count(summary.get("epochs")),
+        num_files=count(summary.get("num_files_train")),
+        samples_per_file=count(summary.get("num_samples_per_file")),
+        memory_gib=sum(memory) if memory else None,
+        verdict=text(metric.get("train_au_meet_expectation")),
+        au_percent=number(metric.get("train_au_mean_percentage")),
+        au_by_epoch=tuple(numbers(metric.get(au)) or ()),
+        au_deviation=number(metric.get("train_au_stdev_percentage")),
+        samples_per_second=number(metric.get("train_throughput_mean_samples_per_second")),
+        samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
+        samples_per_second_deviation=number(metric.get("train_throughput_stdev_samples_per_second")),
+        mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
+        mib_per_second_deviation=number(metric.get("train_io_stdev_MB_per_second")),
+        checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
+        foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
+    )
+
+
+def meminfo_gib(value: object) -> float | None:
+    """Return a size from /proc/meminfo in GiB; it is in kB, with or without the unit."""
+    word = value.split()[0] if isinstance(value, str) and value.split() else value
+    kilobytes = number(canonical(word))
+    return None if kilobytes is None else kilobytes / 2**20
+
+
+def _unusable(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which numbers a training summary lacks that are needed to judge the run."""
+    metric = summary.get("metric")
+    if not isinstance(metric, Mapping):
+        yield f"metric is {'missing' if metric is None else f'a {type(metric).__name__}'}"
+    else:
+        for key in ("train_au_mean_percentage", "train_throughput_mean_samples_per_second"):
+            value = number(metric.get(key))
+            if value is None or value < 0:
+                yield f"metric.{key} is {_shown(metric.get(key))}"
+    if count(summary.get("num_accelerators")) is None:
+        yield f"num_accelerators is {_shown(summary.get('num_accelerators'))}"
+
+
+def _value_at(summary: Mapping[str, Any], key: str) -> Any:
+    """Return the value at a dotted key; None without one."""
+    section, _, name = key.rpartition(".")
+    return (mapping(summary.get(section)) if section else summary).get(name)
+
+
+def _shown(value: object) -> str:
+    return "missing" if value is None else repr(value)[:60]
+
+
+def _foreign(seen: str) -> Finding:
+    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "copy the file from the run again")

@@ -1,0 +1,281 @@
+"""Reads DLIO's files of rank R: step times from R_output.json, time stamps of blocks from [R_]per_epoch_stats.json.
+
+`Logs` holds those of a whole run. DLIO of v0.5 and v1.0 kept time stamps of rank 0 only, and the configured time of
+each step as `compute`; DLIO 2.x keeps time stamps of every rank, and the measured time.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlemu.contrib.mlperf.audit.time_order import out_of_order
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding
+from dlemu.results.untrusted_files import open_untrusted
+
+BlockKey = tuple[int, int]
+"""Epoch and block, each from 1."""
+STAMP_SECONDS = 0.1
+"""How far a time stamp may be from its event: DLIO writes a line to its log in between. 0.06 s were seen."""
+
+_BLOCK = re.compile(r"^block(\d{1,9})$")
+_NUMBER = re.compile(r"^\d{1,9}$")
+Seconds = NDArray[np.float64]
+
+_OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
+_STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
+_LOG, _LOG_START = "dlio.log", 400
+"""DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """When a block began and ended, by one rank's clock."""
+
+    start_us: int
+    end_us: int
+    earliest_us: int | None
+    """Last barrier of all ranks before the block: no rank began it earlier. None if unknown."""
+    latest_us: int | None
+    """End of the epoch, also a barrier of all ranks: no rank ended the block later. None if unknown."""
+    checkpoint_us: int | None = None
+    """When the checkpoint after the block began; set where DLIO may have counted the block's time up to then."""
+
+    @property
+    def seconds(self) -> float:
+        """The block's time."""
+        return (self.end_us - self.start_us) / 1e6
+
+    @property
+    def seconds_to_checkpoint(self) -> float | None:
+        """The block's time up to the checkpoint after it; None where there is none, or it makes no difference."""
+        return None if self.checkpoint_us is None else (self.checkpoint_us - self.start_us) / 1e6
+
+    @property
+    def longest_seconds(self) -> float:
+        """Longest possible time of the block on any rank; infinite where the barriers around it are not known."""
+        if self.earliest_us is None or self.latest_us is None:
+            return math.inf
+        return (self.latest_us - self.earliest_us) / 1e6 + STAMP_SECONDS
+
+
+def read_spans(path: str, started_us: int | None, findings: list[Finding]) -> dict[BlockKey, Span]:
+    """Return the blocks in a file of time stamps; `started_us` is when the run began.
+
+    Where a checkpoint follows an epoch's last block, DLIO ends that block twice, the second time just before the
+    checkpoint begins, and prints the numbers up to then (`_train` in its main.py, v0.5 to v2.0). v0.5 and v1.0 always
+    do so; since v2.0 it depends on the version, so both ends are kept.
+    """
+    epochs = list(epochs_of(read_json(path, findings)))
+    findings += out_of_order(epochs, os.path.basename(path))
+    barriers = [started_us]
+    barriers += [stamp_us(part.get("end")) for _, epoch_stats in epochs for part in _parts_with_barrier(epoch_stats)]
+    known_us = [barrier_us for barrier_us in barriers if barrier_us is not None]
+    spans = {}
+    for epoch, epoch_stats in epochs:
+        epoch_end_us = stamp_us(epoch_stats.get("end"))
+        for name, stamps in epoch_stats.items():
+            number = block_number(name)
+            if number is None:
+                continue
+            start, end = (stamp_us(mapping(stamps).get(key)) for key in ("start", "end"))
+            if start is None or end is None or end <= start:
+                where = f"{os.path.basename(path)}, epoch {epoch}, {name}"
+                findings.append(unusable(f"{where}: no end after its start"))
+                continue
+            spans[epoch, number] = Span(
+                start_us=start,
+                end_us=_checkpoint_start(epoch_stats, f"ckpt{number}", end) or end,
+                earliest_us=max((barrier_us for barrier_us in known_us if barrier_us <= start), default=None),
+                latest_us=epoch_end_us if epoch_end_us is not None and epoch_end_us >= end else None,
+                checkpoint_us=_checkpoint_start(epoch_stats, f"save_ckpt{number}", end),
+            )
+    return spans
+
+
+def _parts_with_barrier(epoch_stats: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the stamps of all that ends with a barrier of all ranks: the epoch, and each of its blocks."""
+    yield epoch_stats
+    yield from (mapping(part) for name, part in epoch_stats.items() if block_number(name) is not None)
+
+
+def _checkpoint_start(epoch_stats: Mapping[str, Any], checkpoint: str, end_us: int) -> int | None:
+    """Return when a checkpoint began, if that was after the end of its block."""
+    began = stamp_us(mapping(epoch_stats.get(checkpoint)).get("start"))
+    return began if began is not None and began > end_us else None
+
+
+def block_number(name: object) -> int | None:
+    """Return 3 of `block3`, None for any other name."""
+    match = _BLOCK.match(name) if isinstance(name, str) else None
+    return int(match[1]) if match else None
+
+
+def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the number and content of each epoch in one of DLIO's files."""
+    for key, epoch_content in mapping(content).items():
+        if isinstance(key, str) and _NUMBER.match(key) and isinstance(epoch_content, Mapping):
+            yield int(key), epoch_content
+
+
+def unusable(seen: str) -> Finding:
+    """Return the finding for a block that can't be used."""
+    fix = "copy the file from the run again; the block is left out"
+    return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one per step", fix)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockArrays:
+    """One rank's step times of one block, in seconds."""
+
+    load: Seconds
+    """From requesting the batch to having it."""
+    proc: Seconds
+    """From requesting the batch to the end of its computation."""
+    compute: Seconds
+    """As in the file: the configured computation in v0.5 and v1.0, the measured one since 2.0."""
+    printed_au_percent: float | None
+    printed_samples_per_second: float | None
+
+    @property
+    def steps(self) -> int:
+        """Steps of the block."""
+        return len(self.proc)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankHost:
+    """The host of a rank, by the rank's file."""
+
+    name: str | None
+    memory_gib: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """Step times and time stamps that a run kept."""
+
+    arrays: Mapping[int, Mapping[BlockKey, BlockArrays]]
+    """Rank -> its step times, for each rank whose file could be read."""
+    spans: Mapping[int, Mapping[BlockKey, Span]]
+    """Rank -> its time stamps of blocks, for each rank that kept them."""
+    measured_compute: bool
+    """Whether `compute` is measured, as by DLIO 2.x: it has one file of time stamps for each rank."""
+    by_dlemu: bool
+    """Whether dlemu wrote these files as a drop-in replacement for DLIO, as the first line of its log says."""
+    hosts: Mapping[int, RankHost] = field(default_factory=dict)
+    """Rank -> its host, for each rank whose file could be read."""
+
+    def span(self, rank: int, block: BlockKey) -> Span | None:
+        """Return a block's time stamps: the rank's own, or else those of the lowest rank that has some."""
+        for source in (rank, *sorted(self.spans)):
+            span = self.spans.get(source, {}).get(block)
+            if span is not None:
+                return span
+        return None
+
+    def blocks(self) -> list[BlockKey]:
+        """Return the blocks of any rank, in order."""
+        sources = [*self.arrays.values(), *self.spans.values()]
+        return sorted({block for source in sources for block in source})
+
+
+def read_logs(folder: str, names: list[str], started: str | None, findings: list[Finding]) -> Logs:
+    """Read the step times and time stamps in a folder; `names` are its files, `started` is the run's start."""
+    outputs = {int(match[1]): match[0] for match in map(_OUTPUT.match, names) if match}
+    stats = {int(match[1] or -1): match[0] for match in map(_STATS.match, names) if match}
+    arrays, hosts = {}, {}
+    for rank, name in sorted(outputs.items()):
+        content = read_json(os.path.join(folder, name), findings)
+        arrays[rank] = _blocks(content, name, findings)
+        if isinstance(content, Mapping):
+            if _is_no_number(content.get("host_memory_GB")):
+                findings.append(_no_number(name, "host_memory_GB", content["host_memory_GB"]))
+            hosts[rank] = RankHost(name=text(content.get("hostname")), memory_gib=number(content.get("host_memory_GB")))
+    start_us = stamp_us(started)
+    spans = {max(0, rank): read_spans(os.path.join(folder, stats[rank]), start_us, findings) for rank in sorted(stats)}
+    return Logs(
+        arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
+        spans={rank: blocks for rank, blocks in spans.items() if blocks},
+        measured_compute=any(rank >= 0 for rank in stats),
+        by_dlemu=_LOG in names and names_dlemu(os.path.join(folder, _LOG)),
+        hosts=hosts,
+    )
+
+
+def names_dlemu(log: str) -> bool:
+    """Return whether dlemu wrote a dlio.log, by the log's first line."""
+    try:
+        with open(open_untrusted(log, LARGEST_BYTES), "rb") as lines:
+            return b"dlemu" in lines.read(_LOG_START).partition(b"\n")[0]
+    except (OSError, UserError):
+        return False
+
+
+def _blocks(content: object, name_of_file: str, findings: list[Finding]) -> dict[BlockKey, BlockArrays]:
+    blocks = {}
+    for epoch, epoch_output in epochs_of(content):
+        for name in mapping(epoch_output.get("proc")):
+            number = block_number(name)
+            if number is not None:
+                arrays = _arrays(epoch_output, name, f"{name_of_file}, epoch {epoch}, {name}", findings)
+                if arrays:
+                    blocks[epoch, number] = arrays
+    return blocks
+
+
+def _arrays(epoch_output: Mapping[str, Any], name: str, where: str, findings: list[Finding]) -> BlockArrays | None:
+    lists = {key: _seconds(mapping(epoch_output.get(key)).get(name)) for key in ("load", "proc", "compute")}
+    missing = [key for key, values in lists.items() if values is None]
+    load, proc, compute = lists.values()
+    if load is None or proc is None or compute is None:
+        findings.append(unusable(f"{where}: {', '.join(missing)} is not a list of seconds"))
+        return None
+    if not len(load) == len(proc) == len(compute):
+        lengths = ", ".join(f"{key} {len(values)}" for key, values in lists.items() if values is not None)
+        findings.append(unusable(f"{where}: lists of unequal length ({lengths})"))
+        return None
+    printed = {key: mapping(epoch_output.get(key)).get(name) for key in ("au", "throughput")}
+    findings += [_no_number(where, key, value) for key, value in printed.items() if _is_no_number(value)]
+    return BlockArrays(
+        load=load,
+        proc=proc,
+        compute=compute,
+        printed_au_percent=number(printed["au"]),
+        printed_samples_per_second=number(printed["throughput"]),
+    )
+
+
+def _is_no_number(value: object) -> bool:
+    """Return whether a value is there that is no number at all; NaN is one, of a block that was cut short."""
+    return value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)))
+
+
+def _no_number(where: str, key: str, value: object) -> Finding:
+    fix = "copy the file from the run again; the value is left out"
+    return Finding(
+        "error", "file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix
+    )
+
+
+def _seconds(value: object) -> Seconds | None:
+    """Return a list of finite seconds as an array; None for any other value."""
+    if not isinstance(value, list) or not value:
+        return None
+    try:
+        found = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    if found.ndim != 1 or found.dtype.kind not in "iuf":
+        return None
+    seconds = found.astype(np.float64)
+    return seconds if bool(np.isfinite(seconds).all()) and float(seconds.min()) >= 0 else None

@@ -1,0 +1,75 @@
+"""`dlemu audit`: recompute what DLIO and MLPerf Storage runs printed from the files that they saved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from dlemu.cli.options import propose_folder
+
+if TYPE_CHECKING:
+    from dlemu.contrib.mlperf.rules.training import Division
+
+
+@click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
+@click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
+@click.option("--parquet", "parquet_file", metavar="FILE", help="Write one row per run as Parquet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
+@click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
+@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Also check MLPerf Storage's rules.")
+@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
+def command(
+    folders: tuple[str, ...],
+    csv_file: str | None,
+    parquet_file: str | None,
+    as_json: bool,
+    report_folder: str | None,
+    edition: str | None,
+    division: Division,
+) -> None:
+    """Recompute AU and samples/s of every run in the folders and compare them with what its summary printed.
+
+    \b
+    dlemu audit results/
+    dlemu audit closed/ open/ --csv audit.csv
+    dlemu audit results/ --report audit            # audit/report.html, audit.json, audit.csv
+    dlemu audit results/ --edition 2.0 --division open
+
+    Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu; the names of the folders do not matter.
+
+    Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
+    """
+    from datagen.owned import check_usable
+    from dlemu.contrib.mlperf.audit.audit_answer import AUDIT
+    from dlemu.contrib.mlperf.audit.audited_run import audit_trees
+    from dlemu.contrib.mlperf.audit.contradictions import Rulebook
+    from dlemu.contrib.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
+    from dlemu.contrib.mlperf.audit_lines import audit_lines
+    from dlemu.extend import UserError
+    from dlemu.results.wording import VISIBLE
+
+    if as_json and report_folder:
+        raise UserError("--json prints what --report saves as audit.json: give one of the two")
+    if report_folder:
+        check_usable(report_folder, "--report", ours=(AUDIT,))
+    book = Rulebook(edition, division) if edition else None
+    runs = audit_trees(folders, book=book)
+    if csv_file:
+        write_csv(csv_file, runs)
+    if parquet_file:
+        write_parquet(parquet_file, runs)
+    if as_json:
+        click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
+    else:
+        for line, style in audit_lines(runs):
+            click.secho(line.translate(VISIBLE), **style)
+    if report_folder:
+        from dlemu.cli.options import report_result
+
+        save_audit(report_folder, runs, folders, book)
+        report_result(True, report_folder)
+    raise SystemExit(1 if any(run.errors for run in runs) else 0)

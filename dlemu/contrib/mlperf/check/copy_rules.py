@@ -1,0 +1,287 @@
+"""Rules against forged results: copied numbers, overlapping runs, changing hosts, and sums that the runs contradict."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import pairwise
+from statistics import fmean, pstdev
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
+from dlemu.contrib.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
+from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json
+from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.contrib.mlperf.check.checkpoint_rules import RESULTS, figures_of
+from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule
+from dlemu.contrib.mlperf.check.tree_rules import sums_of
+from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.results.finding import Finding, Located, Severity
+
+_SUM_TOLERANCE = 1e-6
+"""Relative difference allowed between a sum (or mean, deviation) in a file and the same recomputed from the runs."""
+
+
+def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
+    """No run has the same measurements as another run, of the same or any other result."""
+    steps: list[Fingerprint] = []
+    figures: list[Fingerprint] = []
+    times: list[Fingerprint] = []
+    for result in results:
+        for leaf in result.runs:
+            steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
+            per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
+            figures += figure_fingerprints(leaf.path, per_epoch)
+            blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
+            times += figure_fingerprints(leaf.path, blocks, STAMP_DECIMALS)
+    for group in checkpoints:
+        for call in group.leaves:
+            for parts in call.parts.values():
+                figures += figure_fingerprints(call.path, (part.seconds for part in parts), STAMP_DECIMALS)
+    found: dict[str, str] = {}
+    for first, second in (*copied_pairs(steps), *copied_pairs(figures), *copied_pairs(times)):
+        if first.where != second.where:
+            original, copy = sorted((first.where, second.where))
+            found.setdefault(copy, original)
+    for copy, original in found.items():
+        seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
+        fix = "repeat the run, and submit what it measures"
+        yield Located(copy, Finding("error", "runs.copied", seen, "numbers of its own", fix))
+
+
+def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+    """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
+    for call in result.leaves:
+        fingerprints = [
+            one
+            for rank, parts in call.parts.items()
+            for one in figure_fingerprints(f"rank {rank}", (part.seconds for part in parts), STAMP_DECIMALS)
+        ]
+        same = [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(fingerprints)]
+        if len(call.parts) > 1:
+            for kind in KINDS:
+                rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
+                same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
+        if same:
+            seen, fix = "; ".join(same[:3]), "copy the files from the run again"
+            yield call.path, Finding("error", "ranks.copied", seen, "different times for each rank", fix)
+
+
+def runs_overlap(result: Result) -> Iterator[Located]:
+    """A run begins after the previous one has ended; 1 s of overlap is allowed: some timestamps have whole seconds."""
+    spans = [(leaf.began, leaf.ended, leaf) for leaf in result.runs]
+    timed = [(begun, ended, leaf) for begun, ended, leaf in spans if begun and ended and begun <= ended]
+    timed.sort(key=lambda run: run[0])
+    for (_, ended, before), (begun, _, leaf) in pairwise(timed):
+        if begun < ended - timedelta(seconds=1):
+            seen = f"began at {begun}, {before.name} ended at {ended}"
+            fix = "run them one after another; a copied run has the times of its original"
+            yield Located(leaf.path, Finding("error", "runs.overlap", seen, "runs one after another", fix))
+
+
+def same_hosts(result: Result) -> Iterator[Located]:
+    """All runs use the same hosts, but rank 0 may be on a different one of them in each run."""
+    named = {frozenset(leaf.run.hostnames) for leaf in result.runs if leaf.run and leaf.run.hostnames}
+    first = {leaf.printed.hostname for leaf in result.runs if leaf.printed.hostname}
+    severity: Severity = "error"
+    if len(named) > 1:
+        seen = "; ".join(sorted(", ".join(sorted(names)[:3]) for names in named)[:3])
+    elif not named and len(first) > 1:
+        single = all(leaf.printed.hosts == 1 for leaf in result.runs)
+        severity, seen = ("error" if single else "warning"), f"rank 0 ran on {', '.join(sorted(first)[:3])}"
+    else:
+        return
+    fix = "repeat the runs on the same hosts"
+    yield Located(result.path, Finding(severity, "hosts.changed", seen, "the same hosts in all runs", fix))
+
+
+def sums_agree(result: Result) -> Iterator[Located]:
+    """The sums over all runs, which get published, agree with the runs."""
+    path = sums_of(result)
+    if path is None:
+        return
+    if len([leaf for leaf in result.runs if leaf.run]) != result.edition.run_folders:
+        yield from (Located(path, finding) for finding in unapplied("results.differ", all_runs_of_the_result=None))
+        return
+    sums, rows = _expected_sums(result), _expected_in_rows(result)
+
+    def allowed(where: str, in_row: bool, key: str) -> tuple[float, ...]:
+        run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
+        return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
+
+    yield from _compare(path, allowed)
+    if result.edition.name == "1.0":
+        yield from _v1_report_complete(path, sum(leaf.run is not None for leaf in result.runs))
+    else:
+        yield from (Located(path, finding) for finding in _results_complete(path, _PUBLISHED))
+
+
+def _v1_report_complete(path: str, runs: int) -> Iterator[Located]:
+    """Yield what v1.0's report.py always writes, and a report lacks."""
+    report = mapping(read_json(path, []))
+    overall, rows = mapping(report.get("overall")), mapping(report.get("runs"))
+    lacking = [f"overall.{key}" for key in _V1_SUMS if overall.get(key) in (None, "")]
+    whole = sum(mapping(row).keys() >= _V1_FIGURES for row in rows.values())  # some call them 1, not run1
+    lacking += [f"figures of {runs - whole} of {runs} runs"] if whole < runs else []
+    if report and lacking:
+        seen, wanted = f"no {', '.join(lacking[:4])}", "all figures that report.py writes, of each run"
+        fix = "aggregate the runs with the tool again"
+        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
+
+
+def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield which published figures are nowhere in v3.0's results.json; `wanted`: figure -> pattern of its keys.
+
+    Versions of the tool write the sums over the runs, or each run's metrics, which are lists with a value per epoch.
+    """
+    content = read_json(path, [])
+    keys = [
+        key
+        for _, _, stated in _nested_mappings(content, "")
+        for key, value in stated.items()
+        if number(value) is not None or _number_in(value) is not None or numbers(value)
+    ]
+    lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
+    if content and lacking:
+        seen, fix = f"no {' and no '.join(lacking)}", "aggregate the runs with the tool again"
+        yield Finding("error", "results.differ", seen, "the figures that get published", fix)
+
+
+_PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
+_V1_FIGURES = {"train_throughput_samples_per_second", "train_throughput_MB_per_second"}
+_V1_SUMS = (
+    *("num_benchmark_runs", "train_num_accelerators"),
+    *("train_throughput_mean_samples_per_second", "train_throughput_stdev_samples_per_second"),
+    *("train_throughput_mean_MB_per_second", "train_throughput_stdev_MB_per_second"),
+)
+"""Figures of a run, and those over all runs, in each of v1.0's 132 published reports."""
+
+
+def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+    """The sums over all calls agree with the summaries of the calls."""
+    path = os.path.join(result.path, RESULTS)
+    if not os.path.isfile(path):
+        return
+    known: dict[str, tuple[float, ...]] = {}
+    for leaf in result.leaves:
+        stated = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
+        for key, value in stated.items():
+            printed = number(value)
+            if printed is not None:
+                known[key] = (*known.get(key, ()), printed)
+    known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
+    for located in _compare(path, lambda _where, _in_row, key: known.get(key, ())):
+        yield located.path, located.finding
+    wanted = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
+    yield from ((path, finding) for finding in _results_complete(path, wanted))
+
+
+def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
+    """Compare each number in a file of sums with its possible values, recomputed from the runs.
+
+    `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
+    """
+    broken: list[Finding] = []
+    content = read_json(path, broken)
+    yield from (Located(path, finding) for finding in broken)
+    if broken:
+        return
+    compared, differences = 0, []
+    for where, in_row, stated in _nested_mappings(content, ""):
+        for key, seen in stated.items():
+            printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
+            choices = allowed(where, in_row, key)
+            if printed is None or not choices:
+                continue
+            compared += 1
+            if not any(math.isclose(printed, choice, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9) for choice in choices):
+                name = f"{where}.{key}" if where else key
+                differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
+    wanted, fix = "the sums of the runs below", "aggregate the runs with the tool again"
+    if differences:
+        yield Located(path, Finding("error", "results.differ", "; ".join(differences[:3]), wanted, fix))
+    if not content:
+        seen = f"{os.path.basename(path)} holds {content}"
+        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
+    elif not compared:
+        yield from (Located(path, finding) for finding in unapplied("results.differ", sums_of_the_runs=None))
+
+
+def _number_in(value: object) -> float | None:
+    """Return a number that is written as a string, as some are by v1.0's report.py; else None."""
+    return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else None
+
+
+def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
+    """Yield every nested mapping with its dotted path and whether it is inside a list (a row of a table)."""
+    if isinstance(content, Mapping):
+        yield where, in_row, content
+        for key, value in content.items():
+            yield from _nested_mappings(value, f"{where}.{key}" if where else str(key), in_row)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _nested_mappings(value, where, True)
+
+
+def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
+    """Return key -> the values that a sum may have: of the measured runs only, or of all runs with the warm-up."""
+    all_runs = [leaf for leaf in result.runs if leaf.run]
+    sums: dict[str, tuple[float, ...]] = {}
+    for leaves in ([leaf for leaf in result.measured if leaf.run], all_runs):
+        for name, values in (
+            ("au", [leaf.printed.au_percent for leaf in leaves]),
+            ("rate", [leaf.printed.samples_per_second for leaf in leaves]),
+            ("mib", [leaf.printed.mib_per_second for leaf in leaves]),
+        ):
+            known = [value for value in values if value is not None]
+            if known and len(known) == len(leaves):
+                for keys, value in ((_MEANS[name], fmean(known)), (_DEVIATIONS[name], pstdev(known))):
+                    sums.update({key: (*sums.get(key, ()), value) for key in keys})
+    for leaf in all_runs:
+        sums.update({key: (*sums.get(key, ()), value) for key, value in _run_counts(leaf).items()})
+    return sums
+
+
+def _expected_in_rows(result: Result) -> dict[str, tuple[float, ...]]:
+    """Return key -> the values that a number in a row of a table may have: those of the sums, or of any run."""
+    rows = _expected_sums(result)
+    for leaf in result.runs:
+        rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})
+    return rows
+
+
+def _run_counts(leaf: Leaf) -> dict[str, float]:
+    accelerators, files = leaf.printed.accelerators, leaf.printed.num_files
+    counts = {"num_accelerators": accelerators, "train_num_accelerators": accelerators, "num_files_train": files}
+    return {key: float(value) for key, value in counts.items() if value is not None}
+
+
+def _run_figures(leaf: Leaf) -> dict[str, tuple[float, ...]]:
+    """Return a run's figures under the keys of v1.0's report.py and of mlpstorage."""
+    printed = leaf.printed
+    figures = {
+        "train_au_mean_percentage": printed.au_percent,
+        "train_throughput_mean_samples_per_second": printed.samples_per_second,
+        "train_throughput_samples_per_second": printed.samples_per_second,
+        "train_io_mean_MB_per_second": printed.mib_per_second,
+        "train_throughput_MB_per_second": printed.mib_per_second,
+        **_run_counts(leaf),
+    }
+    return {key: (value,) for key, value in figures.items() if value is not None}
+
+
+_MEANS = {
+    "au": ("train_au_mean_percentage",),
+    "rate": ("train_throughput_mean_samples_per_second",),
+    "mib": ("train_io_mean_MB_per_second", "train_throughput_mean_MB_per_second"),
+}
+_DEVIATIONS = {
+    "au": ("train_au_stdev_percentage",),
+    "rate": ("train_throughput_stdev_samples_per_second",),
+    "mib": ("train_io_stdev_MB_per_second", "train_throughput_stdev_MB_per_second"),
+}
+COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)
+CHECKPOINT_COPY_RULES = (copied_ranks, checkpoint_sums_agree)

@@ -1,0 +1,400 @@
+"""Checks a folder: applies every rule, names the findings as the edition's own checker does, returns data or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
+from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, checkpoint_results, figures_of, processes_of
+from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
+from dlemu.contrib.mlperf.check.other_leaves import OtherResult, other_leaves, other_results
+from dlemu.contrib.mlperf.check.other_rules import copied_others, other_findings
+from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
+from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
+from dlemu.contrib.mlperf.check.run_records import record_findings, records_of
+from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, Finder, Result, Submission, submissions
+from dlemu.contrib.mlperf.check.system_description import check_systems, ran_on
+from dlemu.contrib.mlperf.check.time_rules import times
+from dlemu.contrib.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
+from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
+from dlemu.contrib.mlperf.rules.editions import Edition, Reading
+from dlemu.contrib.mlperf.rules.known import official_name, severity_published
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.extend import UserError
+from dlemu.results.finding import SEVERITIES, Finding, Located
+
+REHEARSAL, TREE = "rehearsal.json", "tree"
+"""What `dlemu mlperf run` writes into its folder: the rehearsal's record, and the tree in the edition's layout."""
+_LEFT_TO_SUBMITTER = ("submission.code", "systems.pdf", "systems.unfilled", "tool.other")
+"""Rules on what the submitter or mlpstorage adds later: in a rehearsal, their findings are only `info`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A checked folder: the results in it and all findings."""
+
+    root: str
+    reading: Reading
+    """How strictly the rules of v3.0 were read."""
+    results: tuple[Result, ...]
+    submissions: tuple[Submission, ...]
+    rehearsal: Mapping[str, Any] | None
+    """Content of `rehearsal.json` when `dlemu mlperf run` made the folder, else None."""
+    checkpoints: tuple[CheckpointResult, ...] = ()
+    """Results of the checkpointing benchmark."""
+    others: tuple[OtherResult, ...] = ()
+    """Results of the kv_cache and vector_database benchmarks."""
+    findings: tuple[Located, ...] = field(default=())
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings with this severity."""
+        return sum(located.finding.severity == severity for located in self.findings)
+
+    @property
+    def valid(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.count("error")
+
+    @property
+    def unjudged(self) -> int:
+        """Number of runs of benchmarks that dlemu has no rules for."""
+        return sum(located.finding.rule == "run.other" for located in self.findings)
+
+
+def check_folder(
+    folder: str, edition: str | None = None, division: Division | None = None, reading: Reading = "today"
+) -> Checked:
+    """Check a folder: a submission tree, an mlpstorage results folder, a single run, or one of `dlemu mlperf run`.
+
+    Edition and division are read from the tree unless given. With the reading `published`, rules that only warned when
+    v3.0's round was judged give warnings; with `today`, errors. Whatever is wrong inside the folder becomes a finding.
+
+    Raises:
+        UserError: `folder` is not a folder.
+    """
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder} is not a readable folder: wanted a submission tree, or results of runs")
+    # Absolute: the folders above a relative one, such as `.`, tell its division, system and phase.
+    rehearsal, root = _read_rehearsal(os.path.abspath(folder))
+    audited = audit_trees([root]) if find_runs([root]) else []
+    finder = Finder(root, edition, division)
+    leaves = other_leaves(root)
+    drafts = finder.results(audited)
+    checkpoint_leaves = [leaf for leaf in leaves if leaf.category == CHECKPOINTING]
+    checkpoint_drafts = checkpoint_results(checkpoint_leaves, edition, division)
+    other_drafts = other_results(leaves, edition, division)
+    editions = _tree_editions(root, drafts, [*checkpoint_drafts, *other_drafts], edition, reading)
+    results = [replace(draft, edition=editions[_scope(draft, root)]) for draft in drafts]
+    checkpoints = [replace(draft, edition=editions[_scope(draft, root)]) for draft in checkpoint_drafts]
+    others = [replace(draft, edition=editions[_scope(draft, root)]) for draft in other_drafts]
+    organisations = [
+        each for tree, of_tree in sorted(editions.items()) for each in submissions(tree, of_tree, division)
+    ]
+    findings = [*finder.findings, *_rehearsal_findings(root, rehearsal), *linked_folders(root)]
+    findings += _result_findings(results, checkpoints, others)
+    findings += _submission_findings(editions, organisations, results, checkpoints)
+    if not results and not leaves:
+        fix = "name the folder above the runs, or use `dlemu audit` for other results"
+        seen = "no run of any benchmark below"
+        wanted = "runs as mlpstorage or DLIO write them"
+        findings.append(Located(root, Finding("error", "tree.empty", seen, wanted, fix)))
+    if rehearsal is not None:
+        findings = [
+            replace(one, finding=replace(one.finding, severity="info"))
+            if one.finding.rule in _LEFT_TO_SUBMITTER
+            else one
+            for one in findings
+        ]
+    return Checked(
+        root=root,
+        reading=reading,
+        results=tuple(results),
+        submissions=tuple(organisations),
+        rehearsal=rehearsal,
+        checkpoints=tuple(checkpoints),
+        others=tuple(others),
+        findings=tuple(sorted(dict.fromkeys(findings), key=_sort_key)),
+    )
+
+
+AnyResult = Result | CheckpointResult | OtherResult
+"""A result of any benchmark."""
+
+
+def _scope(result: AnyResult, root: str) -> str:
+    return scope_of(result.path, root, loose=isinstance(result, Result) and not result.phased)
+
+
+def _tree_editions(
+    root: str,
+    results: Sequence[Result],
+    others: Sequence[CheckpointResult | OtherResult],
+    edition: str | None,
+    reading: Reading,
+) -> dict[str, Edition]:
+    """Return tree -> edition: for each submission tree below a folder, and for runs outside any submission."""
+    leaves: dict[str, list[Voter]] = {}
+    phased: set[str] = set()
+    for result in results:
+        scope = _scope(result, root)
+        leaves.setdefault(scope, []).extend([*result.runs, *result.datagen, *result.datasize])
+        phased |= {scope} if result.phased else set()
+    for group in others:
+        leaves.setdefault(_scope(group, root), []).extend(group.leaves)
+        phased.add(_scope(group, root))
+    scopes = sorted({*leaves, *phased})
+    return {each: tree_edition(leaves.get(each, ()), reading, named=edition, phased=each in phased) for each in scopes}
+
+
+def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
+    """Return a rehearsal's record and the root of its tree, or the folder in its tree; None with any other folder."""
+    if os.path.isfile(path := os.path.join(folder, REHEARSAL)):
+        return mapping(read_json(path, [])), os.path.join(folder, TREE)
+    place = folder
+    while (above := os.path.dirname(place)) != place:
+        if os.path.basename(place) == TREE and os.path.isfile(path := os.path.join(above, REHEARSAL)):
+            return mapping(read_json(path, [])), folder
+        place = above
+    return None, folder
+
+
+def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Located]:
+    if rehearsal is None:
+        return
+    seen = "a rehearsal by dlemu: neither mlpstorage nor DLIO ran"
+    fix = "repeat it with mlpstorage for a submission"
+    yield Located(root, Finding("info", "rehearsal", seen, "for CLOSED, mlpstorage and DLIO unchanged", fix))
+    attempts = rehearsal.get("attempts")
+    for attempt in map(mapping, attempts if isinstance(attempts, list) else []):
+        failure = text(attempt.get("failure"))
+        if failure is not None:
+            seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
+            wanted = "runs one right after another, none of them failed"
+            fix = "rehearse again in a new folder to get five runs in a row"
+            yield Located(root, Finding("warning", "runs.failed", seen, wanted, fix))
+
+
+def _result_findings(
+    results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
+) -> Iterator[Located]:
+    """Yield what each result breaks: rules of its benchmark, then rules on the records of any call."""
+    for result in results:
+        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
+            yield from _with_official_names(rule(result), result)
+    for group in checkpoints:
+        for checkpoint_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
+            located = (Located(path, finding) for path, finding in checkpoint_rule(group))
+            yield from _with_official_names(located, group)
+    for other in others:
+        yield from _with_official_names(other_findings(other), other)
+    every: list[AnyResult] = [*results, *checkpoints, *others]
+    for each in every:
+        calls = records_of(each)
+        for call in calls:
+            yield from _with_official_names(record_findings(call), each)
+        for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
+            yield from _with_official_names(calls_rule(calls), each)
+        leaves = (*each.runs, *each.datagen, *each.datasize) if isinstance(each, Result) else each.leaves
+        differing = other_editions(leaves, each.edition)
+        yield from _with_official_names((Located(path, finding) for path, finding in differing), each)
+    yield from copied_runs(results, checkpoints)
+    yield from copied_others(others)
+
+
+def _submission_findings(
+    editions: Mapping[str, Edition],
+    organisations: Sequence[Submission],
+    results: Sequence[Result],
+    checkpoints: Sequence[CheckpointResult],
+) -> Iterator[Located]:
+    """Yield what the submissions break: the rules on submissions apply whatever benchmarks they hold."""
+    for each in organisations:
+        for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
+            yield from _with_official_names(rule(each), each)
+        yield from _with_official_names(check_systems(each, ran_on(results, checkpoints)), each)
+    for tree in editions:
+        mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
+        if mine:
+            yield from _with_official_names(top_folders(tree, mine), mine[0])
+
+
+def _with_official_names(findings: Iterable[Located], subject: AnyResult | Submission) -> Iterator[Located]:
+    """Add the edition's checker's own name of each rule, and set severities by the reading."""
+    for located in findings:
+        finding = located.finding
+        if subject.edition.reading == "published" and finding.severity == "error":
+            finding = replace(finding, severity=severity_published(finding.rule))
+        official = official_name(finding.rule, subject.edition.name, subject.division)
+        yield replace(located, finding=finding, official=official)
+
+
+def _sort_key(located: Located) -> tuple[int, str, str]:
+    return SEVERITIES.index(located.finding.severity), located.finding.rule, located.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingRow:
+    """One finding as a row of a table."""
+
+    severity: str
+    rule: str
+    official: str
+    """Empty where the edition's checker has no such rule."""
+    path: str
+    """Relative to the root."""
+    seen: str
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultRow:
+    """A training result, described by its first run; None for what is unknown."""
+
+    path: str
+    edition: str
+    division: str
+    workload: str | None
+    accelerator: str | None
+    accelerators: int | None
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """A checkpointing result; None for what is unknown."""
+
+    path: str
+    edition: str
+    division: str
+    model: str | None
+    processes: int | None
+    calls: tuple[str, ...]
+    save_gib_per_second: float | None
+    """As published: the mean of rank 0's rates, as is `load_gib_per_second`."""
+    load_gib_per_second: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRow:
+    """A result of kv_cache or vector_database."""
+
+    path: str
+    edition: str
+    division: str
+    category: str
+    model: str
+    """For vector_database, the index."""
+    runs: tuple[str, ...]
+    figures: tuple[str, ...]
+    """One line per option (kv_cache) or run (vector_database): its figures as published and as recomputed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """A check as plain data, for `--json`."""
+
+    root: str
+    valid: bool
+    rehearsal: bool
+    errors: int
+    warnings: int
+    results: tuple[ResultRow, ...]
+    checkpoints: tuple[CheckpointRow, ...]
+    others: tuple[OtherRow, ...]
+    findings: tuple[FindingRow, ...]
+    rules: str
+    """The reading: `published` or `today`."""
+
+
+def check_report(checked: Checked) -> CheckReport:
+    """Return the check as plain data."""
+    return CheckReport(
+        root=checked.root,
+        valid=checked.valid,
+        rehearsal=checked.rehearsal is not None,
+        errors=checked.count("error"),
+        warnings=checked.count("warning"),
+        results=tuple(_result_row(result, checked.root) for result in checked.results),
+        checkpoints=tuple(_checkpoint_row(result, checked.root) for result in checked.checkpoints),
+        others=tuple(_other_row(result, checked) for result in checked.others),
+        findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
+        rules=checked.reading,
+    )
+
+
+def as_csv(checked: Checked) -> str:
+    """Return all findings as CSV: a header line, then one line per finding."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [column.name for column in fields(FindingRow)])
+    writer.writeheader()
+    writer.writerows(asdict(_finding_row(located, checked.root)) for located in checked.findings)
+    return text.getvalue()
+
+
+def _finding_row(located: Located, root: str) -> FindingRow:
+    finding = located.finding
+    return FindingRow(
+        severity=finding.severity,
+        rule=finding.rule,
+        official=located.official or "",
+        path=os.path.relpath(located.path, root),
+        seen=finding.seen,
+        wanted=finding.wanted,
+        fix=finding.fix,
+    )
+
+
+def _result_row(result: Result, root: str) -> ResultRow:
+    first = next((leaf for leaf in result.runs if leaf.run), None)
+    return ResultRow(
+        path=os.path.relpath(result.path, root),
+        edition=result.edition.name,
+        division=result.division,
+        workload=first.setup.workload if first else None,
+        accelerator=first.setup.accelerator if first else None,
+        accelerators=first.printed.accelerators if first else None,
+        runs=tuple(leaf.name for leaf in result.runs),
+    )
+
+
+def _checkpoint_row(result: CheckpointResult, root: str) -> CheckpointRow:
+    figures = figures_of(result)
+    return CheckpointRow(
+        path=os.path.relpath(result.path, root),
+        edition=result.edition.name,
+        division=result.division,
+        model=result.model.name if result.model else None,
+        processes=processes_of(result),
+        calls=tuple(leaf.name for leaf in result.leaves),
+        save_gib_per_second=figures.get("save"),
+        load_gib_per_second=figures.get("load"),
+    )
+
+
+def _other_row(result: OtherResult, checked: Checked) -> OtherRow:
+    """Return a result's row. Its figures come from its `info` findings, here sorted by run and option."""
+    figures = sorted(
+        (located.path, located.finding.seen)
+        for located in checked.findings
+        if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
+    )
+    return OtherRow(
+        path=os.path.relpath(result.path, checked.root),
+        edition=result.edition.name,
+        division=result.division,
+        category=result.category,
+        model=result.model,
+        runs=tuple(os.path.basename(leaf.path) for leaf in result.phase("run")),
+        figures=tuple(seen for _, seen in figures),
+    )
+
+
+_FIGURE_RULES = ("kv.window", "kv.listed", "vdb.listed")

@@ -1,0 +1,205 @@
+"""Rules on provenance: images of the code that ran, provenance.json of each call, submission.yaml of each organisation.
+
+A code image is a copy of mlpstorage's code with its hash in `.code-hash.json`; each call names its image in
+`.mlps-code-image`. Trees from before these files give no finding. Sources: PROV-01, PROV-02, LEAF-01 and the code pool
+of mlpstorage's submission checker (https://github.com/mlcommons/storage).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
+from dlemu.contrib.mlperf.check.run_records import RunRecords
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
+from dlemu.contrib.mlperf.check.tree_edition import division_place
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding, Located
+from dlemu.results.untrusted_files import read_untrusted
+
+PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
+_KEEP = "keep the folder as mlpstorage left it"
+_EDITION = "rules_edition"
+
+
+def code_images(calls: Sequence[RunRecords]) -> Iterator[Located]:
+    """Every call of a result names its code image; the image is in the tree, and the same for all calls."""
+    if not calls[0].edition.checks_tree:
+        return
+    known = _image_hashes(calls[0].path)
+    images = {records.path: _image_named(records) for records in calls}
+    for path, image in images.items():
+        if known and image is None:
+            seen = f"no {POINTER}, or an empty one"
+            yield _located(path, "code.image", seen, "the image of the code that ran")
+        elif known is not None and image is not None and image not in known:
+            seen = f"{POINTER} names {image}, but no such code image is in the tree"
+            yield _located(path, "code.image", seen, "the image of the code that ran")
+    different = sorted({image for image in images.values() if image is not None})
+    if len(different) > 1:
+        seen = f"{len(different)} images of the code in one result: {', '.join(image[:8] for image in different)}"
+        yield _located(os.path.dirname(calls[0].path), "code.mixed", seen, "one image of the code for one result")
+
+
+def _image_named(records: RunRecords) -> str | None:
+    """Return the hash of the code image that a call names; None if it names none."""
+    if POINTER not in records.files:
+        return None
+    words = (read_text(os.path.join(records.path, POINTER), []) or "").strip()
+    return words.rpartition(":")[2] or None
+
+
+def changed_images(submission: Submission) -> Iterator[Located]:
+    """Code images are unchanged: their files give the hash recorded in them (2.1.6, 3.6.1)."""
+    if not submission.edition.checks_tree:
+        return
+    for folder, recorded in _recorded_hashes(submission.path).items():
+        try:
+            hashes = tree_hashes(folder)
+        except UserError as error:
+            yield _located(folder, "file.broken", str(error), "the code as it was captured")
+            continue
+        if recorded and recorded not in hashes:
+            seen = f"{HASH_FILE} has {recorded}, the files give {min(hashes)}"
+            yield _located(folder, "code.changed", seen, "the code as it was captured")
+        name = os.path.basename(folder)
+        if recorded and name.startswith("code-") and name != f"code-{recorded[:8]}":
+            yield _located(folder, "code.changed", f"{HASH_FILE} has {recorded}", "the hash in the folder's name")
+
+
+def tree_hashes(folder: str) -> set[str]:
+    """Return both md5-tree hashes of a folder: as the rules' text defines it, and as the tool computes it.
+
+    The text (2.1.6 of v3.0) leaves out every name that begins with a dot, the tool only some top-level folders.
+    """
+    by_text, by_tool = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
+    for name in sorted(_hashed_files(folder), key=os.fsencode):
+        content = read_untrusted(os.path.join(folder, name), LARGEST_BYTES)
+        parts = name.split("/")
+        if not any(part.startswith(".") or part in ("test", "tests", "__pycache__") for part in parts):
+            by_text.update(os.fsencode(name) + content)
+        if parts[0] not in _UNHASHED_FOLDERS or len(parts) == 1:
+            by_tool.update(os.fsencode(name) + content)
+    return {by_text.hexdigest(), by_tool.hexdigest()}
+
+
+_UNHASHED_FOLDERS = frozenset(
+    {
+        *(".git", ".idea", ".vscode", ".claude", ".agent", ".agents", ".roo", ".planning", ".gsd-tmp"),
+        *("__pycache__", ".pytest_cache", ".venv", "node_modules", "build", "dist", ".tox", "test", "tests"),
+    }
+)
+"""Top-level folders of the code that the tool leaves out of its hash."""
+_UNHASHED_SUFFIXES = (".pyc", ".pyo")
+_UNHASHED_NAMES = frozenset({HASH_FILE, ".DS_Store", "Thumbs.db"})
+
+
+def _hashed_files(folder: str) -> Iterator[str]:
+    for path, below, names in os.walk(folder):
+        below[:] = [name for name in below if not name.endswith(".egg-info") and name != ".git"]
+        for name in names:
+            file = os.path.join(path, name)
+            if not (name.endswith(_UNHASHED_SUFFIXES) or name in _UNHASHED_NAMES or os.path.islink(file)):
+                yield os.path.relpath(file, folder).replace(os.sep, "/")
+
+
+def _image_hashes(path: str) -> set[str] | None:
+    """Return the hashes of all code images in the tree around a path; None outside any submission."""
+    folders = path.split(os.sep)
+    place = division_place(folders)
+    if place is None or len(folders) <= place + 1:
+        return None
+    return {recorded for recorded in _recorded_hashes(os.sep.join(folders[: place + 2])).values() if recorded}
+
+
+def _recorded_hashes(submission: str) -> dict[str, str | None]:
+    """Return code image's folder -> the hash recorded in it, for all images that a submission's runs may name."""
+    root, organisation = os.path.dirname(os.path.dirname(submission)), os.path.basename(submission)
+    found = {}
+    for pool in (os.path.join(root, organisation), os.path.join(root, "code-images"), submission):
+        for name in sorted(os.listdir(pool)) if os.path.isdir(pool) else ():
+            file = os.path.join(pool, name, HASH_FILE)
+            if os.path.isfile(file):
+                found[os.path.join(pool, name)] = text(mapping(read_json(file, [])).get("hash"))
+    return found
+
+
+def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
+    """A call has the provenance.json that its metadata mention; it names the code and workload that ran (PROV-01)."""
+    for records in calls:
+        if PROVENANCE not in records.files:
+            if mapping(records.metadata).get("provenance_file"):
+                seen = f"the metadata mention {PROVENANCE}, which is missing"
+                yield _located(records.path, "provenance.broken", seen, "the file next to the metadata")
+            continue
+        broken: list[Finding] = []
+        content = mapping(read_json(os.path.join(records.path, PROVENANCE), broken))
+        yield from (Located(records.path, finding) for finding in broken)
+        yield from _provenance_matches(records, content)
+
+
+def _provenance_matches(records: RunRecords, provenance: Any) -> Iterator[Located]:
+    lacking = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
+    if lacking:
+        seen = f"{PROVENANCE} without {', '.join(lacking)}"
+        yield _located(records.path, "provenance.broken", seen, "all keys that the tool writes")
+    image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(records)
+    if image is not None and named is not None and image.rpartition(":")[2] != named:
+        seen = f"{PROVENANCE} names the code {image}, {POINTER} {named}"
+        yield _located(records.path, "provenance.differs", seen, "one image of the code")
+    edition = text(provenance.get(_EDITION))
+    if edition is not None and edition != records.edition.name:
+        seen = f"{PROVENANCE} names edition {edition}, the run is judged by {records.edition.name}"
+        yield _located(records.path, "provenance.differs", seen, "one edition")
+    recorded, config = text(mapping(provenance.get("core_config")).get("hash")), records.setup.config
+    if config and recorded not in (None, "unknown"):
+        computed = core_config_hash(config, checkpointing=records.benchmark == "checkpointing")
+        if computed != recorded:
+            seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
+            yield _located(records.path, "provenance.differs", seen, "the hash of the workload that ran")
+
+
+def manifest(submission: Submission) -> Iterator[Located]:
+    """submission.yaml lists exactly the runs that are in the tree, and their edition (PROV-02)."""
+    path = os.path.join(submission.path, MANIFEST)
+    if not os.path.isfile(path):
+        return
+    broken: list[Finding] = []
+    content = mapping(read_yaml(path, broken))
+    yield from (Located(path, finding) for finding in broken)
+    if broken:
+        return
+    runs = content.get("runs")
+    listed = {text(mapping(run).get("leaf")) for run in runs} if isinstance(runs, list) else set()
+    there = set(_run_folders(submission.path))
+    if listed != there:
+        missing, gone = sorted(there - listed), sorted(str(leaf) for leaf in listed - there)
+        seen = f"not listed: {', '.join(missing[:2]) or 'none'}; listed but missing: {', '.join(gone[:2]) or 'none'}"
+        yield _located(path, "submission.manifest", seen, "exactly the runs of the tree")
+    edition = content.get(_EDITION)
+    if edition is not None and str(edition) != submission.edition.name:
+        seen = f"{_EDITION} is {edition}, the runs are judged by {submission.edition.name}"
+        yield _located(path, "submission.manifest", seen, "one edition")
+
+
+def _run_folders(organisation: str) -> Iterator[str]:
+    """Yield the run folders, as paths relative to the organisation's folder."""
+    for folder, below, _ in os.walk(os.path.join(organisation, "results")):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        inside = os.path.relpath(folder, organisation)
+        if stamp_of(os.path.basename(folder)) is not None:
+            below[:] = []
+            if any(name in (*CATEGORIES, "training") for name in inside.split(os.sep)):
+                yield inside
+
+
+def _located(path: str, rule: str, seen: str, wanted: str) -> Located:
+    return Located(path, Finding("error", rule, seen, wanted, _KEEP))
+
+
+PROVENANCE_RULES = (code_images, provenance)
+ORIGIN_RULES = (changed_images, manifest)

@@ -1,0 +1,393 @@
+"""Rules on a training result: on each run, on all runs together, and on the dataset that they read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.contradictions import Rulebook, rule_findings
+from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
+from dlemu.contrib.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule, runs_differ
+from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
+from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
+from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding, Located, Severity
+from dlemu.results.untrusted_files import open_untrusted
+from dlemu.results.wording import count
+
+_COVERED_BY_FILE_RULES = ("summary.missing",)
+"""The audit's findings that are left out because the rules on required files give the same ones."""
+_COVERED_BY_CONFIG_COMPLETE = ("config.missing", "config.assumed")
+"""The audit's findings that are left out because `config_complete` gives the same ones."""
+_REQUIRED_SETTINGS = (
+    *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
+    *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
+    *("train.epochs", "train.computation_time", "metric.au"),
+)
+"""Settings that config.yaml has for every edition's workloads; without them a run can't be checked."""
+_CHOSEN = ("read_threads", "computation_threads", "prefetch_size", "transfer_size", "odirect", "data_loader")
+"""Settings of the reader that a submitter may choose, once for all runs."""
+_GENERATED = (
+    *("dataset.format", "dataset.num_samples_per_file", "dataset.record_length_bytes"),
+    *("dataset.compression", "dataset.record_dims", "dataset.record_length_bytes_stdev"),
+)
+"""Settings that decide which files datagen generates."""
+_LENGTH = frozenset({"record_length_bytes", "record_length", "record_length_bytes_stdev", "record_length_stdev"})
+"""The last of these is compared only where one of these is stated: without it DLIO's default is 0."""
+MIN_ACCELERATORS_PER_HOST = 4
+"""With fewer on a single host, v3.0's checker asks whether that host could drive more (3.3.3)."""
+GAP_FACTOR = 2
+"""Starts of successive runs are less than this many durations of the shortest run apart (2.1.18, v3.0's checker)."""
+MAX_RATE_SPREAD = 0.05
+"""Runs of one result are replicable if samples/s differ by at most this share of their mean (v1.0 to v3.0, results)."""
+
+
+def single_run_rules(result: Result) -> Iterator[Located]:
+    """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
+    book, limit = Rulebook(result.edition.name, result.division, result.edition.reading), stated_limit(result)
+    for leaf in result.runs:
+        if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
+            printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
+            limited = _limited_memory_gib(leaf, limit)
+            if limited is not None and limit is not None:
+                printed = replace(printed, memory_gib=limited)
+                name, gib = os.path.basename(limit.path), limit.memory_gib
+                seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
+                wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
+                fix = "nothing: the dataset's size is checked with the limit"
+                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, fix)
+            for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
+                yield Located(leaf.path, _for_result(finding, leaf, result))
+
+
+def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
+    """Return the memory of all hosts under the stated limit, in GiB; None where the limit changes nothing."""
+    hosts, measured = leaf.printed.hosts, leaf.printed.memory_gib
+    if limit is None or hosts is None or measured is None or hosts * limit.memory_gib >= measured:
+        return None
+    return hosts * limit.memory_gib
+
+
+def _with_metadata(leaf: Leaf) -> Setup:
+    """Return the run's settings, with the overrides from mlpstorage's metadata added."""
+    stated = mapping(mapping(leaf.metadata).get("override_parameters"))
+    words = [f"++workload.{key}={value}" for key, value in stated.items()]
+    if not words:
+        return leaf.setup
+    return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
+
+
+def config_complete(result: Result) -> Iterator[Located]:
+    """Every run has its complete configuration: without it no setting can be checked."""
+    for leaf in result.runs:
+        if leaf.run is None:
+            continue
+        config = leaf.setup.config
+        settings = effective(config) if config else {}
+        lacking = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
+        if lacking:
+            none = len(lacking) == len(_REQUIRED_SETTINGS)
+            seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
+            fix = "keep hydra's folder of the run as hydra wrote it"
+            yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
+
+
+def summary_complete(result: Result) -> Iterator[Located]:
+    """Every run's summary has all that DLIO writes: what is not there can't be compared with anything."""
+    for leaf in result.runs:
+        lacking = leaf.printed.lacking
+        if leaf.run is not None and lacking and not leaf.printed.unusable:
+            more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
+            seen, fix = f"summary.json without {', '.join(lacking[:4])}{more}", "keep summary.json as DLIO wrote it"
+            yield _located(leaf.path, "error", "summary.incomplete", seen, "all that DLIO writes", fix)
+
+
+def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
+    rule = finding.rule.removeprefix("rules.")
+    if rule != "au.low" or leaf.run is None:
+        return replace(finding, rule=rule)
+    basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
+    # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
+    warm_up = leaf is result.warm_up and not result.edition.counts_runs
+    severity: Severity = "warning" if warm_up else finding.severity
+    return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
+
+
+def audit_findings(result: Result) -> Iterator[Located]:
+    """Pass on the audit's findings: files that contradict each other or can't be read."""
+    for leaf in result.runs:
+        for finding in leaf.run.findings if leaf.run else ():
+            if finding.rule == "au.rules" and not result.edition.counts_first_step:
+                continue
+            if finding.rule == "au.prefetch":  # no edition has a rule on prefetch
+                continue
+            if finding.rule in _COVERED_BY_CONFIG_COMPLETE and leaf.printed.accelerators:
+                continue
+            if result.single or finding.rule not in _COVERED_BY_FILE_RULES:
+                yield Located(leaf.path, finding)
+
+
+def made_by_dlio(result: Result) -> Iterator[Located]:
+    """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
+    for leaf in result.runs:
+        if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
+            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
+            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
+            yield Located(leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix))
+
+
+def hosts_used(result: Result) -> Iterator[Located]:
+    """Warn of few accelerators on a single host, and of more hosts named than used."""
+    for leaf in result.runs:
+        yield from _named_hosts(leaf)
+    first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
+    if result.edition.checks_tree and first is not None:
+        accelerators = first.printed.accelerators or 0
+        if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
+            seen = f"{count(accelerators, 'accelerator')} on one host"
+            wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
+            fix = "`dlemu size` finds the largest number that passes"
+            yield Located(result.path, Finding("warning", "hosts.few", seen, wanted, fix))
+
+
+def _named_hosts(leaf: Leaf) -> Iterator[Located]:
+    named = leaf.argument("hosts")
+    if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
+        seen = f"the run was on 1 host, its metadata names {len(named)}"
+        fix = "name only the hosts that the run used"
+        yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host named for a run on one host", fix))
+
+
+def run_count(result: Result) -> Iterator[Located]:
+    """There are as many run folders as the edition requires."""
+    edition, seen = result.edition, len(result.runs)
+    if result.single:
+        fix = "check the folder above if it holds the other runs"
+        wanted = f"{_runs_required(result)} of one result"
+        text = "a single run: the number of runs and the time between them are not checked"
+        yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
+    elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
+        fix = "dlemu mlperf run continues where it ended" if seen < edition.run_folders else "keep one sequence of runs"
+        names = ", ".join(leaf.name for leaf in result.runs) or "none"
+        yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _runs_required(result), fix)
+    elif seen != edition.run_folders:
+        fix = "keep only the warm-up run and the measured runs"
+        yield _located(result.path, "warning", "runs.count", f"{seen} runs", _runs_required(result), fix)
+
+
+def _runs_required(result: Result) -> str:
+    warm_up = "a warm-up run and " if result.edition.warm_up else ""
+    return f"{warm_up}{result.edition.measured_runs} runs"
+
+
+def run_folder_names(result: Result) -> Iterator[Located]:
+    """Run folders are named by the time when the run began."""
+    for leaf in result.runs if result.phased else ():
+        if leaf.stamp is None:
+            fix = "keep the folder's name as the tool made it"
+            seen = f"a run's folder is named {leaf.name!r}"
+            yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
+
+
+def runs_ended(result: Result) -> Iterator[Located]:
+    """Every folder of a run holds a run that ended."""
+    for leaf in result.runs:
+        if leaf.run is None or "summary.json" not in leaf.files:
+            has_summary = "summary.json" in leaf.files
+            seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
+            fix = "repeat the runs: a failed run breaks the sequence"
+            yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
+
+
+def run_gaps(result: Result) -> Iterator[Located]:
+    """Runs follow one another without a pause in which anything else could run."""
+    if result.single:
+        return
+    severity: Severity = "error" if result.edition.checks_tree else "warning"
+    timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs]
+    known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
+    for leaf, start, end in known:
+        if end < start:
+            seen, fix = f"the run ended at {end}, before it began at {start}", "set the host's clock"
+            yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
+    for leaf, begun_at, ended_at in timed:
+        if leaf.run is not None:
+            missing = unapplied("runs.gap", start_and_end=begun_at and ended_at)
+            yield from (Located(leaf.path, finding) for finding in missing)
+    shortest = min((end - start for _, start, end in known if end >= start), default=None)
+    begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
+    gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
+    too_long = [(gap, leaf) for gap, leaf in gaps if shortest is not None and gap >= GAP_FACTOR * shortest]
+    if shortest is not None and too_long:
+        longest, leaf = max(too_long, key=lambda gap: gap[0])
+        seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
+        wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
+        fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
+        yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
+
+
+def same_job(result: Result) -> Iterator[Located]:
+    """All runs have the same workload, settings, accelerators and hosts."""
+    compared: list[tuple[str, list[Any]]] = [
+        ("workload", [leaf.setup.workload for leaf in result.runs]),
+        ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
+        ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
+        ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
+        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _CHOSEN),
+    ]
+    for what, values in compared:
+        yield from runs_differ(result.path, what, values, "repeat the runs with the same settings on the same hosts")
+
+
+def _reader_setting(leaf: Leaf, key: str) -> Any:
+    """Return a setting of the reader, or DLIO's default where the run's settings omit it; None if all are unknown."""
+    reader = leaf.section("reader")
+    value = canonical(reader.get(key))
+    return (OTHER_DEFAULTS[f"reader.{key}"] if value is None else value) if reader else None
+
+
+def different_seeds(result: Result) -> Iterator[Located]:
+    """Where the seeds are recorded, each run shuffles with its own seed."""
+    seeds = [leaf.section("train").get("seed") for leaf in result.runs]
+    known = [seed for seed in seeds if isinstance(seed, int)]
+    if len(known) > 1 and len(set(known)) < len(known):
+        seen = f"train.seed: {', '.join(map(str, known))}"
+        fix = "nothing, if mlpstorage ran it: DLIO keeps the same seed; `dlemu mlperf run` changes it"
+        yield _located(result.path, "info", "runs.seed", seen, "by the rules' text, a different seed for each run", fix)
+
+
+def rates_agree(result: Result) -> Iterator[Located]:
+    """Samples/s of the measured runs differ by at most 5 % of their mean."""
+    rates = [leaf.printed.samples_per_second for leaf in result.measured]
+    known = [rate for rate in rates if rate]
+    for leaf, rate in zip(result.measured, rates, strict=True):
+        if leaf.run is not None:
+            missing = unapplied("runs.spread", samples_per_second=rate)
+            yield from (Located(leaf.path, finding) for finding in missing)
+    if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
+        seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
+        fix = "find out what else used the storage or the hosts"
+        wanted = f"within {100 * MAX_RATE_SPREAD:g} % of each other"
+        yield _located(result.path, "warning", "runs.spread", seen, wanted, fix)
+
+
+def same_dataset(result: Result) -> Iterator[Located]:
+    """All runs read the same dataset."""
+    for what, values in (
+        ("dataset.num_files_train", [leaf.num_files for leaf in result.runs]),
+        ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
+        ("dataset.data_folder", [leaf.data_folder for leaf in result.runs]),
+    ):
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            fix = "read the same dataset in all runs"
+            seen = f"{what} is {' and '.join(different[:3])} in runs of one result"
+            yield Located(result.path, Finding("error", "dataset.differs", seen, "one dataset for all runs", fix))
+
+
+def dataset_phases(result: Result) -> Iterator[Located]:
+    """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
+    required = [leaf.num_files for leaf in result.datasize if leaf.num_files]
+    generated = [leaf.num_files for leaf in result.datagen if leaf.num_files]
+    read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
+    for leaf, files in read:
+        if generated and files > max(generated):
+            fix = "generate the dataset that the runs read, or run on the one that was generated"
+            seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no more than datagen generated", fix)
+        if required and files < min(required):
+            seen = f"the run read {files:,} files, datasize requires {min(required):,}"
+            fix = f"run with dataset.num_files_train={min(required)} or more"
+            yield _located(leaf.path, "error", "dataset.phases", seen, "no fewer than datasize requires", fix)
+    if required and generated and max(generated) < min(required):
+        seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
+        fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
+        wanted = "at least what datasize requires"
+        yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
+
+
+def dataset_as_generated(result: Result) -> Iterator[Located]:
+    """The runs read files of the size and format that datagen generated: reads are counted by the runs' settings."""
+    read = next((effective({"dataset": section}) for leaf in result.runs if (section := leaf.section("dataset"))), {})
+    for leaf in result.datagen:
+        section = leaf.section("dataset")
+        made = effective({"dataset": section})
+        compared = _GENERATED if _LENGTH & section.keys() else _GENERATED[:-1]
+        stated = {key: [each.get(key, NEVER_SET.get(key)) for each in (made, read)] for key in compared}
+        different = [
+            f"{key}={mine} in datagen, {theirs} in the runs"
+            for key, (mine, theirs) in stated.items()
+            if mine is not None and theirs is not None and mine != theirs
+        ]
+        if different and read:
+            fix = "generate the dataset with the runs' settings, and repeat the runs"
+            yield _located(leaf.path, "error", "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
+
+
+def dataset_in_metadata(result: Result) -> Iterator[Located]:
+    """The runs' metadata contain the dataset's settings (3.1.1 of v3.0)."""
+    if not (result.phased and result.edition.checks_tree):
+        return
+    for leaf in result.runs:
+        if leaf.metadata is not None and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+            seen, fix = "metadata without parameters.dataset", "keep the metadata as the tool wrote it"
+            yield _located(leaf.path, "error", "dataset.told", seen, "the dataset's settings in the metadata", fix)
+
+
+def separate_folders(result: Result) -> Iterator[Located]:
+    """The dataset and the results are in different folders, on different file systems."""
+    for leaf in result.runs:
+        data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
+        strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
+        if strict and (not data or not results):
+            missing = "data_dir" if not data else "results_dir"
+            fix = "keep the metadata as the tool wrote it"
+            seen = f"metadata without args.{missing}"
+            yield _located(leaf.path, "error", "dataset.folder", seen, "both folders in the metadata", fix)
+        read = {data, leaf.data_folder} - {None}
+        if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
+            seen, fix = f"both are {results}", "put the results in another folder"
+            yield _located(leaf.path, "error", "dataset.folder", seen, "different folders for data and results", fix)
+        yield from _file_systems(leaf, strict)
+
+
+def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
+    wanted = "results on another file system than the data, so that logs do not disturb the reads"
+    if SEPARATION not in leaf.files:
+        local = leaf.section("storage").get("storage_type") in (None, "local_fs")
+        if strict and local and not _has_df(leaf):
+            seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
+            yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
+        return
+    broken: list[Finding] = []
+    content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
+    yield from (Located(leaf.path, finding) for finding in broken)
+    if mapping(content).get("same_filesystem") is True:
+        seen = f"data and results share a file system ({SEPARATION})"
+        fix = "set output.folder to a folder on another file system"
+        yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
+
+
+def _has_df(leaf: Leaf) -> bool:
+    try:
+        path = os.path.join(leaf.path, "training_run.stdout.log")
+        with open(open_untrusted(path, LARGEST_BYTES), errors="replace") as log:
+            return any(line.startswith("Filesystem") and "Mounted on" in line for line in log)
+    except (OSError, UserError):
+        return False
+
+
+def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, fix: str) -> Located:
+    return Located(path, Finding(severity, rule, seen, wanted, fix))
+
+
+RESULT_RULES: tuple[Rule, ...] = (
+    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
+    *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
+    *(same_dataset, dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
+)

@@ -1,0 +1,493 @@
+"""Rules on what the files of one call record about it: they must be complete and must not contradict each other.
+
+The *records* of a call are mlpstorage's metadata, hydra's config.yaml, overrides.yaml and hydra.yaml, summary.json, and
+the files about its hosts and file systems. Facts such as the model or the number of processes stand in several of
+them: each function in `_FACTS` yields where one fact is recorded, with the value found there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Literal
+
+from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, meminfo_gib
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_text, read_yaml, text
+from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.contrib.mlperf.check.other_leaves import OtherResult, phase_of
+from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, Result, stamp_of
+from dlemu.contrib.mlperf.check.tree_edition import Voter
+from dlemu.contrib.mlperf.rules.checkpoints import official_model
+from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
+from dlemu.contrib.mlperf.rules.editions import Edition
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.dlio.folders import LOG
+from dlemu.results.finding import Finding, Located
+
+HOSTS = os.path.join("collector-staging", "cluster_info.json")
+"""File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
+Benchmark = Literal["training", "checkpointing", "kv_cache", "vector_database"]
+_BENCHMARK_FOLDERS = {"kvcache": "kv_cache", "vectordb": "vector_database"}
+"""A benchmark in mlpstorage's metadata -> its folder, where the two names differ."""
+_DATA_SETTINGS = {
+    "training": ("dataset", "data_folder", "data_dir"),
+    "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
+    "kv_cache": ("", "cache_dir", "cache_dir"),
+    "vector_database": ("storage", "storage_root", "storage_root"),
+}
+"""Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
+_KEEP = "keep the files as the tool wrote them, or repeat the run"
+_METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
+"""Keys that the metadata of mlpstorage v3.0 always have."""
+_METADATA_KEYS_V2 = ("benchmark_type", "args")
+_NP_OPTION = re.compile(r"(?:^|\s)--?(?:n|np)[\s=]+(\d+)(?=\s)")
+_CACHE_OPTION = re.compile(r"--rank-cache-base[\s=]+(\S+)")
+_MEMORY_TOLERANCE = 0.01
+"""Relative: summary.json, /proc/meminfo (in kB) and the metadata (in bytes) round the same memory differently."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecords:
+    """The records of one call of the tool, of any benchmark and phase."""
+
+    path: str
+    benchmark: Benchmark
+    phase: str
+    """`run`, `datagen` or `datasize`."""
+    model_folder: str
+    """The model, by the name of the result's folder; empty where the layout has none."""
+    edition: Edition
+    division: Division
+    files: tuple[str, ...]
+    metadata: Mapping[str, Any] | None
+    setup: Setup
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return os.path.basename(self.path)
+
+    @property
+    def stamp(self) -> datetime | None:
+        """The time in the folder's name."""
+        return stamp_of(self.name)
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The arguments of the tool's command line, from the metadata."""
+        return mapping(mapping(self.metadata).get("args"))
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The workload's settings, from the metadata."""
+        return mapping(mapping(self.metadata).get("parameters"))
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """Content of summary.json; empty if missing or unreadable."""
+        return mapping(self.read("summary.json"))
+
+    @cached_property
+    def hosts(self) -> Mapping[str, Any]:
+        """Host name -> what was collected of that host."""
+        return mapping(self.read(HOSTS))
+
+    @cached_property
+    def hydra_path(self) -> str | None:
+        """Path of hydra.yaml; None without one."""
+        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
+        return next((path for path in paths if os.path.isfile(path)), None)
+
+    @cached_property
+    def hydra_overrides(self) -> tuple[str, ...] | None:
+        """The overrides in hydra.yaml; None without any."""
+        path = self.hydra_path
+        hydra = mapping(mapping(read_yaml(path, [])).get("hydra")) if path else {}
+        task = mapping(hydra.get("overrides")).get("task")
+        return tuple(str(word) for word in task) if isinstance(task, list) else None
+
+    def read(self, name: str) -> Any:
+        """Return the content of a JSON file below the folder; None if missing or broken."""
+        path = os.path.join(self.path, name)
+        return read_json(path, []) if os.path.isfile(path) else None
+
+    def setting(self, section: str, key: str) -> Any:
+        """Return a setting from config.yaml."""
+        return mapping(mapping(self.setup.config).get(section)).get(key)
+
+
+def records_of(result: Result | CheckpointResult | OtherResult) -> list[RunRecords]:
+    """Return the records of every call that belongs to a result."""
+    if isinstance(result, OtherResult):
+        kind: Benchmark = "kv_cache" if result.category == "kv_cache" else "vector_database"
+        return [_records(leaf, result, kind, phase_of(leaf.path), result.model) for leaf in result.leaves]
+    if isinstance(result, CheckpointResult):
+        return [_records(leaf, result, "checkpointing", "run", os.path.basename(result.path)) for leaf in result.leaves]
+    above, folder = os.path.split(result.workload_folder)
+    model = folder if result.phased and os.path.basename(above) == "training" else ""  # a copy may have any name
+    phases = (("datasize", result.datasize), ("datagen", result.datagen), ("run", result.runs))
+    return [_records(leaf, result, "training", phase, model) for phase, leaves in phases for leaf in leaves]
+
+
+def _records(
+    leaf: Voter, of: Result | CheckpointResult | OtherResult, benchmark: Benchmark, phase: str, model: str
+) -> RunRecords:
+    return RunRecords(
+        path=leaf.path,
+        benchmark=benchmark,
+        phase=phase,
+        model_folder=model,
+        edition=of.edition,
+        division=of.division,
+        files=leaf.files,
+        metadata=leaf.metadata,
+        setup=leaf.setup,
+    )
+
+
+_Statements = Iterator[tuple[str, Any]]
+"""Yields (where a fact is recorded, its value there); the value is None where it is missing."""
+
+
+def _processes(records: RunRecords) -> _Statements:
+    stated, words = mapping(records.metadata), text(mapping(records.metadata).get("executed_command"))
+    launched = _NP_OPTION.search(words) if words else None
+    yield "metadata", count(stated.get("num_processes"))
+    if records.phase != "datasize":
+        yield "args.num_processes", count(records.args.get("num_processes"))
+        yield "the command's -n", int(launched[1]) if launched else None
+    if records.phase == "run":
+        yield "args.num_accelerators", count(records.args.get("num_accelerators"))
+        summary = records.summary
+        yield "summary.json", count(summary.get("num_accelerators")) or count(summary.get("total_ranks"))
+
+
+def _host_count(records: RunRecords) -> _Statements:
+    if records.phase == "run":
+        yield "summary.json", count(records.summary.get("num_hosts")) or count(records.summary.get("host_count"))
+        yield "args.num_client_hosts", count(records.args.get("num_client_hosts"))
+        yield HOSTS, len(records.hosts) or None
+
+
+def _rank_0_host(records: RunRecords) -> _Statements:
+    """Yield the host of rank 0, which must be among the collected hosts."""
+    first, collected = text(records.summary.get("hostname")), sorted(map(_short_name, records.hosts))
+    rank = text(mapping(records.read("0_output.json")).get("hostname"))
+    yield "summary.json", _short_name(first) if first else None
+    yield "0_output.json", _short_name(rank) if rank and records.benchmark == "checkpointing" else None
+    known = _short_name(first) if first and _short_name(first) in collected else ", ".join(collected)
+    yield HOSTS, known if first and collected else None
+
+
+def _short_name(host: str) -> str:
+    return host.partition(".")[0].lower()
+
+
+def _model(records: RunRecords) -> _Statements:
+    model, config = mapping(records.metadata).get("model"), mapping(records.setup.config).get("model")
+    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
+    stated = {
+        "metadata": model,
+        "args.model": records.args.get("model"),
+        "parameters.model.name": mapping(records.parameters.get("model")).get("name"),
+        "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
+        "overrides.yaml": word.partition("=")[2],
+        "the folder": records.model_folder,
+    }
+    for source, value in stated.items():
+        yield source, _normalised_model(text(value), records)
+
+
+def _normalised_model(name: str | None, records: RunRecords) -> str | None:
+    """Return one spelling per model: llama_8b and llama3-8b are the same, and so are unet3d_h100 and unet3d_b200."""
+    if not name:
+        return None
+    if records.benchmark == "checkpointing":
+        known = official_model(name)
+        return known.name if known else name
+    if records.benchmark == "vector_database":
+        return name.rpartition("_")[2]  # the index of milvus_DISKANN
+    return name.rpartition("_")[0] or name
+
+
+def _accelerator(records: RunRecords) -> _Statements:
+    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
+    yield "metadata", text(mapping(records.metadata).get("accelerator"))
+    if records.phase != "datagen":
+        yield "args.accelerator_type", text(records.args.get("accelerator_type"))
+    if records.phase == "run" and records.benchmark == "training":
+        yield "overrides.yaml", word.rpartition("_")[2] if "_" in word else None
+
+
+def _benchmark(records: RunRecords) -> _Statements:
+    stated = mapping(records.metadata)
+    for source, value in (("metadata", stated.get("benchmark_type")), ("args", records.args.get("benchmark"))):
+        yield source, _BENCHMARK_FOLDERS.get(value.lower(), value.lower()) if isinstance(value, str) else None
+    yield "the folder", records.benchmark
+
+
+def _phase(records: RunRecords) -> _Statements:
+    yield "metadata", text(mapping(records.metadata).get("command"))
+    yield "args", text(records.args.get("command"))
+    yield "the folder", records.phase
+
+
+def _data_folder(records: RunRecords) -> _Statements:
+    """Yield the folder of the dataset or the checkpoints, without the model's folder that the tool appends."""
+    if records.phase == "datasize" or records.args.get("data_access_protocol") == "object":
+        return  # datasize has no dataset yet; an object store's address is in other settings
+    section, key, argument = _DATA_SETTINGS[records.benchmark]
+    stated = {
+        "metadata": mapping(records.metadata).get(argument),
+        "parameters": mapping(records.parameters.get(section) if section else records.parameters).get(key),
+        "config.yaml": records.setting(section, key),
+        "args": records.args.get(argument),
+        SEPARATION: mapping(records.read(SEPARATION)).get("data_or_chkpt_path"),
+        "the commands": _cache_folder(records) if records.benchmark == "kv_cache" else None,
+    }
+    models = (records.model_folder, mapping(records.metadata).get("model"), records.args.get("model"))
+    for source, value in stated.items():
+        if isinstance(value, str) and value:
+            above, name = os.path.split(os.path.normpath(value))
+            yield source, above if name in models else os.path.join(above, name)
+
+
+def _cache_folder(records: RunRecords) -> str | None:
+    """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
+    kept, stated = mapping(records.metadata).get("command_output_files"), text(records.args.get("cache_dir"))
+    words = [text(mapping(each).get("command")) or "" for each in kept] if isinstance(kept, list) else []
+    used = [found[1] for found in map(_CACHE_OPTION.search, words) if found]
+    others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
+    return next(iter([*others, stated]), None) if used else None
+
+
+def _results_folder(records: RunRecords) -> _Statements:
+    recorded = mapping(records.read(SEPARATION)).get("results_path")
+    for source, value in (("args.results_dir", records.args.get("results_dir")), (SEPARATION, recorded)):
+        yield source, os.path.normpath(value) if isinstance(value, str) and value else None
+
+
+def _memory(records: RunRecords) -> _Statements:
+    """Yield the memory of all hosts together, in GiB; values within the tolerance count as the same."""
+    if records.phase != "run":
+        return
+    printed = numbers(records.summary.get("host_memory_GB"))
+    collected = [meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.hosts.values()]
+    known = [value for value in collected if value is not None]
+    noted = mapping(mapping(records.metadata).get("system_info"))
+    noted_bytes, hosts = number(noted.get("total_memory_bytes")), count(records.summary.get("num_hosts"))
+    values = {
+        "summary.json": sum(printed) if printed else None,
+        HOSTS: sum(known) if known and len(known) == len(records.hosts) == hosts else None,
+        "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
+    }
+    stated = [value for value in values.values() if value is not None]
+    same = stated and max(stated) <= min(stated) * (1 + _MEMORY_TOLERANCE)
+    for source, value in values.items():
+        yield source, None if value is None else f"{stated[0] if same else value:.2f} GiB"
+
+
+def _division(records: RunRecords) -> _Statements:
+    """Yield the recorded divisions. Not in `_FACTS`, as `_division_agrees` compares them."""
+    yield "args.mode", _last_part(records.args.get("mode"))
+    if mapping(records.metadata).get("verification") is not None:
+        yield "verification", _last_part(mapping(records.metadata).get("verification"))
+
+
+def _last_part(value: object) -> str | None:
+    """Return the last part of a dotted name in lower case: v3.0 writes CLOSED where v2.0 wrote closed."""
+    return value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
+
+
+_FACTS: tuple[tuple[str, Callable[[RunRecords], _Statements]], ...] = (
+    ("benchmark", _benchmark),
+    ("phase", _phase),
+    ("model", _model),
+    ("accelerator", _accelerator),
+    ("number of processes", _processes),
+    ("number of hosts", _host_count),
+    ("host of rank 0", _rank_0_host),
+    ("memory of all hosts", _memory),
+    ("folder of the data", _data_folder),
+    ("folder of the results", _results_folder),
+)
+
+
+def _facts_agree(records: RunRecords) -> Iterator[Finding]:
+    """Yield every fact that two records give different values for."""
+    for what, statements_of in _FACTS:
+        stated = [(source, value) for source, value in statements_of(records) if value is not None]
+        if len({value for _, value in stated}) > 1:
+            seen = f"{what}: {', '.join(f'{value} ({source})' for source, value in stated)}"
+            yield Finding("error", "papers.differ", seen, f"the same {what} in all files of a run", _KEEP)
+    yield from _settings_agree(records)
+
+
+def _settings_agree(records: RunRecords) -> Iterator[Finding]:
+    """Settings in config.yaml equal those in overrides.yaml and in the metadata's parameters."""
+    config = {key: canonical(value) for key, value in settings_of(mapping(records.setup.config))}
+    overrides = dict(map(_key_and_value, records.setup.overrides or ()))
+    sources = (
+        ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
+        ("metadata", dict(settings_of(records.parameters))),
+    )
+    for source, stated in sources:
+        differences = [
+            f"{key}={canonical(value)} ({source}), {config[key]} (config.yaml)"
+            for key, value in stated.items()
+            if key in config
+            and str(canonical(value)) != str(config[key])
+            and not (value is None or config[key] is None)
+        ]
+        if differences:
+            seen = "; ".join(differences[:3])
+            yield Finding("error", "papers.differ", seen, "the same settings in all files of a run", _KEEP)
+    yield from _overrides_agree(records, overrides)
+
+
+def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Iterator[Finding]:
+    """hydra.yaml, the metadata and the command in them have the same overrides, with the same values."""
+    if records.setup.overrides is None:
+        return
+    mine = {key: value for key, value in overrides.items() if key.startswith("workload")}
+    noted = mapping(records.metadata).get("override_parameters")
+    chosen = records.hydra_overrides
+    others = {"hydra.yaml": None if chosen is None else dict(_key_and_value(word) for word in chosen)}
+    if isinstance(noted, Mapping) and (noted or records.edition.checks_tree):
+        # The metadata leave out the choice of the workload, the only override without a dot.
+        kept = {key: value for key, value in mine.items() if "." not in key}
+        others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
+    placed = {key: value for key, value in mine.items() if key.startswith(_PLACES)}
+    command = _of_command(text(mapping(records.metadata).get("executed_command")) or "")
+    others["the command"] = command | placed if command else None
+    if records.phase == "run":
+        others["args.params"] = mine | _of_params(records.args.get("params")) | placed
+    for source, stated in others.items():
+        if stated is None:
+            continue
+        theirs = {key: value for key, value in stated.items() if key.startswith("workload")}
+        differences = [
+            f"{key.removeprefix('workload.')}={mine.get(key, 'not there')}, {theirs.get(key, 'not there')} in {source}"
+            for key in sorted(mine | theirs)
+            if str(canonical(mine.get(key))) != str(canonical(theirs.get(key)))
+        ]
+        if differences:
+            seen = f"overrides.yaml has {'; '.join(differences[:3])}"
+            yield Finding("error", "overrides.differ", seen, "the same overrides in all files of a run", _KEEP)
+
+
+_PLACES = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
+"""Overrides that the tool takes from other options, and that may hold secrets."""
+
+
+def _of_command(command: str) -> dict[str, str]:
+    """Return the workload's overrides in a command line."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # a quote left open
+        words = command.split()
+    return dict(_key_and_value(word) for word in words if word.lstrip("+~").startswith("workload") and "=" in word)
+
+
+def _of_params(params: object) -> dict[str, str]:
+    """Return the overrides that mlpstorage's `--params` had; several of it are lists in a list."""
+    given = params if isinstance(params, list) else []
+    words = [word for each in given for word in (each if isinstance(each, list) else [each])]
+    pairs = [_key_and_value(word) for word in words if isinstance(word, str) and "=" in word]
+    return {f"workload.{key}": value for key, value in pairs}
+
+
+def _key_and_value(word: str) -> tuple[str, str]:
+    key, _, value = word.lstrip("+~").partition("=")
+    return key, value.strip("'\"")
+
+
+def _division_agrees(records: RunRecords) -> Iterator[Finding]:
+    """The division named by mlpstorage's metadata is the one whose folder the run is in."""
+    for source, stated in _division(records):
+        if stated not in (None, records.division, "whatif") and not (stated == "closed" and source == "args.mode"):
+            seen = f"the run is in the folder {records.division}, its {source} is {stated}"
+            fix = "move the result to the division that it was run for, or run it again for this one"
+            severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
+            yield Finding(severity, "division.differs", seen, "the same division in folder and files", fix)
+        elif stated == "whatif":
+            fix = "run it again for closed or open"
+            yield Finding("error", "division.differs", f"{source} is whatif", records.division, fix)
+
+
+def _records_complete(records: RunRecords) -> Iterator[Finding]:
+    """Every record has its content: empty ones (`[]`, `{}`) count as missing."""
+    incomplete = []
+    for name in records.files:
+        if name.endswith(METADATA):
+            content = records.read(name)
+            wanted = _METADATA_KEYS if records.edition.checks_tree else _METADATA_KEYS_V2
+            lacking = [key for key in wanted if key not in mapping(content)]
+            if content in ([], {}) or not isinstance(content, Mapping):
+                incomplete.append(f"{name} holds {'nothing readable' if content is None else str(content)[:40]}")
+            elif lacking:
+                incomplete.append(f"{name} without {', '.join(lacking)}")
+        elif name == SEPARATION and not isinstance(mapping(records.read(name)).get("same_filesystem"), bool):
+            incomplete.append(f"{name} without same_filesystem: true or false")
+    if records.phase != "datasize":
+        folder = os.path.join(records.path, "dlio_config")
+        if records.setup.overrides == ():
+            incomplete.append("overrides.yaml is empty: it does not even name the workload")
+        if records.hydra_overrides is None and records.hydra_path:
+            incomplete.append("hydra.yaml has no overrides")
+        if records.edition.checks_tree and not records.setup.config and os.path.isdir(folder):
+            incomplete.append("config.yaml has no workload")
+    if incomplete:
+        yield Finding("error", "papers.missing", "; ".join(incomplete[:4]), "all content that the tool wrote", _KEEP)
+
+
+def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
+    """The exit status that the tool recorded is 0."""
+    status = mapping(records.metadata).get("exit_status")
+    if status not in (None, 0):
+        seen, fix = f"the metadata's exit_status is {status}", "repeat the call until it succeeds"
+        yield Finding("error", "runs.exit", seen, "a call that succeeded", fix)
+
+
+_METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
+_LABELS = {
+    "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
+    "Training Throughput (samples/second)": "train_throughput_mean_samples_per_second",
+    "Checkpoint save duration (seconds)": "save_checkpoint_duration_mean_seconds",
+    "Checkpoint load duration (seconds)": "load_checkpoint_duration_mean_seconds",
+}
+"""Figures that DLIO prints at the end of a run -> their keys in summary.json."""
+_PRINTED_TOLERANCE = 1e-3
+"""Relative, and a tenth of it absolute: DLIO prints four decimals."""
+
+
+def _log_agrees(records: RunRecords) -> Iterator[Finding]:
+    """The figures that DLIO printed last into its log are those of summary.json."""
+    logs = [name for name in records.files if name == LOG or name.endswith("_run.stdout.log")]
+    metric = mapping(records.summary.get("metric"))
+    for name in logs if records.phase == "run" and metric else ():
+        words = read_text(os.path.join(records.path, name), []) or ""
+        printed = {
+            _LABELS[each["label"]]: float(each["value"]) for each in _METRIC.finditer(words) if each["label"] in _LABELS
+        }
+        for key, value in printed.items():
+            stated = number(metric.get(key))
+            slack = _PRINTED_TOLERANCE
+            if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
+                seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
+                yield Finding("error", "papers.differ", seen, "the figures that DLIO printed", _KEEP)
+
+
+_RECORD_RULES = (_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees)
+
+
+def record_findings(records: RunRecords) -> Iterator[Located]:
+    """Yield what is wrong with the records of one call."""
+    for rule in _RECORD_RULES:
+        yield from (Located(records.path, finding) for finding in rule(records))

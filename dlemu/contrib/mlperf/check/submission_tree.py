@@ -1,0 +1,345 @@
+"""Finds the submissions, results and runs below a folder, in any edition's layout or none.
+
+A *leaf* is the folder of one run, or of one call of another phase (datasize, datagen). A *result* is the runs of one
+workload on one system. A *submission* is one organisation's folder in one division. In the layout of mlpstorage (v2.0,
+v3.0) they are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME; v1.0's runs are numbered folders: run1, run2, ...
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, read_setup
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, read_json, text
+from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.results.finding import Finding, Located
+
+METADATA = "_metadata.json"
+SEPARATION = "fs_separation.json"
+"""mlpstorage v3.0's record of whether data and results share a file system."""
+STAMP_FORMAT = "%Y%m%d_%H%M%S"
+"""How mlpstorage names the folder of a call: the time when it began."""
+_RUN_NUMBER = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
+"""Folder names of v1.0's runs, such as run1, run-1 or unet3d_h100_run_1."""
+PHASES = ("datasize", "datagen", "run")
+CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
+"""The benchmarks other than training, by the names of their folders."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """The folder of one training run, or of one datasize or datagen call."""
+
+    path: str
+    name: str
+    """Name of the folder below the result: a time stamp (`20251121_134501`) or `run1`."""
+    stamp: datetime | None
+    """The time in `name`; None when that is not a time stamp."""
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] | None = None
+    """Content of mlpstorage's `*_metadata.json`; None when it is missing or can't be read."""
+    setup: Setup = field(default_factory=Setup)
+    """Its configuration; empty without one."""
+    run: AuditedRun | None = None
+    """The audited training run; None when the folder holds none."""
+
+    @property
+    def printed(self) -> Printed:
+        """The run's summary.json; empty without one."""
+        return self.run.printed if self.run else Printed()
+
+    @property
+    def began(self) -> datetime | None:
+        """Start time by summary.json."""
+        return moment(self.printed.start)
+
+    @property
+    def ended(self) -> datetime | None:
+        """End time by summary.json."""
+        return moment(self.printed.end)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a section of the workload from config.yaml, or else from the metadata."""
+        config = mapping(mapping(self.setup.config).get(name))
+        return config or mapping(mapping(mapping(self.metadata).get("parameters")).get(name))
+
+    @property
+    def num_files(self) -> int | None:
+        """Number of training files that the run read, datagen generated or datasize required."""
+        configured = self.section("dataset").get("num_files_train")
+        return self.printed.num_files or self.setup.num_files or _whole_number(configured)
+
+    @property
+    def data_folder(self) -> str | None:
+        """Folder of the dataset; None when unknown."""
+        return text(self.section("dataset").get("data_folder")) or text(self.argument("data_dir"))
+
+    def argument(self, name: str) -> Any:
+        """Return an argument of mlpstorage's command line from the metadata; None when it isn't there."""
+        return mapping(mapping(self.metadata).get("args")).get(name)
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number, also from text: the metadata keep overrides as they were typed."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else count(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The runs of one workload on one system."""
+
+    path: str
+    """The folder that holds the runs."""
+    edition: Edition
+    division: Division
+    phased: bool
+    """Whether it has mlpstorage's layout: `training/MODEL/{datasize,datagen,run}/TIME`."""
+    single: bool
+    """Whether it is one run outside any known layout, so that the other runs of its result are unknown."""
+    runs: tuple[Leaf, ...]
+    """Sorted by name."""
+    datasize: tuple[Leaf, ...] = ()
+    datagen: tuple[Leaf, ...] = ()
+
+    @property
+    def workload_folder(self) -> str:
+        """`training/MODEL` in mlpstorage's layout, else the folder of the runs."""
+        return os.path.dirname(self.path) if self.phased else self.path
+
+    @property
+    def warm_up(self) -> Leaf | None:
+        """The first run, if the edition has a warm-up run and there are more runs than the measured ones."""
+        return self.runs[0] if self.edition.warm_up and len(self.runs) > self.edition.measured_runs else None
+
+    @property
+    def measured(self) -> tuple[Leaf, ...]:
+        """All runs except the warm-up."""
+        return self.runs if self.warm_up is None else self.runs[1:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One organisation in one division: DIVISION/ORG."""
+
+    path: str
+    division: Division
+    organisation: str
+    edition: Edition
+
+
+Rule = Callable[[Result], Iterator[Located]]
+"""Yields what a result breaks. What is unknown breaks nothing."""
+
+
+class Finder:
+    """Groups the audited runs of a tree into results. Files that can't be read become findings."""
+
+    def __init__(self, root: str, edition: str | None, division: Division | None) -> None:
+        self._root, self._edition, self._division = os.path.normpath(root), edition, division
+        self.findings: list[Located] = []
+
+    def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
+        """Return the results sorted by path, including those without any run that could be audited."""
+        groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
+        for run in runs:
+            if self._is_covered(run):
+                kind, folder = self._place(run.path)
+                groups.setdefault((folder, kind), {})[run.path] = run
+        for folder in self._phase_folders():
+            groups.setdefault((folder, "phased"), {})
+        return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
+
+    def _is_covered(self, run: AuditedRun) -> bool:
+        """Return whether it is a training run; runs of benchmarks without rules here become a finding."""
+        if category_of(run.path) is not None:
+            return False  # found by `other_leaves`
+        other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
+        if other:
+            fix = "check it with the edition's own checker"
+            seen = "a run of another benchmark: not checked"
+            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a training run", fix)))
+        return not other
+
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return the kind of result that a run belongs to (phased, numbered or single), and the result's folder."""
+        parent = os.path.dirname(path)
+        if path != self._root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent)):
+            return "phased", parent
+        folder = path
+        while len(folder) > len(self._root):
+            if _RUN_NUMBER.search(os.path.basename(folder)):
+                return "numbered", os.path.dirname(folder)
+            folder = os.path.dirname(folder)
+        return "single", path
+
+    def _phase_folders(self) -> list[str]:
+        """Return every folder training/MODEL/run, whether or not it holds a run that can be audited."""
+        folders = []
+        for folder, below, _ in os.walk(self._root):
+            below[:] = [name for name in below if not name.startswith(".") and name != "code"]
+            if _holds_phases(folder):
+                folders.append(os.path.join(folder, "run"))
+                below[:] = []
+        return folders
+
+    def _result(self, folder: str, kind: str, audited: Mapping[str, AuditedRun]) -> Result:
+        if kind == "phased":
+            paths = [os.path.join(folder, name) for name in folders_in(folder)]
+        else:
+            below = [*audited, *(self._empty_runs(folder, audited) if kind == "numbered" else ())]
+            paths = sorted(below, key=lambda path: _run_order(os.path.relpath(path, folder)))
+        runs = tuple(self._leaf(path, _run_name(path, folder), audited.get(path)) for path in paths)
+        phases = os.path.dirname(folder)
+        return Result(
+            path=folder,
+            edition=EDITIONS[self._edition or "3.0"],  # replaced once the edition of the whole tree is known
+            division=self._division or division_of(folder),
+            phased=kind == "phased",
+            single=kind == "single",
+            runs=runs,
+            datasize=self._phase(phases, "datasize") if kind == "phased" else (),
+            datagen=self._phase(phases, "datagen") if kind == "phased" else (),
+        )
+
+    def _empty_runs(self, folder: str, audited: Mapping[str, AuditedRun]) -> Iterator[str]:
+        """Yield folders named like the runs that hold no run: it failed, or was removed."""
+        taken = {_run_name(path, folder) for path in audited}
+        for name in folders_in(folder):
+            if _RUN_NUMBER.search(name) and name not in taken and any(_same_but_number(name, run) for run in taken):
+                yield os.path.join(folder, name)
+
+    def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
+        folder = os.path.join(workload, name)
+        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in folders_in(folder))
+
+    def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
+        files, folders = entries_of(path)
+        return Leaf(
+            path=path,
+            name=name,
+            stamp=stamp_of(name),
+            files=files,
+            folders=folders,
+            metadata=self._metadata(path, files),
+            setup=run.setup if run else self._setup(path),
+            run=run,
+        )
+
+    def _setup(self, path: str) -> Setup:
+        """Return the settings of a folder without a run, such as a datagen call's."""
+        broken: list[Finding] = []
+        setup = read_setup(path, {}, broken)
+        self.findings += [Located(path, finding) for finding in broken]
+        return setup
+
+    def _metadata(self, path: str, files: Sequence[str]) -> Mapping[str, Any] | None:
+        for name in files:
+            if name.endswith(METADATA):
+                broken: list[Finding] = []
+                content = read_json(os.path.join(path, name), broken)
+                self.findings += [Located(path, finding) for finding in broken]
+                return content if isinstance(content, Mapping) else None
+        return None
+
+
+def _holds_phases(folder: str) -> bool:
+    """Return whether a folder is training/MODEL, or a copy of one outside `training` that has kept its phases."""
+    phases = set(PHASES).intersection(folders_in(folder))
+    if os.path.basename(os.path.dirname(folder)) == "training":
+        return bool(phases)
+    runs = folders_in(os.path.join(folder, "run")) if len(phases) > 1 and category_of(folder) is None else ()
+    return any(stamp_of(name) is not None for name in runs)
+
+
+def category_of(path: str) -> str | None:
+    """Return the benchmark that the deepest matching folder of a path names; None for training, and without any."""
+    names = reversed(os.path.abspath(path).split(os.sep))
+    category = next((name for name in names if name in (*CATEGORIES, "training")), "training")
+    return category if category in CATEGORIES else None
+
+
+def entries_of(path: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the sorted names of a folder's files and of its subfolders; nothing if it can't be listed."""
+    try:
+        with os.scandir(path) as entries:
+            listed = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError:
+        return (), ()
+    return tuple(name for name, folder in listed if not folder), tuple(name for name, folder in listed if folder)
+
+
+def folders_in(folder: str) -> list[str]:
+    """Return the sorted names of a folder's subfolders, except hidden ones."""
+    return [name for name in entries_of(folder)[1] if not name.startswith(".")]
+
+
+def _run_name(path: str, folder: str) -> str:
+    """Return a run's name: the first component of its path below the result's folder."""
+    return os.path.basename(path) if path == folder else os.path.relpath(path, folder).split(os.sep)[0]
+
+
+def _run_order(name: str) -> tuple[int, str]:
+    number = _RUN_NUMBER.search(name.split(os.sep)[0])
+    return (int(number[1]) if number else 0), name
+
+
+def _same_but_number(name: str, other: str) -> bool:
+    """Return whether two names are the same but for the run's number: run1 and run-2 are, run1 and old_run_2 aren't."""
+    return _RUN_NUMBER.sub("", name) == _RUN_NUMBER.sub("", other)
+
+
+def stamp_of(name: str) -> datetime | None:
+    """Return the time in the name of one of mlpstorage's folders; None for any other name."""
+    try:
+        return datetime.strptime(name, STAMP_FORMAT)
+    except ValueError:
+        return None
+
+
+def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:
+    """Return every DIVISION/ORG of a tree; the root may itself be a division's or an organisation's folder."""
+    known, above = os.path.basename(root).lower(), os.path.basename(os.path.dirname(root)).lower()
+    if above in DIVISIONS and {"results", "systems"}.intersection(entries_of(root)[1]):
+        folders = [root]
+    else:
+        divisions = [root] if known in DIVISIONS else [os.path.join(root, name) for name in folders_in(root)]
+        folders = [
+            os.path.join(folder, name)
+            for folder in divisions
+            if os.path.basename(folder).lower() in DIVISIONS
+            for name in folders_in(folder)
+        ]
+    return [
+        Submission(
+            path=folder,
+            division=division or division_of(os.path.dirname(folder)),
+            organisation=os.path.basename(folder),
+            edition=edition,
+        )
+        for folder in folders
+    ]
+
+
+def division_of(folder: str, *stated: object) -> Division:
+    """Return the division named by the path, or else by the metadata; else CLOSED, which has the stricter rules."""
+    folders = folder.split(os.sep)
+    place = division_place(folders)
+    named = stated if place is None else (folders[place],)
+    return "open" if any(str(each).lower() == "open" for each in named) else "closed"
+
+
+def runs_differ(path: str, what: str, values: Sequence[object], fix: str) -> Iterator[Located]:
+    """Report a value that differs between the runs of a result; None is unknown."""
+    different = sorted({str(value) for value in values if value is not None})
+    if len(different) > 1:
+        seen = f"{what}: {' and '.join(different[:3])}"
+        yield Located(path, Finding("error", "runs.differ", seen, "the same in all runs", fix))

@@ -1,0 +1,235 @@
+"""Rules on system descriptions: each results/SYSTEM needs systems/SYSTEM.yaml (v1.0: .json) and SYSTEM.pdf."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
+from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
+from dlemu.contrib.mlperf.check.system_schema import PLACEHOLDER, breaches, is_blank
+from dlemu.results.finding import Finding, Located, Severity
+
+if TYPE_CHECKING:
+    from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+
+_MEMORY_TOLERANCE = 0.10
+"""Described and measured memory of a host may differ by up to this share (2.1.9 of v3.0's checker)."""
+_SIZE = r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]?)(?:i?B)?\b"
+_LIMIT_PATTERNS = (
+    re.compile(_SIZE + r"\s*[\"']?\s*>\s*\S*memory\.(?:max|limit_in_bytes)", re.IGNORECASE),
+    re.compile(r"\bmemory\.(?:max|limit_in_bytes)\s*[=:]\s*" + _SIZE, re.IGNORECASE),
+    re.compile(r"\bMemoryMax\s*=\s*" + _SIZE),
+)
+"""How a description can state a memory limit: as the shell command that sets it, or as the setting itself."""
+_UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+_DESCRIPTION_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class RanOn:
+    """The hosts of one call, by its summary.json."""
+
+    path: str
+    hosts: int | None
+    memory_gib: float | None
+    """Of all hosts together."""
+
+
+def ran_on(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> list[RanOn]:
+    """Return the hosts of every run and every checkpointing call."""
+    runs = [RanOn(leaf.path, leaf.printed.hosts, leaf.printed.memory_gib) for one in results for leaf in one.runs]
+    return runs + [RanOn(leaf.path, leaf.hosts, leaf.memory_gib) for one in checkpoints for leaf in one.leaves]
+
+
+def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Located]:
+    """Check the system descriptions of one submission, and compare them with its results."""
+    folder = os.path.join(submission.path, "systems")
+    if not os.path.isdir(folder):
+        return
+    names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    for name in names:
+        if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
+            finding = Finding("error", "files.empty", f"{name} has 0 bytes", "a description of the system", "write it")
+            yield Located(os.path.join(folder, name), finding)
+    stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
+    yield from _only_allowed_files(submission, folder, names, stems)
+    systems = set(folders_in(os.path.join(submission.path, "results")))
+    for system in sorted(systems):
+        if system not in stems["text"] or system not in stems["pdf"]:
+            lacking = [kind for kind in ("text", "pdf") if system not in stems[kind]]
+            suffixes = {"text": "json" if submission.edition.name == "1.0" else "yaml", "pdf": "pdf"}
+            lacking_names = " and ".join(f"{system}.{suffixes[kind]}" for kind in lacking)
+            rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
+            fix = f"describe the system in systems/{lacking_names.split(' and ')[0]}"
+            seen, wanted = f"results/{system}, but no {lacking_names}", "a yaml or json file and a pdf"
+            yield Located(folder, Finding(_severity(submission), rule, seen, wanted, fix))
+        mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
+        yield from _check_description(submission, folder, system, names, mine)
+    for name in names:
+        if _file_kind(name) == "text" and _stem(name) not in systems:  # the others are read with their system
+            _, broken = _read_description(os.path.join(folder, name))
+            yield from broken
+    for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
+        fix = f"remove it, or add results/{stem}"
+        seen = f"systems/{stem} without results/{stem}"
+        yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
+
+
+@dataclass(frozen=True)
+class StatedLimit:
+    """A limit to the hosts' memory that a system description states."""
+
+    path: str
+    """The description's."""
+    memory_gib: float
+    """Of each host."""
+
+
+def stated_limit(result: Result) -> StatedLimit | None:
+    """Return the control group's memory limit that the result's system description states; None without one.
+
+    The rules allow limiting the hosts' memory if the description says how: then the dataset need only be 5 times the
+    limit.
+    """
+    for path in _description_paths(result.path):
+        limits = list(_limits_gib(read_text(path, []) or ""))  # read as text, so that also malformed JSON works
+        if limits:
+            return StatedLimit(path, max(limits))
+    return None
+
+
+def described_system(result_path: str) -> tuple[str, Mapping[str, Any]] | None:
+    """Return the path of the description of a result's system, and its `system_under_test`; None without one."""
+    for path in _description_paths(result_path):
+        under_test = mapping(mapping(_read_description(path)[0]).get("system_under_test"))
+        if under_test:
+            return path, under_test
+    return None
+
+
+def _description_paths(result_path: str) -> list[str]:
+    """Return the paths of the descriptions of SYSTEM for a result in results/SYSTEM, or of the only description."""
+    folders = result_path.split(os.sep)
+    if "results" not in folders:
+        return []
+    place = len(folders) - 1 - folders[::-1].index("results")
+    folder, system = os.sep.join([*folders[:place], "systems"]), "".join(folders[place + 1 : place + 2])
+    if not os.path.isdir(folder):
+        return []
+    names = sorted(name for name in os.listdir(folder) if _file_kind(name) == "text")
+    mine = [name for name in names if _stem(name) == system] or (names if len(names) == 1 else [])
+    return [os.path.join(folder, name) for name in mine]
+
+
+def _limits_gib(description: str) -> Iterator[float]:
+    for pattern in _LIMIT_PATTERNS:
+        for match in pattern.finditer(description):
+            number_of, unit = match["number"], match["unit"].upper()
+            yield float(number_of) * _UNITS_GIB[unit]
+
+
+def _severity(submission: Submission) -> Severity:
+    return "error" if submission.edition.checks_tree else "warning"
+
+
+def _file_kind(name: str) -> str:
+    suffix = os.path.splitext(name)[1].lower()
+    return "text" if suffix in _DESCRIPTION_SUFFIXES else suffix.removeprefix(".")
+
+
+def _stem(name: str) -> str:
+    return os.path.splitext(name)[0]
+
+
+def _only_allowed_files(
+    submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
+) -> Iterator[Located]:
+    if not submission.edition.checks_tree:
+        return
+    for name in names:
+        if os.path.isdir(os.path.join(folder, name)) or _file_kind(name) not in ("text", "pdf", "md"):
+            finding = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
+            yield Located(os.path.join(folder, name), finding)
+    for stem in sorted(stems["pdf"] - stems["text"]):
+        fix = "describe the system in a yaml file as well"
+        finding = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
+        yield Located(os.path.join(folder, f"{stem}.pdf"), finding)
+
+
+def _check_description(
+    submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[RanOn]
+) -> Iterator[Located]:
+    name = next((name for name in names if _stem(name) == system and _file_kind(name) == "text"), None)
+    if name is None:
+        return
+    path = os.path.join(folder, name)
+    content, broken = _read_description(path)
+    yield from broken
+    under_test = mapping(mapping(content).get("system_under_test"))
+    if not under_test:
+        if submission.edition.checks_tree and not broken:
+            fix = "start from the edition's template"
+            finding = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
+            yield Located(path, finding)
+        return
+    blanks = sum(is_blank(value) for value in _values(content))
+    if blanks:
+        seen, fix = f"{PLACEHOLDER!r} is still in {blanks} of its fields", "fill them in"
+        yield Located(path, Finding(_severity(submission), "systems.unfilled", seen, "the system as it is", fix))
+    if submission.edition.checks_tree:
+        wrong = list(breaches(content))
+        if wrong:
+            more = f" and {len(wrong) - 4} more" if len(wrong) > 4 else ""
+            seen, fix = "; ".join(wrong[:4]) + more, "use the fields of the edition's template, with allowed values"
+            yield Located(path, Finding("error", "systems.schema", seen, "the fields of the edition's schema", fix))
+    solution = mapping(under_test.get("solution"))
+    if solution.get("submission_name") != system:
+        seen = f"submission_name is {solution.get('submission_name')!r}"
+        finding = Finding("error", "systems.name", seen, f"{system!r}, like its folder", "give both the same name")
+        yield Located(path, finding)
+    for call in calls:
+        yield from matches_run(call, under_test)
+
+
+def _read_description(path: str) -> tuple[Any, list[Located]]:
+    """Return the content of a description, and findings on what keeps it from being read."""
+    broken: list[Finding] = []
+    content = read_json(path, broken) if path.lower().endswith(".json") else read_yaml(path, broken)
+    return content, [Located(path, finding) for finding in broken]
+
+
+def matches_run(call: RanOn, under_test: Mapping[str, Any]) -> Iterator[Located]:
+    """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
+    path = call.path
+    raw = under_test.get("clients")
+    clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
+    hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
+    fix = "describe the hosts of the run"
+    if clients and call.hosts and hosts != call.hosts:
+        seen = f"hosts of the run: {call.hosts}; described by clients: {hosts}"
+        yield Located(path, Finding("error", "systems.hosts", seen, "the same number", fix))
+    described = number(mapping(clients[0].get("chassis")).get("memory_capacity")) if len(clients) == 1 else None
+    if described and call.memory_gib and call.hosts:
+        measured = call.memory_gib / call.hosts
+        if abs(measured - described) > _MEMORY_TOLERANCE * described:
+            seen = f"hosts measured {measured:.1f} GiB each, clients state {described:g}"
+            yield Located(path, Finding("error", "systems.hosts", seen, "within 10 %", fix))
+    multi_host = mapping(mapping(under_test.get("solution")).get("capabilities")).get("multi_host")
+    if multi_host is False and call.hosts and call.hosts > 1:
+        seen = f"multi_host is false, the run was on {call.hosts} hosts"
+        yield Located(path, Finding("error", "systems.hosts", seen, "multi_host: true", fix))
+
+
+def _values(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _values(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _values(item)
+    else:
+        yield value

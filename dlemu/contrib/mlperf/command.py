@@ -1,0 +1,317 @@
+"""`dlemu mlperf`: MLPerf Storage's rules before a run, a rehearsal of a submission, and a check of results."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from dlemu.cli.options import Number, configured
+from dlemu.extend import DlemuError, UserError
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.contrib.mlperf.rules.editions import Reading
+    from dlemu.contrib.mlperf.rules.training import Division
+
+_EDITIONS = click.Choice(["1.0", "2.0", "3.0"])
+
+
+@click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
+def command() -> None:
+    """MLPerf Storage: the rules before a run, a rehearsal of a submission, a check of the results.
+
+    docs/mlperf.md says what dlemu can and can't do there: CLOSED results need mlpstorage and DLIO, unchanged.
+    """
+
+
+@command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
+@configured
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
+@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+@click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+def datasize_command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    hosts: int,
+    memory_gib: float | None,
+    edition: str | None,
+    as_json: bool,
+) -> None:
+    """Report how large the dataset must be for `ranks` accelerators, and print the commands that make and read it.
+
+    \b
+    dlemu mlperf datasize workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d
+    dlemu mlperf datasize workload=unet3d accelerator=b200 ranks=16 --hosts 2 --memory-gib 512
+    dlemu mlperf datasize workload=llama3_70b --hosts 8 --memory-gib 1024
+
+    `ranks` are the accelerators of all hosts together. The rules require the larger of 5 times all hosts' memory and
+    500 steps of each accelerator in an epoch; where memory decides, 1 % is added. Setting fewer files with
+    dataset.num_files_train breaks that rule. For a model's checkpoints: the size of one, the space for ten, and whether
+    the hosts' memory could serve the reads.
+
+    Exit status: 0 done, 1 the settings break a rule, 2 a usage error.
+    """
+    from dlemu.config import datagen_command, explained, load
+    from dlemu.contrib.mlperf.lines import datasize_lines
+    from dlemu.contrib.mlperf.rehearsal.datasize import datasize, host_memory_gib
+
+    workload = load(overrides, config_dir=config_dir)
+    if cfg:
+        click.echo(explained(workload), nl=False)
+        return
+    memory = host_memory_gib() if memory_gib is None else memory_gib
+    measured = "measured here" if memory_gib is None else "as given"
+    if not workload.workflow.train:
+        _checkpoint_datasize(workload, edition, hosts, memory, measured, as_json)
+    files_given = any(word.lstrip("+").startswith("dataset.num_files_train=") for word in overrides)
+    size = datasize(
+        workload,
+        edition=edition,
+        hosts=hosts,
+        memory_gib_per_host=memory,
+        files_requested=workload.dataset.num_files_train if files_given else None,
+    )
+    datagen = datagen_command([*overrides, *size.overrides])
+    if as_json:
+        bound = {**asdict(size.bound), "files": size.bound.files}
+        click.echo(
+            json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
+        )
+    else:
+        for line in datasize_lines(workload, datagen, size, measured):
+            click.echo(line)
+    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
+
+
+def _checkpoint_datasize(
+    workload: Workload, edition: str | None, hosts: int, memory_gib: float, measured: str, as_json: bool
+) -> NoReturn:
+    from dlemu.contrib.mlperf.lines import checkpoint_datasize_lines
+    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
+
+    size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
+    if as_json:
+        click.echo(json.dumps({**asdict(size), "tool": size.tool_commands}, indent=2))
+    else:
+        for line in checkpoint_datasize_lines(workload, size, measured):
+            click.echo(line)
+    raise SystemExit(1 if any(finding.severity == "error" for finding in size.findings) else 0)
+
+
+@command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
+@configured
+@click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
+@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
+@click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
+@click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
+@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
+@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+@click.option(
+    "--make",
+    is_flag=True,
+    help="First make missing files of the dataset, by default as many as the rules require; prompt above 10 GB.",
+)
+@click.option("--yes", is_flag=True, help="With --make: do not prompt.")
+@click.option(
+    "--accelerator-type",
+    type=click.Choice(["b200", "mi355"]),
+    default="b200",
+    show_default=True,
+    help="For checkpoints: the accelerator whose memory must hold them.",
+)
+def run_command(
+    overrides: tuple[str, ...],
+    config_dir: str | None,
+    cfg: bool,
+    edition: str | None,
+    division: Division,
+    organisation: str,
+    system: str,
+    hosts: int,
+    memory_gib: float | None,
+    make: bool,
+    yes: bool,
+    accelerator_type: str,
+) -> None:
+    """Rehearse a submission: the edition's runs one after another on one dataset, laid out as its tree, and checked.
+
+    \b
+    dlemu mlperf run workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
+        dataset.num_files_train=28000 --org mylab --system nvme-box
+    dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
+    dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
+    dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
+    dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
+
+    A warm-up run and 5 measured runs (v1.0: only the 5), each with a different shuffle. Every run is a `dlemu train`,
+    kept in runs/; tree/ has the files that the edition's tool would write. When interrupted, or when a run failed, the
+    same command with output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two runs of
+    `dlemu checkpoint`, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
+    times each, and prints the true rates next to the tool's. Several workloads, with + between their overrides, run one
+    after another and end in one tree. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
+
+    Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
+    rule is broken, and only this host kept runs from passing), 128 + signal.
+    """
+    from dlemu.cli import complain
+    from dlemu.cli.interruption import resume_advice
+    from dlemu.config import explained, load
+    from dlemu.config.overrides import take_word
+    from dlemu.contrib.mlperf.check.judge import REHEARSAL
+    from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed
+    from dlemu.contrib.mlperf.rehearsal.submission import SEPARATOR, split
+    from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run_single
+    from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
+
+    if cfg:
+        for words in split(overrides):
+            click.echo(explained(load(words, config_dir=config_dir)), nl=False)
+        return
+    folder, words = take_word(overrides, "output.folder")
+    rehearser = Rehearser(
+        config_dir=config_dir,
+        edition=edition,
+        division=division,
+        organisation=organisation,
+        system=system,
+        hosts=hosts,
+        memory_gib_per_host=memory_gib,
+        make=make,
+        accelerator_type=accelerator_type,
+    )
+    several = SEPARATOR in words
+    name = "submission" if several else load(take_word(words, "launcher")[1], config_dir=config_dir).model.name
+    folder = folder or new_folder(name, "mlperf-")
+    check_place(folder, ours=(REHEARSAL,))
+    rehearsal = None if several else rehearser.single(words, folder)
+    rehearser.allow_making(split(words), folder, yes=yes)
+    kept = f"finished runs are kept: {resume_advice(folder)}"
+    if rehearsal is not None and not rehearsal.resumes:
+        kept = f"what was measured is in {folder}: start again in a new folder"
+    interrupt_on(signal.SIGINT, signal.SIGTERM)
+    try:
+        status = rehearser.several(split(words), folder) if rehearsal is None else run_single(rehearsal)
+    except Interrupted as stop:
+        complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {kept}")
+        raise SystemExit(stop.exit_status) from None
+    except (UserError, DatagenFailed):
+        raise
+    except DlemuError as error:
+        complain(f"{error}\n{kept}")
+        raise SystemExit(error.exit_status) from None
+    raise SystemExit(status)
+
+
+@command.command(name="merge", short_help="Merge several rehearsals into one tree, and check it.")
+@click.argument("folder", metavar="NEW")
+@click.argument("rehearsals", metavar="REHEARSAL...", nargs=-1, required=True)
+def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
+    """Merge the trees of several rehearsals, of training and of checkpoints, and check the result.
+
+    \b
+    dlemu mlperf run workload=unet3d accelerator=b200 ... output.folder=r/unet3d
+    dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
+    dlemu mlperf merge r/all r/unet3d r/llama3
+
+    All must be of the same edition, and each result in only one of them. Names of organisations and systems are kept.
+
+    Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
+    """
+    from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.contrib.mlperf.rehearsal.merge import merge
+    from dlemu.results.wording import VISIBLE
+
+    checked = merge(folder, rehearsals)
+    for line, style in check_lines(checked):
+        click.secho(line.translate(VISIBLE), **style)
+    raise SystemExit(0 if checked.valid else 1)
+
+
+@command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
+@click.argument("folder", metavar="DIR", required=False)
+@click.option("--edition", type=_EDITIONS, help="Default: that of the tree's runs.")
+@click.option(
+    "--rules",
+    "reading",
+    type=click.Choice(["published", "today"]),
+    default="today",
+    show_default=True,
+    help="Rules of v3.0 as its published round was judged, or as its tool reads them today.",
+)
+@click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
+@click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
+@click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
+@click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+def check_command(
+    folder: str | None,
+    edition: str | None,
+    reading: Reading,
+    list_rules: bool,
+    division: Division | None,
+    csv_file: str | None,
+    html_file: str | None,
+    as_json: bool,
+) -> None:
+    """Check a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
+
+    \b
+    dlemu mlperf check results/unet3d/mlperf-20251121-134501
+    dlemu mlperf check submission/ --edition 3.0 --csv findings.csv
+    dlemu mlperf check storage_results_v3.0/ --rules published
+    dlemu mlperf check results/training/unet3d/run/20251121_134501
+
+    AU and samples/s are recomputed from the ranks' own files, even where a summary says "success". Brackets give the
+    official checker's name of a rule.
+
+    Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
+    """
+    from dlemu.contrib.mlperf.check.judge import as_csv, check_folder, check_report
+    from dlemu.contrib.mlperf.lines import check_lines
+    from dlemu.results.wording import VISIBLE
+
+    if list_rules:
+        _list_rules(as_json=as_json)
+        return
+    if folder is None:
+        raise UserError("no folder is given: name a submission tree or results of runs (only --list-rules needs none)")
+    checked = check_folder(folder, edition, division, reading)
+    if {located.finding.rule for located in checked.findings} == {"tree.empty"}:
+        looked = "looked in it and below for runs as mlpstorage and DLIO leave them"
+        raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
+    if csv_file:
+        _write(csv_file, as_csv(checked))
+    if html_file:
+        from dlemu.contrib.mlperf.check_page import check_html
+
+        _write(html_file, check_html(check_report(checked)))
+    if as_json:
+        click.echo(json.dumps(asdict(check_report(checked)), indent=2))
+    else:
+        for line, style in check_lines(checked):
+            click.secho(line.translate(VISIBLE), **style)
+    raise SystemExit(0 if checked.valid else 1)
+
+
+def _list_rules(*, as_json: bool) -> None:
+    from dlemu.contrib.mlperf.rules.official import listed, official_rules, unknown_rules
+
+    if as_json:
+        click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
+        return
+    for rule, words in listed():
+        click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
+    click.echo(f"{len(official_rules())} rules, {len(unknown_rules())} of them unknown here")
+
+
+def _write(path: str, content: str) -> None:
+    from dlemu.extend import write_text
+
+    write_text(*os.path.split(path), content, advice="name a file in a writable folder")

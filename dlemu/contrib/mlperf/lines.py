@@ -1,0 +1,258 @@
+"""What `dlemu mlperf` prints: the size of a dataset, the end of a rehearsal, the findings of a check."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from dlemu.results.finding import SEVERITIES
+
+if TYPE_CHECKING:
+    from dlemu.config.schema import Workload
+    from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+    from dlemu.contrib.mlperf.check.judge import Checked
+    from dlemu.contrib.mlperf.check.submission_tree import Result
+    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
+    from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
+    from dlemu.contrib.mlperf.rehearsal.rehearse import Rehearsed
+    from dlemu.contrib.mlperf.rehearsal.rehearse_kv import KvRehearsed
+    from dlemu.contrib.mlperf.rehearsal.run_figures import Outcome
+    from dlemu.results.finding import Located
+
+Line = tuple[str, dict[str, Any]]
+"""A line and its style."""
+STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
+_SHOWN = 3
+
+
+def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
+    """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
+    from dlemu.contrib.mlperf.rules.editions import EDITIONS
+
+    bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
+    kind = f"{size.accelerators} x {size.accelerator}"
+    yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
+    yield f"rules: MLPerf Storage v{size.edition}"
+    yield ""
+    yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
+    yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
+    yield f"  least           {bound.files:>12,} files   {bound.because}"
+    if bound.tool_files < bound.files and not EDITIONS[size.edition].exact_size:
+        why = "it rounds down, so its dataset falls just short of the rules"
+        yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
+    extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
+    yield f"  advised         {size.files:>12,} files{extra}"
+    if size.subfolders:
+        fewer = f"; the official datasize prints 0 and suggests {size.tool_subfolders}, rounded down"
+        own = fewer if size.edition != "1.0" else ""
+        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{own}"
+    yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
+    yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
+    yield from _free_space(workload, size)
+    yield from _broken_rules(size)
+    yield ""
+    yield "make it:"
+    yield f"  {datagen}"
+    yield "or, with MLCommons' tool:"
+    yield from (f"  {line}" for line in size.tool_commands)
+
+
+def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
+    """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
+    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import largest_rank_memory_gib
+    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
+    from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
+
+    one, hosts = size.size, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
+    yield f"{size.model}, {one.ranks} processes on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
+    yield f"rules: MLPerf Storage v{size.edition}, checkpointing"
+    yield ""
+    of = f" of {one.job_ranks}" if one.job_ranks != one.ranks else ""
+    cut = f"tensor {one.tensor} x pipeline {one.pipeline} x data {one.data}, ZeRO {one.zero_stage}"
+    yield f"  parameters      {one.parameters:>16,}   {cut}{f'; {one.ranks}{of} ranks' if of else ''}"
+    yield f"  files           {one.files:>16,}   of one checkpoint"
+    yield f"  model           {one.model_gb:>16,.3f} GB"
+    yield f"  optimizer       {one.optimizer_gb:>16,.3f} GB"
+    yield f"  checkpoint      {one.total_gb:>16,.3f} GB   {one.total_gib:,.6f} GiB (DLIO's checkpoint_size_GB)"
+    yield f"  largest rank    {one.largest_rank_gib:>16,.3f} GiB  smallest {one.smallest_rank_gib:,.3f} GiB"
+    kept = f"{size.room_gib / 1024:,.2f} TiB: {CHECKPOINTS} checkpoints, all kept"
+    yield f"  room            {size.room_gib:>16,.1f} GiB  {kept}"
+    free, folder = free_bytes(workload.checkpoint.checkpoint_folder)
+    if free < size.room_gib * 2**30:
+        yield f"  free            {free / 2**30:>16,.1f} GiB  in {folder}: NOT ENOUGH"
+    enough = (
+        f"more than {MEMORY_FACTOR}: one call"
+        if size.memory_factor > MEMORY_FACTOR
+        else "clear caches between two calls"
+    )
+    factor = f"{size.memory_factor:,.2f} times its memory: {enough}"
+    yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
+    if size.edition == "2.0":
+        memory = f"{largest_rank_memory_gib(one):>16,.1f} GiB"
+        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it on top of that"
+    if size.wrong is not None:
+        whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
+        yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"
+    for finding in size.findings:
+        yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
+    yield ""
+    yield "with MLCommons' tool:"
+    yield from (f"  {line}" for line in size.tool_commands)
+
+
+def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
+    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
+
+    free, folder = free_bytes(workload.dataset.data_folder)
+    if free < size.nominal_bytes:
+        yield f"  room            {free / 1e9:>12,.1f} GB      free in {folder}: NOT ENOUGH"
+
+
+def _broken_rules(size: Datasize) -> Iterator[str]:
+    for finding in size.findings:
+        yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
+
+
+def outcome_lines(rehearsed: Rehearsed) -> Iterator[Line]:
+    """Yield the outcome of a rehearsal of training."""
+    outcome = rehearsed.outcome
+    yield _outcome_line(outcome), {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True}
+    yield _own_line(outcome, rehearsed.limits), {}
+
+
+def checkpoint_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the rates of checkpoints."""
+    for result in checked.checkpoints:
+        yield _checkpoint_line(result, checked.root), {"bold": True}
+
+
+def kv_lines(rehearsed: KvRehearsed) -> Iterator[Line]:
+    """Yield the rates of a rehearsal of kv_cache: for each run by the tool's formula, and the true ones."""
+    from dlemu.contrib.mlperf.rehearsal.rehearse_kv import rates
+
+    for trial in rehearsed.trials:
+        if trial.official is not None:
+            yield f"{trial.label}: {rates(trial.official)}", {"bold": True}
+
+
+def judged_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the rules that a rehearsal breaks."""
+    yield from finding_lines(checked)
+    yield f"by the rules: {_counts(checked)}", {}
+
+
+def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
+    """Yield a note on what a rehearsal is, and its folders."""
+    yield note, {}
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}", {}
+
+
+def _outcome_line(outcome: Outcome) -> str:
+    return (
+        f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
+        f" +- {outcome.au_dlio_std_percent:.1f}, {outcome.samples_per_second_mean:,.0f} samples/s"
+        f" (mean of {outcome.runs}, CoV {outcome.cov_percent:.1f} %), by DLIO's formulas"
+    )
+
+
+def _own_line(outcome: Outcome, limits: Sequence[str]) -> str:
+    limited = f"limited by: {', '.join(limits) or 'not known'}"
+    if outcome.au_mean_percent is None:
+        return limited
+    return f"dlemu's own AU: {outcome.au_mean_percent:.1f} % +- {outcome.au_std_percent:.1f}; {limited}"
+
+
+def check_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the lines of a check: its results, its findings, its verdict."""
+    for result in checked.results:
+        yield _result_line(result, checked.root), {"bold": True}
+    yield from checkpoint_lines(checked)
+    for other in checked.others:
+        runs = len(other.phase("run"))
+        what = f"{other.category} {other.model}, {runs} run{'s' if runs != 1 else ''}"
+        path = os.path.relpath(other.path, checked.root)
+        yield f"{path}: {what}; v{other.edition.name} {other.division.upper()}", {"bold": True}
+    yield "", {}
+    yield from finding_lines(checked)
+    yield _verdict(checked)
+
+
+def finding_lines(checked: Checked) -> Iterator[Line]:
+    """Yield the findings; equal ones at several places are combined."""
+    for _, same in groupby(sorted(checked.findings, key=_sameness), key=_sameness):
+        yield from _finding(list(same), checked.root)
+
+
+def _sameness(located: Located) -> tuple[int, str, str, str, str]:
+    finding = located.finding
+    return SEVERITIES.index(finding.severity), finding.rule, located.official or "", finding.wanted, finding.fix
+
+
+def _finding(same: list[Located], root: str) -> Iterator[Line]:
+    first, official = same[0].finding, same[0].official
+    yield f"{first.severity} {first.rule}{f' [{official}]' if official else ''}", STYLES[first.severity]
+    yield f"  in      {_places(sorted({os.path.relpath(located.path, root) for located in same}))}", {}
+    yield f"  seen    {_few(list(dict.fromkeys(located.finding.seen for located in same)), '; ')}", {}
+    yield f"  wanted  {first.wanted}", {"dim": True}
+    yield f"  fix     {first.fix}", {"dim": True}
+
+
+def _places(paths: list[str]) -> str:
+    """Return the paths as text, with their common folder only once."""
+    if len(paths) == 1:
+        return paths[0]
+    above = os.path.commonpath(paths)
+    below = _few([os.path.relpath(path, above or ".") for path in paths], ", ")
+    return f"{above}: {below}" if above else below
+
+
+def _few(texts: list[str], between: str) -> str:
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return between.join(texts[:_SHOWN]) + more
+
+
+def _result_line(result: Result, root: str) -> str:
+    first = next((leaf for leaf in result.runs if leaf.run), None)
+    count = f"{len(result.runs)} run{'s' if len(result.runs) != 1 else ''}"
+    what = "no run"
+    if first is not None:
+        accelerators = first.printed.accelerators or "?"
+        what = f"{first.setup.workload or 'unknown workload'}, {accelerators} x {first.setup.accelerator or '?'}"
+    path = os.path.relpath(result.path, root)
+    return f"{path}: {what}, {count}; v{result.edition.name} {result.division.upper()}"
+
+
+def _checkpoint_line(result: CheckpointResult, root: str) -> str:
+    from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of, processes_of
+
+    rates = [f"{kind} {rate:.3f} GiB/s" for kind, rate in figures_of(result).items()]
+    model, calls = result.model.name if result.model else "unknown model", len(result.leaves)
+    what = f"{model}, {processes_of(result) or '?'} processes, {calls} call{'s' if calls != 1 else ''}"
+    rates_text = f" ({', '.join(rates)}, by rank 0)" if rates else ""
+    path = os.path.relpath(result.path, root)
+    return f"{path}: {what}; v{result.edition.name} {result.division.upper()}{rates_text}"
+
+
+def _counts(checked: Checked) -> str:
+    """Return the numbers of errors and warnings, and of the rules broken."""
+    return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
+
+
+def _number(checked: Checked, severity: str) -> str:
+    count = checked.count(severity)
+    rules = len({located.finding.rule for located in checked.findings if located.finding.severity == severity})
+    text = f"{count} {severity}{'s' if count != 1 else ''}"
+    return f"{text} of {rules} rule{'s' if rules != 1 else ''}" if count > 1 else text
+
+
+def _verdict(checked: Checked) -> Line:
+    if checked.valid and not (checked.results or checked.checkpoints or checked.others):
+        return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
+    if checked.valid:
+        missing = sum(located.finding.rule == "unapplied" for located in checked.findings)
+        unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
+        return f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", {"fg": "green", "bold": True}
+    return f"INVALID: {_counts(checked)}", STYLES["error"]

@@ -1,0 +1,161 @@
+"""Computes how large MLPerf Storage's rules require a dataset to be, and the overrides that generate it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import psutil
+
+from dlemu.comm.cgroup_limits import host_memory
+from dlemu.comm.environment import existing_folder
+from dlemu.config.duration import mean_seconds
+from dlemu.config.schema import Workload
+from dlemu.contrib.mlperf.rules.core_config import effective
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
+from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
+from dlemu.dlio.config import dlio_workload
+from dlemu.extend import UserError
+from dlemu.results.finding import Finding
+
+FILES_A_FOLDER = 10_000
+"""Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datasize:
+    """Required and advised size of a dataset."""
+
+    edition: str
+    workload: str
+    accelerator: str
+    accelerators: int
+    """Number on all hosts together."""
+    hosts: int
+    memory_gib_per_host: float
+    bound: DatasetBound
+    files: int
+    """Advised number of files: still enough if the hosts' memory turns out to be 1 % larger."""
+    subfolders: int
+    """Number of subfolders; 0 for none."""
+    steps_per_epoch: int
+    nominal_bytes: int
+    """Size as the rules count it: samples x record length."""
+    findings: tuple[Finding, ...]
+    """Other settings that break a rule."""
+
+    @property
+    def tool_commands(self) -> tuple[str, ...]:
+        """Command lines of the edition's own tool to size and make the dataset; words in capitals are to fill in."""
+        pair, count = (self.workload, self.accelerator), self.accelerators
+        hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
+        if self.edition == "1.0":
+            what = f"--workload {pair[0]} --accelerator-type {pair[1]}"
+            params = " ".join(f"--param {word}" for word in (*self.overrides, "dataset.data_folder=DATA_DIR"))
+            return (
+                f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
+                f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
+            )
+        params = f"--params {' '.join(self.overrides)}"
+        size = f"--max-accelerators {count} --accelerator-type {pair[1]}"
+        folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
+        if self.edition == "2.0":
+            return (
+                f"mlpstorage training datasize --model {pair[0]} {size} {hosts}",
+                f"mlpstorage training datagen --model {pair[0]} --num-processes {count} {folders} {params}",
+            )
+        training = f"mlpstorage closed training {pair[0]}"
+        return (
+            f"{training} datasize {size} {hosts} --systemname SYSTEM",
+            f"{training} datagen file --num-processes {count} {folders} --systemname SYSTEM {params}",
+        )
+
+    @property
+    def tool_subfolders(self) -> int:
+        """Subfolders that the tools of v2.0 and v3.0 suggest in text, rounded down; their command line has 0."""
+        return self.files // FILES_A_FOLDER
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Return the dataset's settings as overrides, which dlemu and DLIO name alike."""
+        words = [f"dataset.num_files_train={self.files}"]
+        return tuple([*words, f"dataset.num_subfolders_train={self.subfolders}"] if self.subfolders else words)
+
+
+def datasize(
+    workload: Workload,
+    *,
+    edition: str | None,
+    hosts: int,
+    memory_gib_per_host: float,
+    files_requested: int | None = None,
+) -> Datasize:
+    """Return the dataset's required size for `ranks` accelerators, by an edition or the newest that has the workload.
+
+    If `files_requested` is too small, the result has a finding. Raises UserError if no edition, or not the named one,
+    has this workload and accelerator.
+    """
+    rules = _edition(workload, edition)
+    official = rules.official(workload.model.name, workload.accelerator)
+    assert official is not None  # ensured by _edition
+    official = replace(official, samples_per_file=workload.dataset.num_samples_per_file)
+    memory_bytes = hosts * memory_gib_per_host * GIB
+    bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
+    files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
+    folders = workload.dataset.num_subfolders_train
+    facts = replace(_facts(workload, hosts), num_files=files_requested, memory_gib=hosts * memory_gib_per_host)
+    return Datasize(
+        edition=rules.name,
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        memory_gib_per_host=memory_gib_per_host,
+        bound=bound,
+        files=files,
+        subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
+        steps_per_epoch=samples // (official.batch_size * workload.ranks),
+        nominal_bytes=math.ceil(samples * official.record_bytes),
+        findings=tuple(finding for finding in check_run(rules, facts, "closed") if finding.rule != "unapplied"),
+    )
+
+
+def _edition(workload: Workload, name: str | None) -> Edition:
+    pair = (workload.model.name, workload.accelerator)
+    edition = newest_edition(*pair) if name is None else EDITIONS[name]
+    if edition is not None and edition.official(*pair):
+        return edition
+    known = "; ".join(
+        f"v{each.name}: {', '.join(f'{w} on {a}' for w, a in each.officials)}" for each in EDITIONS.values()
+    )
+    seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
+    raise UserError(f"{seen} is not in the rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted one of {known}")
+
+
+def _facts(workload: Workload, hosts: int) -> RunFacts:
+    """Return the facts on a run that the settings give; the dataset's size is computed instead."""
+    return RunFacts(
+        workload=workload.model.name,
+        accelerator=workload.accelerator,
+        accelerators=workload.ranks,
+        hosts=hosts,
+        samples_per_file=workload.dataset.num_samples_per_file,
+        record_bytes=workload.dataset.record_length_bytes,
+        batch_size=workload.reader.batch_size,
+        computation_seconds=mean_seconds(workload.train.computation_time),
+        epochs=workload.train.epochs,
+        au_threshold_percent=100 * workload.metric.au,
+        odirect=workload.reader.odirect,
+        settings=effective(dlio_workload(workload)),
+    )
+
+
+def host_memory_gib() -> float:
+    """Return this host's memory in GiB, or its control group's limit if that is lower."""
+    return host_memory().total_bytes / GIB
+
+
+def free_bytes(folder: str) -> tuple[int, str]:
+    """Return the free space of a folder, or of its nearest parent that exists, and the path of the folder measured."""
+    there = existing_folder(folder)
+    return psutil.disk_usage(there).free, there

@@ -1,0 +1,198 @@
+"""Rehearses a checkpointing result: calls that write and read checkpoints, the edition's tree, and a check of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+import yaml
+
+from dlemu import __version__
+from dlemu.contrib.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
+from dlemu.contrib.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
+from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
+from dlemu.contrib.mlperf.rehearsal import NOTE
+from dlemu.contrib.mlperf.rehearsal.attempts import free_stamp
+from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
+from dlemu.contrib.mlperf.rehearsal.edition_tree import (
+    README,
+    call_metadata,
+    file_separation,
+    overridden,
+    write_json,
+    write_system,
+)
+from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.extend import UserError, fresh_folder, run_train, write_text
+from dlemu.results.trademark import TRADEMARK
+from dlemu.runner.child_run import LOG
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of `dlemu checkpoint`."""
+
+    name: str
+    words: tuple[str, ...]
+    """Overrides of this call only."""
+
+
+_WRITE_ONLY = Call("write", ("checkpoint.num_checkpoints_read=0",))
+_READ_ONLY = Call("read", ("checkpoint.num_checkpoints_write=0",))
+_WRITE_AND_READ = Call("both", ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRehearsal:
+    """One rehearsal of a checkpointing result."""
+
+    size: CheckpointDatasize
+    division: Division
+    organisation: str
+    system: str
+    words: tuple[str, ...]
+    """Overrides for every call."""
+    checkpoint_folder: str
+    ranks: int
+    folder: str
+    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
+    launcher: str
+    """Command that starts each call, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
+    config_dir: str | None
+    report: Callable[[str], None]
+    accelerator: str = "b200"
+    """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
+    now: Callable[[], datetime] = datetime.now
+    """Local time, by which the calls are named."""
+
+    resumes = False
+
+    @property
+    def edition_name(self) -> str:
+        return self.size.edition
+
+    @property
+    def workload_name(self) -> str:
+        return self.size.model
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls: two if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
+        return (_WRITE_AND_READ,) if self.size.memory_factor > MEMORY_FACTOR else (_WRITE_ONLY, _READ_ONLY)
+
+    @property
+    def tree(self) -> str:
+        """Root of the tree in the edition's layout."""
+        return os.path.join(self.folder, TREE)
+
+    @property
+    def result(self) -> str:
+        """The folder that holds the calls' folders."""
+        parts = (self.division, self.organisation, "results", self.system, "checkpointing", self.size.model)
+        return os.path.join(self.tree, *parts)
+
+    def run(self) -> Checked:
+        """Do all calls, write the tree and check it.
+
+        The time between the two calls is limited, so an interrupted rehearsal can't be continued.
+
+        Raises:
+            UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
+            DlemuError, Interrupted: a call failed, or a signal stopped it.
+        """
+        if os.path.exists(os.path.join(self.folder, REHEARSAL)):
+            raise UserError(f"{self.folder} holds a rehearsal already: set output.folder to a new folder")
+        self._begin()
+        done: list[dict[str, str]] = []
+        self._save(done, complete=False)
+        submission = os.path.join(self.tree, self.division, self.organisation)
+        write_system(submission, self.system, self.size.edition, self.size.hosts, self.size.memory_gib_per_host)
+        for call in self.calls:
+            done.append(self._call(call, done))
+            self._save(done, complete=False)
+        self._sums(done)
+        self._save(done, complete=True)
+        return check_folder(self.folder)
+
+    def _begin(self) -> None:
+        names = " and ".join(call.name for call in self.calls)
+        edition = self.size.edition
+        what = f"{self.size.model}, {self.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {what}")
+        self.report(NOTE)
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.folder}")
+        layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{edition}."
+        write_text(self.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
+
+    def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
+        stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
+        run = fresh_folder(os.path.join(self.folder, "runs"), f"{stamp}-{call.name}")
+        self.report(f"{call.name} ...")
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.ranks))
+        # A report page takes seconds, and the time between two calls is limited.
+        words = [*options, *self.words, *call.words, "output.report=false"]
+        begun = self.now()
+        run_train(words, run, lambda: None, launcher, "checkpoint")
+        self._write_call(run, stamp, begun, self.now())
+        return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
+
+    def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
+        leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
+        shutil.copytree(source, leaf)
+        shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
+        write_text(leaf, FILES[1], f"both streams are in {FILES[0]}\n")
+        with open(os.path.join(leaf, CONFIG_FOLDER, "config.yaml")) as lines:
+            workload = yaml.safe_load(lines)["workload"]
+        with open(os.path.join(leaf, CONFIG_FOLDER, "overrides.yaml")) as lines:
+            overrides = overridden(yaml.safe_load(lines))
+        metadata = call_metadata(
+            "checkpointing",
+            "run",
+            stamp,
+            edition=self.size.edition,
+            division=self.division,
+            model=self.size.model,
+            accelerator=self.accelerator,
+            processes=self.ranks,
+            parameters=workload,
+            args={
+                "checkpoint_folder": self.checkpoint_folder,
+                "results_dir": os.path.abspath(self.tree),
+                "num_processes": self.ranks,
+            },
+        ) | {
+            "override_parameters": overrides,
+            "invocation_start_time": begun.isoformat(),
+            "invocation_end_time": ended.isoformat(),
+            "exit_status": 0,
+        }
+        write_json(leaf, f"checkpointing_{stamp}{METADATA}", metadata)
+        if os.path.isdir(self.checkpoint_folder):
+            write_json(leaf, SEPARATION, file_separation(self.checkpoint_folder, self.tree))
+
+    def _sums(self, done: list[dict[str, str]]) -> None:
+        figures: dict[str, float] = {}
+        for result in check_folder(self.tree).checkpoints:
+            figures |= {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
+        runs = [{"run_datetime": call["stamp"], "label": call["label"]} for call in done]
+        sums = {"rehearsal": NOTE, "model": self.size.model, "num_processes": self.ranks, "runs": runs, **figures}
+        write_json(self.result, RESULTS, sums)
+
+    def _save(self, done: list[dict[str, str]], *, complete: bool) -> None:
+        record = {
+            "schema_version": 1,
+            "rehearsal": NOTE,
+            "complete": complete,
+            "edition": self.size.edition,
+            "division": self.division,
+            "checkpointing": self.size.model,
+            "calls": done,
+        }
+        write_json(self.folder, REHEARSAL, record)

@@ -1,0 +1,119 @@
+"""A checkpointing result as mlpstorage of v3.0 leaves it, with the times that one published."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dlemu.contrib.mlperf.tests import golden
+from dlemu.contrib.mlperf.tests import published_checkpoints as published
+
+MODEL = "llama3-8b"
+
+
+def make_result(root: Path, model: str = MODEL) -> Path:
+    """Write both calls of the published run below `closed/acme/results/box`; returns the model's folder."""
+    folder = root / "closed/acme/results/box/checkpointing" / model
+    _leaf(folder / published.WRITE_STAMP, model, "save", published.WRITE_BEGAN, published.WRITE_ENDED)
+    ended = datetime(2026, 7, 13, 11, 0, 8, 599685)
+    _leaf(folder / published.READ_STAMP, model, "load", published.READ_BEGAN, ended)
+    sums = published.WRITE_METRIC | published.READ_METRIC
+    (folder / "results.json").write_text(json.dumps([sums]))
+    describe(folder)
+    golden.make_code(root)
+    return folder
+
+
+def describe(folder: Path, **changes: Any) -> Path:
+    """Write the system's description, some of its capabilities changed (None: left out)."""
+    path = golden.describe(folder.parents[3] / "systems", "3.0", **changes)
+    memory = round(published.MEMORY_GIB)
+    golden.edit(path, lambda told: told["system_under_test"].update(clients=[golden.client(memory)]))
+    return path
+
+
+def leaves(folder: Path) -> list[Path]:
+    """Return the folders of the calls, in order."""
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def _leaf(leaf: Path, model: str, kind: str, began: datetime, ended: datetime) -> None:
+    (leaf / "dlio_config").mkdir(parents=True)
+    for name in ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", "dlio.log"):
+        (leaf / name).write_text("[OUTPUT]\n")
+    workload: dict[str, Any] = published.official_yaml(model)
+    workload["checkpoint"] |= {
+        "checkpoint_folder": f"/mnt/{model}",
+        "num_checkpoints_write": 10 * (kind == "save"),
+        "num_checkpoints_read": 10 * (kind == "load"),
+    }
+    overrides = {
+        "checkpoint.num_checkpoints_read": workload["checkpoint"]["num_checkpoints_read"],
+        "checkpoint.num_checkpoints_write": workload["checkpoint"]["num_checkpoints_write"],
+        "checkpoint.checkpoint_folder": f"/mnt/{model}",
+    }
+    (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump({"workload": workload}))
+    words = [f"++workload.{key}={value}" for key, value in overrides.items()]
+    task = [f"workload={model.replace('-', '_')}", *words]
+    (leaf / "dlio_config/overrides.yaml").write_text(yaml.safe_dump(task))
+    (leaf / "dlio_config/hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": task}}}))
+    metadata = {
+        "benchmark_type": "checkpointing",
+        "model": model,
+        "command": "run",
+        "run_datetime": leaf.name,
+        "num_processes": 8,
+        "accelerator": "b200",
+        "parameters": workload,
+        "override_parameters": overrides,
+        "system_info": {},
+        "args": {"model": model, "checkpoint_folder": "/mnt", "results_dir": "/root/results"},
+        "verification": "CLOSED",
+    }
+    separation = {"same_filesystem": False, "data_or_chkpt_path": "/mnt", "results_path": "/root/results"}
+    _write(leaf / "fs_separation.json", separation)
+    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
+    _write(leaf / f"checkpointing_{leaf.name}_metadata.json", metadata)
+    times = published.SAVED if kind == "save" else published.LOADED
+    for rank in range(8):
+        _write(leaf / f"{rank}_output.json", {"hostname": published.HOST})
+        own = times.get(rank, [seconds - rank * 1e-3 - number * 1e-5 for number, seconds in enumerate(times[0])])
+        _write(leaf / f"{rank}_per_epoch_stats.json", {"1": _parts(kind, own, began)})
+    _write(
+        leaf / "summary.json",
+        {
+            "start": _stamp(began),
+            "num_accelerators": 8,
+            "num_hosts": 1,
+            "hostname": published.HOST,
+            "metric": published.WRITE_METRIC if kind == "save" else published.READ_METRIC,
+            "host_memory_GB": [published.MEMORY_GIB],
+            "epochs": 0,
+            "end": _stamp(ended),
+        },
+    )
+
+
+def _parts(kind: str, seconds: list[float], began: datetime) -> dict[str, Any]:
+    parts = {}
+    for number, taken in enumerate(seconds, 1):
+        begin = began + timedelta(seconds=5 + (38 if kind == "save" else 26) * (number - 1))
+        parts[f"{kind}_ckpt{number}"] = {
+            "start": _stamp(begin),
+            "end": _stamp(begin + timedelta(seconds=taken)),
+            "duration": taken,
+            "throughput": published.SIZE_GIB / taken,
+        }
+    return parts
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="microseconds")
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=4))

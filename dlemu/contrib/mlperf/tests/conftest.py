@@ -1,0 +1,48 @@
+"""Hosts of these tests are made up, and so is what /proc/meminfo tells of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlemu.contrib.mlperf.audit import audited_run, tolerant
+from dlemu.contrib.mlperf.rules.known import known_rules
+from dlemu.dlio import files
+from dlemu.results.finding import SEVERITIES, Finding
+
+
+@pytest.fixture(autouse=True)
+def made_up_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file of a made-up host tell the memory of this one."""
+    proc_facts = files.proc_facts
+    monkeypatch.setattr(files, "proc_facts", lambda name: {} if name == "meminfo" else proc_facts(name))
+
+
+@pytest.fixture(autouse=True)
+def only_known_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be found by a name, or of a severity, that the table of rules does not have."""
+    known, made = known_rules(), Finding.__init__
+
+    def make(self: Finding, *arguments: Any, **named: Any) -> None:
+        made(self, *arguments, **named)
+        assert self.severity in SEVERITIES
+        rule = known[self.rule.removeprefix("rules.")]  # an audit names an edition's rules so
+        left_to_do = self.severity == "info"  # what a rehearsal leaves to its user
+        assert self.severity in rule.severity or left_to_do or (rule.warned and self.severity == "warning")
+
+    monkeypatch.setattr(Finding, "__init__", make)
+
+
+@pytest.fixture(autouse=True, scope="package")
+def parsed_once() -> Iterator[None]:
+    """Parse what is the same in all these tests once: the shipped workloads, and files of trees that are copied."""
+    with pytest.MonkeyPatch.context() as patched:
+        pairs = audited_run.shipped_pairs()
+        patched.setattr(audited_run, "shipped_pairs", lambda: pairs)
+        patched.setattr(tolerant, "json", SimpleNamespace(loads=lru_cache(maxsize=256)(json.loads)))
+        yield

@@ -1,0 +1,298 @@
+"""Small trees as the tools of MLPerf Storage leave them, valid by every rule of their edition.
+
+The runs are written by `foreign_runs`, at 500 steps an epoch, each with waits of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import statistics
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import yaml
+
+from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests.foreign_runs import Rank
+
+RANKS, STEPS = 4, 500
+MEMORY_GIB = 8.0
+"""Of the one host: 5 times as much is far less than 500 steps read, so neither bound is near."""
+SCRIPT = "#!/bin/bash\n"
+CODE = hashlib.md5(f"benchmark.sh{SCRIPT}".encode()).hexdigest()
+"""Hash of the code image: its one file's name and content."""
+HOST_KB = int(MEMORY_GIB * 2**20)
+RATE = "train_throughput_mean_samples_per_second"
+BEGIN = datetime(2026, 3, 1, 12, 0, 0)
+STAMP = "%Y%m%d_%H%M%S"
+PAIRS = {"1.0": ("h100", 0.323), "2.0": ("h100", 0.323), "3.0": ("b200", 0.162)}
+
+
+def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
+    """Write a valid tree of the edition; returns its root."""
+    org = root / ("Closed" if edition == "1.0" else "closed") / "acme"
+    make_code(root) if edition == "3.0" else _code(org / "code")
+    base = org / "results" / "box"
+    runs = base / "unet3d-h100" if edition == "1.0" else base / "training" / "unet3d" / "run"
+    for number in range(1 if edition == "1.0" else 0, 6):
+        model = root / "model"
+        seconds = _model_run(model, edition, ranks, number)
+        begin = BEGIN + timedelta(seconds=number * int(seconds * 1.2))
+        name = f"run{number}" if edition == "1.0" else begin.strftime(STAMP)
+        _move_run(model, runs / name, edition, begin, number)
+    if edition == "1.0":
+        foreign_runs.write(runs / "mlperf_storage_report.json", _v1_report(runs))
+    else:
+        _phases(runs.parent, edition, ranks)
+    describe(org / "systems", edition)
+    return root
+
+
+def runs(root: Path) -> list[Path]:
+    """The folders of the runs, in order."""
+    return sorted(path.parent for path in root.rglob("summary.json"))
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    """Change a JSON or YAML file."""
+    if path.suffix == ".json":
+        content = json.loads(path.read_text())
+        change(content)
+        path.write_text(json.dumps(content))
+    else:
+        content = yaml.safe_load(path.read_text())
+        change(content)
+        path.write_text(yaml.safe_dump(content))
+
+
+def config_folder(run: Path) -> Path:
+    """Where hydra's files lie."""
+    return run / "configs" if (run / "configs").is_dir() else run / "dlio_config"
+
+
+def _code(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "benchmark.sh").write_text(SCRIPT)
+    foreign_runs.write(folder / ".code-hash.json", {"hash": CODE, "algorithm": "md5-tree-v2"})
+
+
+def _summaries(runs: Path) -> dict[str, Any]:
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(runs.glob("*/summary.json"))}
+
+
+def _v1_report(runs: Path) -> dict[str, Any]:
+    """What report.py makes of the runs."""
+    rates = {name: told["metric"][RATE] for name, told in _summaries(runs).items()}
+    mib = {name: told["metric"]["train_io_mean_MB_per_second"] for name, told in _summaries(runs).items()}
+    overall = {
+        "num_benchmark_runs": len(rates),
+        "train_num_accelerators": str(next(iter(_summaries(runs).values()))["num_accelerators"]),
+        RATE: statistics.fmean(rates.values()),
+        "train_throughput_stdev_samples_per_second": statistics.pstdev(rates.values()),
+        "train_throughput_mean_MB_per_second": statistics.fmean(mib.values()),
+        "train_throughput_stdev_MB_per_second": statistics.pstdev(mib.values()),
+    }
+    rows = {
+        name: {"train_throughput_samples_per_second": rate, "train_throughput_MB_per_second": mib[name]}
+        for name, rate in rates.items()
+    }
+    return {"overall": overall, "runs": rows}
+
+
+def _results(runs: Path) -> dict[str, Any]:
+    """The sums over the measured runs, as v3.0 keeps them."""
+    measured = [told["metric"] for told in list(_summaries(runs).values())[1:]]
+    return {key: statistics.fmean(metric[key] for metric in measured) for key in (RATE, "train_au_mean_percentage")}
+
+
+def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
+    """Write one run, in which each wait is a little longer than in the run before; returns its length in seconds."""
+    accelerator, seconds = PAIRS[edition]
+    kind = {"1.0": "v1", "2.0": "v2", "3.0": "v3"}[edition]
+    with patch.multiple(foreign_runs, C=seconds, play=partial(_play, seconds, number)):
+        foreign_runs.write_run(folder, kind, ranks=ranks, epochs=5, steps=STEPS)
+    summary = json.loads((folder / "summary.json").read_text())
+    begin, end = (datetime.fromisoformat(summary[key]) for key in ("start", "end"))
+    edit(
+        folder / "summary.json",
+        lambda told: told.update(
+            host_memory_GB=[MEMORY_GIB],
+            host_meminfo={"MemTotal": f"{HOST_KB} kB"},
+        ),
+    )
+    _hydra(config_folder(folder), [f"workload=unet3d_{accelerator}", _FOLDER])
+    return (end - begin).total_seconds()
+
+
+_FOLDER = "++workload.dataset.data_folder=/data/unet3d"
+
+
+def _hydra(folder: Path, words: list[str]) -> None:
+    """Write what hydra keeps of the overrides."""
+    folder.mkdir(exist_ok=True)
+    (folder / "overrides.yaml").write_text(yaml.safe_dump(words))
+    (folder / "hydra.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": {"task": words}}}))
+
+
+def _play(seconds: float, number: int, ranks: int, epochs: int, steps: int, *_: object) -> list[list[Rank]]:
+    """Ranks in step that wait 0.1 s for the first batch, about 1 ms for each other one, and 1 ms at the barrier."""
+    draw, compute = random.Random(number), [seconds + 0.0002] * steps
+    longest = 0.1 + 0.0011 * (steps - 1) + sum(compute) + 0.001 * steps
+    starts = [round(3.0 + epoch * (longest + 0.5), 6) for epoch in range(epochs)]
+    return [
+        [
+            Rank(start + rank * 1e-5, start + longest - number * 0.01 - epoch * 1e-4 + rank * 1e-6, waits, compute)
+            for rank in range(ranks)
+            for waits in [[0.1, *(draw.uniform(0.0009, 0.0011) for _ in range(steps - 1))]]
+        ]
+        for epoch, start in enumerate(starts)
+    ]
+
+
+def _move_run(model: Path, leaf: Path, edition: str, begin: datetime, number: int) -> None:
+    leaf.parent.mkdir(parents=True, exist_ok=True)
+    model.rename(leaf)
+    shift = begin - foreign_runs.START
+    for path in leaf.glob("*.json"):
+        if "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
+    edit(config_folder(leaf) / "config.yaml", lambda told: _seeded(told["workload"], 100 + number))
+    if edition == "1.0":
+        return
+    for name in ("training_run.stdout.log", "training_run.stderr.log", "dlio.log"):
+        (leaf / name).write_text("[OUTPUT]\n")
+    told = _metadata("run", edition, len(list(leaf.glob("*_output.json"))), leaf.name)
+    config = yaml.safe_load((leaf / "dlio_config/config.yaml").read_text())
+    foreign_runs.write(leaf / f"training_{leaf.name}_metadata.json", {**told, "parameters": config["workload"]})
+    if edition == "3.0":
+        _sidecars(leaf)
+
+
+def _sidecars(leaf: Path) -> None:
+    """What mlpstorage 3.0 leaves beside the run's own files."""
+    separation = {"same_filesystem": False, "data_or_chkpt_path": "/data", "results_path": "/results"}
+    foreign_runs.write(leaf / "fs_separation.json", separation)
+    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{CODE}\n")
+    (leaf / "collector-staging").mkdir()
+    foreign_runs.write(leaf / "collector-staging/cluster_info.json", {"node0": {"meminfo": {"MemTotal": HOST_KB}}})
+
+
+def _seeded(workload: dict[str, Any], seed: int) -> None:
+    workload["train"]["seed"] = seed
+    workload["dataset"]["data_folder"] = "/data/unet3d"
+
+
+def moved(value: Any, shift: timedelta) -> Any:
+    """Move every time stamp."""
+    if isinstance(value, dict):
+        return {key: moved(item, shift) for key, item in value.items()}
+    if isinstance(value, str) and value.startswith(("2024-", "2026-")):
+        return (datetime.fromisoformat(value) + shift).isoformat(timespec="microseconds")
+    return value
+
+
+def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, Any]:
+    accelerator, _ = PAIRS[edition]
+    began = datetime.strptime(stamp, STAMP).isoformat(timespec="microseconds")
+    made = {"num_files_train": str(_files(ranks))} if command == "datagen" else {}  # text, as typed
+    sized = {"dataset.data_folder": "/data/unet3d"} if command != "datasize" else {}
+    told: dict[str, Any] = {
+        "benchmark_type": "training",
+        "command": command,
+        "model": "unet3d",
+        "accelerator": None if command == "datagen" else accelerator,
+        "verification": "CLOSED" if edition == "3.0" else "closed",
+        "num_processes": ranks,
+        "run_datetime": stamp,
+        "exit_status": 0,
+        "executed_command": f"mpirun -n {ranks} -host node0:{ranks} dlio_benchmark",
+        "parameters": {
+            "dataset": {
+                "num_files_train": str(_files(ranks)),
+                "num_samples_per_file": 1,
+                "record_length_bytes": foreign_runs.RECORD_BYTES,
+            },
+        },
+        "override_parameters": {f"dataset.{key}": value for key, value in made.items()} | sized,
+        "args": {
+            "model": "unet3d",
+            "command": command,
+            "data_dir": "/data",
+            "results_dir": "/results",
+            "hosts": ["node0"],
+            **({"num_accelerators": ranks, "accelerator_type": accelerator} if command == "run" else {}),
+        },
+    }
+    newer: dict[str, Any] = {"run_result_output": "/results"} if edition == "2.0" else {"invocation_start_time": began}
+    if edition == "3.0":
+        told["args"] |= {"mode": "closed"}
+        newer |= {"system_info": {"total_memory_bytes": HOST_KB * 1024, "num_hosts": 1}, "runtime": 1e5}
+    return told | newer
+
+
+def _files(ranks: int) -> int:
+    return ranks * STEPS * foreign_runs.BATCH
+
+
+def _phases(workload: Path, edition: str, ranks: int) -> None:
+    for hours, phase in enumerate(("datagen",) if edition == "2.0" else ("datagen", "datasize"), 1):
+        leaf = workload / phase / (BEGIN - timedelta(hours=hours)).strftime(STAMP)
+        leaf.mkdir(parents=True)
+        foreign_runs.write(leaf / f"training_{leaf.name}_metadata.json", _metadata(phase, edition, ranks, leaf.name))
+        if edition == "3.0":
+            (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{CODE}\n")
+        if phase == "datagen":
+            for name in ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log"):
+                (leaf / name).write_text("[OUTPUT]\n")
+            files = f"++workload.dataset.num_files_train={_files(ranks)}"
+            _hydra(leaf / "dlio_config", ["workload=unet3d_datagen", files, _FOLDER])
+            dataset = {"num_files_train": _files(ranks), "data_folder": "/data/unet3d"}
+            settings = {"workload": {"model": {"name": "unet3d"}, "dataset": dataset}}
+            (leaf / "dlio_config/config.yaml").write_text(yaml.safe_dump(settings))
+    if edition == "3.0":
+        foreign_runs.write(workload / "run" / "results.json", _results(workload / "run"))
+
+
+def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
+    """A host as the description of v3.0 has it."""
+    supply = {"unit_count": 2, "inlet_voltage": 230, "nameplate_power_watts": 800, "efficiency": "Platinum"}
+    chassis = {"model_name": "R1", "cpu_model": "C1", "cpu_qty": 1, "cpu_cores": 8, "memory_capacity": memory}
+    chassis |= {"rack_units": 1, "power": {"min_psus_active": 1, "psus_configured": [supply]}}
+    system = {"name": "Linux", "version": "6.8"}
+    return {"friendly_description": "a host", "quantity": quantity, "chassis": chassis, "operating_system": system}
+
+
+def describe(folder: Path, edition: str, **capabilities: Any) -> Path:
+    """Write the description of the system, whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "box.pdf").write_bytes(b"%PDF-1.4\n")
+    able = {"multi_host": True, "simultaneous_write": True, "simultaneous_read": True, "remap_time_in_seconds": 0}
+    architecture = {
+        "storage_location": "local",
+        "benchmark_API": "file",
+        "product_API": "block",
+        "client_footprint": "open_source",
+        "client_installation": "in_box",
+    }
+    solution = {
+        "submission_name": "box",
+        "friendly_description": "one drive",
+        "architecture": architecture,
+        "capabilities": {name: value for name, value in (able | capabilities).items() if value is not None},
+    }
+    system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
+    told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
+    path = folder / f"box.{'json' if edition == '1.0' else 'yaml'}"
+    path.write_text(json.dumps(told) if edition == "1.0" else yaml.safe_dump(told))
+    return path
+
+
+def make_code(root: Path) -> None:
+    """Write the image of the code, where v3.0 has it."""
+    _code(root / f"acme/code-{CODE[:8]}")

@@ -1,0 +1,433 @@
+"""The audit finds the printed numbers again from what runs kept, and every number that was changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.contradictions import Rulebook
+from dlemu.contrib.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
+from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.audit.saved_audit import audit_row
+from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
+from dlemu.dlio.export import export_run
+from dlemu.jobs.training.result import make_run
+from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
+SHIPPED = shipped_pairs()
+FORMULAS = {"v1": "dlio_v1", "v2": "dlio", "v3": "dlio_v3"}
+
+
+def audited(folder: Path) -> AuditedRun:
+    return audit_run(str(folder), SHIPPED)
+
+
+def rules(run: AuditedRun, *severities: str) -> list[str]:
+    return [one.rule for one in run.findings if one.severity in (severities or ("error", "warning", "info"))]
+
+
+@pytest.mark.parametrize("edition", FORMULAS)
+def test_steps_of_all_ranks_give_the_printed_numbers(edition: str, tmp_path: Path) -> None:
+    write_run(tmp_path, edition)
+    run = audited(tmp_path)
+    told = audit_row(run)
+    assert (run.recomputed.basis, run.printed_by) == ("steps", FORMULAS[edition])
+    assert told.au_recomputed_percent == pytest.approx(told.au_printed_percent, abs=1e-4)
+    assert told.samples_per_second_recomputed == pytest.approx(told.samples_per_second_printed, rel=1e-6)
+    assert rules(run, "error") == []
+    assert (told.workload, told.accelerator, told.accelerators) == ("unet3d", "h100", 3)
+
+
+@pytest.mark.parametrize("edition", FORMULAS)
+def test_the_parts_of_the_loss_are_those_of_the_run_and_add_up(edition: str, tmp_path: Path) -> None:
+    write_run(tmp_path, edition, ranks=4)
+    found, ranks = audited(tmp_path).recomputed, [rank for parts in play(4, 2, 20, 0) for rank in parts]
+    total, shares = sum(rank.end - rank.start for rank in ranks), found.loss_percent
+    assert found.au_whole_percent == pytest.approx(100 * C * 20 * len(ranks) / total, abs=1e-3)
+    assert sum(shares.values()) == pytest.approx(100 - (found.au_whole_percent or 0))
+    assert shares["first_step"] == pytest.approx(100 * sum(rank.proc[0] - C for rank in ranks) / total, abs=1e-3)
+    assert shares["load"] == pytest.approx(100 * sum(sum(rank.load[1:]) for rank in ranks) / total, abs=1e-3)
+    late = sum(sum(rank.compute[1:]) - 19 * C for rank in ranks)
+    assert shares["oversleep"] == pytest.approx(100 * late / total, abs=1e-3)
+    # The barrier of the play costs 4 ms a step; in the first step ranks also wait for slower ones.
+    first = sum(
+        max(rank.proc[0] for rank in ranks[at : at + 4]) - rank.proc[0] for at in (0, 4) for rank in ranks[at : at + 4]
+    )
+    assert shares["barrier"] == pytest.approx(100 * (0.004 * 20 * len(ranks) + first) / total, abs=0.2)
+    assert shares["slower_rank"] > 0.5
+
+
+def test_block_times_alone_give_the_rate_and_bounds(tmp_path: Path) -> None:
+    write_run(tmp_path / "whole", ranks=4)
+    write_run(tmp_path / "bare", ranks=4, kept=0)
+    whole, bare = audit_row(audited(tmp_path / "whole")), audit_row(audited(tmp_path / "bare"))
+    run = audited(tmp_path / "bare")
+    assert (run.recomputed.basis, run.printed_by) == ("blocks", "dlio_v1")
+    assert bare.samples_per_second_dlio_v1 == pytest.approx(bare.samples_per_second_printed, rel=0.01)
+    assert bare.au_whole_percent == pytest.approx(whole.au_whole_percent, abs=0.5)
+    assert float(bare.au_least_percent or 0) <= float(bare.au_printed_percent or 0) <= 100
+    assert bare.au_dlio_v1_percent is None, "nothing kept tells it"
+    assert bare.loss_first_step_percent == pytest.approx(whole.loss_first_step_percent, abs=1.0)
+    assert "unknown.steps" in rules(run, "info")
+    assert rules(run, "error") == []
+
+
+@pytest.mark.parametrize("edition", ["v2", "v3"])
+def test_the_first_step_of_a_later_run_follows_from_its_printed_rate(edition: str, tmp_path: Path) -> None:
+    write_run(tmp_path / "whole", edition, ranks=1, steps=100)
+    write_run(tmp_path / "bare", edition, ranks=1, steps=100, kept=0)
+    whole, bare = audit_row(audited(tmp_path / "whole")), audit_row(audited(tmp_path / "bare"))
+    assert bare.samples_per_second_dlio is None, "the dropped step's time is not known"
+    assert bare.loss_first_step_percent == pytest.approx(whole.loss_first_step_percent, abs=0.1)
+    assert bare.au_whole_percent == pytest.approx(whole.au_whole_percent, abs=1e-3)
+    assert rules(audited(tmp_path / "bare"), "error") == []
+
+
+def test_files_of_some_ranks_are_scaled_and_said_to_be_some(tmp_path: Path) -> None:
+    write_run(tmp_path, "v2", ranks=4, kept=1)
+    run = audited(tmp_path)
+    assert (run.recomputed.basis, run.recomputed.ranks_kept) == ("some ranks", 1)
+    assert rules(run, "error") == []
+    assert "unknown.ranks" in rules(run)
+    one = [au_and_rate(parts[0], "v2") for parts in play(4, 2, 20, 0)]
+    told = audit_row(run)
+    assert told.au_dlio_percent == pytest.approx(sum(au for au, _ in one) / 2, abs=1e-3)
+    assert told.samples_per_second_dlio == pytest.approx(4 * sum(rate for _, rate in one) / 2, rel=1e-5)
+
+
+@pytest.mark.parametrize("sections", [{}, with_blocks(5), with_evaluation(40, make_job().workload.dataset)])
+def test_our_own_files_are_found_again_exactly(sections: dict[str, Any], tmp_path: Path) -> None:
+    job = make_job(ranks=3, **sections)
+    log = make_log(job)
+    export_run(dlio_place(tmp_path), make_run(job, log))
+    run = audited(tmp_path)
+    told = audit_row(run)
+    assert (run.recomputed.basis, run.printed_by) == ("steps", "dlio")
+    assert told.au_dlio_percent == pytest.approx(told.au_printed_percent, rel=1e-9)
+    assert told.samples_per_second_dlio == pytest.approx(told.samples_per_second_printed, rel=1e-9)
+    assert rules(run, "error") == []
+
+
+def test_a_v05_run_needs_no_config(tmp_path: Path) -> None:
+    summary = write_run(tmp_path)
+    for path in (tmp_path / "configs").iterdir():
+        path.unlink()
+    write(tmp_path / "summary.json", summary | {"model": "unet3d"})
+    run = audited(tmp_path)
+    assert (run.setup.accelerator, run.setup.batch_size) == ("h100", BATCH)
+    assert "config.assumed" in rules(run, "info")
+    assert rules(run, "error") == []
+    assert audit_row(run).au_dlio_v1_percent == pytest.approx(summary["metric"]["train_au_mean_percentage"], abs=1e-3)
+
+
+def test_a_v05_run_without_steps_ran_on_the_one_accelerator_of_v05(tmp_path: Path) -> None:
+    """Block times as published: 1171 files in batches of 4 took 400 s an epoch."""
+    metric = {"train_au_percentage": [99.7], "train_au_mean_percentage": 99.7}
+    metric |= {"train_throughput_samples_per_second": [2.9182], "train_throughput_mean_samples_per_second": 2.9182}
+    summary = {"model": "unet3d", "start": "2023-08-04T11:53:46.926486", "num_accelerators": 1, "epochs": 1}
+    write(tmp_path / "summary.json", summary | {"num_files_train": 1171, "num_samples_per_file": 1, "metric": metric})
+    block = {"start": "2023-08-04T11:53:47.087933", "end": "2023-08-04T12:00:27.330092"}
+    epoch = {"start": "2023-08-04T11:53:47.087515", "block1": block, "end": "2023-08-04T12:00:27.392881"}
+    write(tmp_path / "per_epoch_stats.json", {"1": epoch})
+    run = audited(tmp_path)
+    assert (run.setup.accelerator, run.recomputed.steps_per_epoch) == ("v100", 292)
+    assert audit_row(run).samples_per_second_dlio_v1 == pytest.approx(2.9182, rel=2e-4)
+    assert rules(run, "error", "warning") == []
+    assert "config.assumed" in rules(run)
+
+
+def change_summary(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        summary = json.loads((folder / "summary.json").read_text())
+        change(summary)
+        write(folder / "summary.json", summary)
+
+    return apply
+
+
+def raise_au(summary: dict[str, Any]) -> None:
+    metric = summary["metric"]
+    metric["train_au_percentage"] = [au + 0.1 for au in metric["train_au_percentage"]]
+    metric["train_au_mean_percentage"] += 0.1
+
+
+def raise_rate(summary: dict[str, Any]) -> None:
+    metric = summary["metric"]
+    for key in ("train_throughput_mean_samples_per_second", "train_io_mean_MB_per_second"):
+        metric[key] *= 1.002
+    key = "train_throughput_samples_per_second"
+    metric[key] = [rate * 1.002 for rate in metric[key]]
+
+
+def set_metric(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda summary: summary["metric"].update({key: value})
+
+
+def faster_rank(folder: Path) -> None:
+    output = json.loads((folder / "1_output.json").read_text())
+    output["1"]["proc"]["block1"][0] += 2  # a longer first step leaves less time to divide by
+    write(folder / "1_output.json", output)
+
+
+def longer_steps(folder: Path) -> None:
+    config = folder / "configs" / "config.yaml"
+    config.write_text(config.read_text().replace(f"computation_time: {C}", "computation_time: 0.4"))
+
+
+TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "AU raised": (change_summary(raise_au), "au.differs"),
+    "samples/s raised": (change_summary(raise_rate), "throughput.differs"),
+    "mean of AU": (change_summary(set_metric("train_au_mean_percentage", 99.0)), "printed.mean"),
+    "deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.5)), "printed.mean"),
+    "no deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.0)), "printed.mean"),
+    "deviation of MB/s": (change_summary(set_metric("train_io_stdev_MB_per_second", 0.0)), "printed.mean"),
+    "deviation of samples/s": (
+        change_summary(set_metric("train_throughput_stdev_samples_per_second", 9.0)),
+        "printed.mean",
+    ),
+    "MB/s": (change_summary(set_metric("train_io_mean_MB_per_second", 9e9)), "printed.io"),
+    "verdict": (change_summary(set_metric("train_au_meet_expectation", "success")), "printed.verdict"),
+    "one rank's steps": (faster_rank, "rank.differs"),
+    "step time": (longer_steps, "compute.time"),
+    "more files": (change_summary(lambda summary: summary.update(num_files_train=10**6)), "files.count"),
+    "too few accelerators": (change_summary(lambda summary: summary.update(num_accelerators=2)), "ranks.count"),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_changed_number_is_found(name: str, tmp_path: Path) -> None:
+    tamper, rule = TAMPERED[name]
+    write_run(tmp_path)
+    assert rules(audited(tmp_path), "error") == []
+    tamper(tmp_path)
+    assert rule in rules(audited(tmp_path), "error")
+
+
+@pytest.mark.parametrize(("factor", "wanted"), [(1.002, "info"), (1.05, "warning")])
+def test_a_rate_far_from_what_blocks_alone_give_is_doubtful(factor: float, wanted: str, tmp_path: Path) -> None:
+    write_run(tmp_path)
+    for output in tmp_path.glob("*_output.json"):
+        output.unlink()
+    assert "throughput.differs" not in rules(audited(tmp_path), "warning")
+
+    def raise_all(summary: dict[str, Any]) -> None:
+        metric = summary["metric"]
+        for key in ("train_throughput_mean_samples_per_second", "train_io_mean_MB_per_second"):
+            metric[key] *= factor
+        metric["train_throughput_samples_per_second"] = [
+            rate * factor for rate in metric["train_throughput_samples_per_second"]
+        ]
+
+    change_summary(raise_all)(tmp_path)
+    assert "throughput.differs" in rules(audited(tmp_path), wanted)
+
+
+def test_steps_that_dlemus_host_began_late_are_no_contradiction(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    longer_steps(tmp_path)
+    (tmp_path / "dlio.log").write_text(
+        "[OUTPUT] 2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank\n"
+    )
+    assert rules(audited(tmp_path), "error") == []
+    assert "compute.time" in rules(audited(tmp_path), "info")
+    (tmp_path / "dlio.log").write_text("[OUTPUT] Running DLIO\n[OUTPUT] data in /data/dlemu\n")
+    assert "compute.time" in rules(audited(tmp_path), "error")
+
+
+def test_numbers_that_block_times_forbid_are_found(tmp_path: Path) -> None:
+    write_run(tmp_path, kept=0)
+    change_summary(lambda summary: summary["metric"].update(train_au_mean_percentage=40.0))(tmp_path)
+    change_summary(lambda summary: summary["metric"].update(train_throughput_mean_samples_per_second=900.0))(tmp_path)
+    assert {"au.impossible", "throughput.impossible"} <= set(rules(audited(tmp_path), "error"))
+
+
+def test_a_pass_that_hangs_on_the_dropped_first_steps_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path, steps=40)
+    run = audited(tmp_path)
+    assert run.printed.verdict == "success"
+    assert float(audit_row(run).au_whole_percent or 100) < 90
+    assert "au.rules" in rules(run, "warning")
+
+
+def with_readers(folder: Path, loader: str, readers: int) -> Path:
+    """Write into a run's configuration how many readers it had."""
+    config = folder / ("configs" if (folder / "configs").is_dir() else "dlio_config") / "config.yaml"
+    said = config.read_text()
+    assert "data_loader: pytorch" in said
+    config.write_text(said.replace("data_loader: pytorch", f"data_loader: {loader}\n    read_threads: {readers}"))
+    return folder
+
+
+def test_what_prefetch_bought_is_said_of_a_run_that_passes_by_it(tmp_path: Path) -> None:
+    """9 readers have read 9 of 40 batches when the first step, which does not count, is over."""
+    write_run(tmp_path, steps=40)
+    run = audited(with_readers(tmp_path, "pytorch", 9))
+    told = audit_row(run)
+    assert told.prefetch_credit_percent == pytest.approx(100 * 8 / 39)
+    assert told.au_sustained_percent is None, "no steps of the readers were kept"
+    least, whole, au = told.au_sustained_least_percent, told.au_whole_percent, told.au_printed_percent
+    assert least == pytest.approx(max(whole or 0, (au or 0) * (1 - 8 / 39)), abs=0.01)
+    finding = next(one for one in run.findings if one.rule == "au.prefetch")
+    assert finding.severity == "warning"
+    assert f"PASS by DLIO's formula ({au:.2f} %), by up to {(au or 0) - (least or 0):.1f} points" in finding.seen
+
+
+def test_on_a_drive_that_is_the_limit_the_credit_gives_back_what_it_sustains() -> None:
+    """A batch every b seconds, W readers: DLIO's AU is (K - 1) c / ((K - W) b), and the storage sustains c / b."""
+    steps, readers, c, b = 25, 4, 0.8, 1.0
+    setup = Setup(data_loader="pytorch", read_threads=readers)
+    credit = credit_percent(setup, steps, 1)
+    dlio = 100 * (steps - 1) * c / ((steps - readers) * b)
+    assert dlio == pytest.approx(91.43, abs=0.01), "it passes"
+    assert sustained_least_percent(dlio, 70.0, credit) == pytest.approx(80)
+
+
+@pytest.mark.parametrize(
+    ("loader", "readers", "credit"), [("tensorflow", 8, None), ("pytorch", 0, 0), ("pytorch", 1, 0)]
+)
+def test_readers_that_share_a_batch_or_are_alone_buy_nothing(
+    loader: str, readers: int, credit: float | None, tmp_path: Path
+) -> None:
+    write_run(tmp_path, "v2", steps=40)
+    run = audited(with_readers(tmp_path, loader, readers))
+    assert run.prefetch.credit_percent == credit
+    assert "au.prefetch" not in rules(run)
+
+
+LAYOUTS = {
+    "v0.5": "closed/Org/results/system/unet3d/run0/node0",
+    "v1.0": "Closed/Org/results/system/unet3d-h100/runs/run-1",
+    "v2.0": "results/training/unet3d/run/20250601_120000",
+    "v3.0": "closed/Org/results/system/training/unet3d/run/20260704_052047",
+}
+
+
+def test_runs_of_every_layout_are_found_and_nothing_else(tmp_path: Path) -> None:
+    for layout in LAYOUTS.values():
+        write_run(tmp_path / layout, ranks=1, epochs=1)
+    write_run(tmp_path / "Closed/Org/code/dlio_benchmark/tests/data", ranks=1, epochs=1)
+    write_run(tmp_path / ".cache/run", ranks=1, epochs=1)
+    (tmp_path / "closed/Org/systems").mkdir()
+    (tmp_path / "closed/Org/systems/system.json").write_text("{}")
+    runs = audit_trees([str(tmp_path), str(tmp_path / "Closed")])
+    assert [run.path for run in runs] == sorted(str(tmp_path / layout) for layout in LAYOUTS.values())
+
+
+def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path, "v2")
+    assert not [rule for rule in rules(audited(tmp_path)) if rule.startswith("rules.")]
+    run = audit_run(str(tmp_path), SHIPPED, Rulebook("2.0", "closed"))
+    assert "rules.dataset.size" in rules(run, "error")
+    foreign = audit_run(str(tmp_path), SHIPPED, Rulebook("3.0", "closed"))
+    assert [rule for rule in rules(foreign, "error") if rule.startswith("rules.")] == ["rules.workload.unknown"]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
+def test_published_runs_break_no_rule_of_their_edition() -> None:
+    runs = list(audit_trees([str(PUBLISHED)], book=Rulebook("1.0", "closed")))
+    assert runs
+    for run in runs:
+        assert [rule for rule in rules(run) if rule.startswith("rules.")] == []
+
+
+def test_checkpoints_alone_are_no_error(tmp_path: Path) -> None:
+    metric = {"save_checkpoint_io_mean_GB_per_second": 3.5, "checkpoint_size_GB": 104.7}
+    write(tmp_path / "summary.json", {"num_accelerators": 8, "metric": metric})
+    run = audited(tmp_path)
+    assert rules(run, "error") == []
+    assert set(rules(run)) == {"no.training", "unapplied"}
+
+
+def test_another_benchmarks_summary_is_no_error_and_not_taken_for_ours(tmp_path: Path) -> None:
+    """As MLPerf Storage v3.0's kv_cache writes it, beside training in one tree."""
+    write(tmp_path / "summary.json", {"schema_version": "1.0", "run_datetime": "20260712_182110", "options": {"1": {}}})
+    run = audited(tmp_path)
+    assert rules(run, "error") == []
+    assert "another kind of benchmark" in run.findings[-1].seen
+
+
+def test_many_processes_say_what_one_says(tmp_path: Path) -> None:
+    for number in range(24):
+        write_run(tmp_path / f"run{number:02}", "v2", ranks=1, epochs=1, steps=5, seed=number)
+    (tmp_path / "run03" / "summary.json").write_text("{broken")
+    alone, together = audit_trees([str(tmp_path)], processes=1), audit_trees([str(tmp_path)], processes=2)
+    assert [audit_row(run) for run in alone] == [audit_row(run) for run in together]
+    assert len(together) == 24
+    assert [run.path for run in together if run.errors] == [str(tmp_path / "run03")]
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
+@pytest.mark.parametrize("name", sorted(path.name for path in PUBLISHED.glob("*")))
+def test_published_runs_are_found_again(name: str) -> None:
+    run = audited(PUBLISHED / name)
+    told = audit_row(run)
+    assert rules(run, "error") == []
+    assert run.printed_by == "dlio_v1"
+    steps = run.recomputed.basis == "steps"
+    assert steps == (PUBLISHED / name / "0_output.json").exists()
+    rate, near = told.samples_per_second_printed, 0.02 if steps else 0.05
+    assert told.samples_per_second_dlio_v1 == pytest.approx(rate, rel=near / 100)
+    if steps:
+        assert told.au_dlio_v1_percent == pytest.approx(told.au_printed_percent, abs=0.01)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
+def test_the_rules_text_would_fail_a_published_run_that_passed() -> None:
+    run = audited(PUBLISHED / "micron-9550-unet3d-h100-n4")
+    assert run.printed.verdict == "success"
+    assert run.recomputed.au_whole_percent == pytest.approx(81.66, abs=0.05)
+    assert {"au.rules", "au.prefetch"} <= set(rules(run, "warning"))
+    assert run.prefetch.credit_percent == pytest.approx(100 * 47 / 499)
+
+
+def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:
+    write_run(tmp_path, "v2")
+    config = tmp_path / "dlio_config" / "config.yaml"
+    drawn = config.read_text().replace(f"computation_time: {C}", f"computation_time: {{mean: {C}, stdev: 0.01}}")
+    config.write_text(drawn)
+    run = audited(tmp_path)
+    assert run.setup == replace(run.setup, is_random=True, computation_seconds=C)
+    assert audit_row(run).au_dlio_v1_percent is None
+    assert audit_row(run).au_dlio_percent == pytest.approx(audit_row(run).au_printed_percent, abs=1e-4)
+
+
+def test_hundreds_of_copies_of_a_run_are_as_many_rows_whatever_is_wrong_with_some(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ranks=2, epochs=1, steps=5)
+    for number in range(500):
+        shutil.copytree(tmp_path / "run", tmp_path / "copies" / f"run{number:03}", copy_function=os.link)
+    for number, spoil in {7: "summary.json", 70: "0_output.json", 170: "per_epoch_stats.json"}.items():
+        path = tmp_path / "copies" / f"run{number:03}" / spoil
+        path.unlink()
+        path.write_text("{")
+    runs = audit_trees([str(tmp_path / "copies")], processes=2)
+    assert len({run.path for run in runs}) == len(runs) == 500
+    sound = [replace(audit_row(run), path="") for run in runs if not run.errors]
+    assert len(sound) == 497
+    assert all(told == sound[0] for told in sound)
+
+
+def test_what_is_kept_of_a_run_does_not_grow_with_its_steps(tmp_path: Path) -> None:
+    """So memory stays flat however long the runs are."""
+    for name, steps in (("short", 10), ("long", 2000)):
+        write_run(tmp_path / name, "v2", ranks=4, steps=steps)
+    short, long = (len(pickle.dumps(audited(tmp_path / name))) for name in ("short", "long"))
+    assert long < short + 100
+
+
+@pytest.mark.parametrize("steps", [20, 100])
+def test_a_run_of_v3s_fork_has_no_error_however_short(tmp_path: Path, steps: int) -> None:
+    write_run(tmp_path, "fork", steps=steps)
+    run = audit_run(str(tmp_path), SHIPPED)
+    assert [finding.rule for finding in run.findings if finding.severity == "error"] == []
+    assert run.printed_by == "dlio_fork"
+    assert audit_row(run).samples_per_second_recomputed == pytest.approx(run.printed.samples_per_second, rel=1e-6)

@@ -1,0 +1,120 @@
+"""`dlemu audit` as a user calls it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from datagen.errors import UserError
+from dlemu.contrib.mlperf.audit.audited_run import audit_trees
+from dlemu.contrib.mlperf.audit.saved_audit import audit_row
+from dlemu.contrib.mlperf.audit_command import command
+from dlemu.contrib.mlperf.tests.foreign_runs import write_run
+
+DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+def audit(*words: object) -> Result:
+    return CliRunner().invoke(command, [str(word) for word in words])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Two sound runs, one without steps, and one whose summary.json is cut short."""
+    for number in (1, 2):
+        write_run(tmp_path / "unet3d" / f"run{number}", seed=number, ranks=2)
+    write_run(tmp_path / "other" / "run1" / "node0", kept=0)
+    return tmp_path
+
+
+def test_sound_runs_end_with_0_and_a_line_each(tree: Path) -> None:
+    result = audit(tree)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert any(line.startswith("unet3d: unet3d, 2 x h100 on 1 host") for line in lines)
+    assert sum(line.startswith("  run2 ") for line in lines) == 1
+    assert sum(line.startswith("  run1/node0 ") for line in lines) == 1
+    assert lines[-1] == "3 runs: 2 recomputed from all steps, 1 from block times, 0 from less; 0 with errors"
+    assert max(map(len, lines[:8])) <= 140
+
+
+def test_block_times_without_settings_give_nothing(tmp_path: Path) -> None:
+    write_run(tmp_path / "run1", kept=0)
+    shutil.rmtree(tmp_path / "run1" / "configs")
+    lines = audit(tmp_path).output.splitlines()
+    assert lines[-1].startswith("1 run: 0 recomputed from all steps, 0 from block times, 1 from less;")
+
+
+def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
+    (tree / "unet3d" / "run2" / "summary.json").write_text("{")
+    result = audit(tree)
+    assert result.exit_code == 1
+    assert "error file.broken: 1 run" in result.output
+    assert "unet3d/run2: summary.json: " in result.output
+    assert result.output.splitlines()[-1].endswith("1 with errors")
+
+
+def test_each_finding_is_told_with_what_it_wanted(tmp_path: Path) -> None:
+    write_run(tmp_path / "run1")
+    config = tmp_path / "run1" / "configs" / "config.yaml"
+    config.write_text(config.read_text().replace("batch_size: 7", "batch_size: 14"))
+    lines = audit(tmp_path, "--edition", "2.0").output.splitlines()
+    for seen, wanted in (("reader.batch_size=14", "wanted: 7;"), ("train.epochs=2", "wanted: 5;")):
+        (at,) = (at for at, line in enumerate(lines) if line.endswith(seen))
+        assert wanted in lines[at + 1]
+
+
+def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="wanted a folder"):
+        audit_trees([str(tmp_path / "nothing")])
+    with pytest.raises(UserError, match="no run in"):
+        audit_trees([str(tmp_path)])
+    words = [sys.executable, "-m", "dlemu", "audit", str(tmp_path)]
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr.count("\n")) == (2, 1)
+
+
+def test_files_and_json_have_a_row_a_run_and_the_documented_columns(tree: Path) -> None:
+    (tree / "unet3d" / "run2" / "summary.json").write_text("{")
+    result = audit(tree, "--csv", tree / "out" / "a.csv", "--parquet", tree / "a.parquet", "--json")
+    with open(tree / "out" / "a.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    table = pq.read_table(tree / "a.parquet")
+    rows = [audit_row(run) for run in audit_trees([str(tree)])]
+    assert [line["path"] for line in lines] == [row.path for row in rows]
+    assert table.to_pylist() == [asdict(row) for row in rows]
+    assert list(lines[0]) == table.column_names
+    assert not any(pa.types.is_null(field.type) for field in table.schema)
+    told = json.loads(result.output)
+    assert [one["path"] for one in told] == [row.path for row in rows]
+    assert {"severity", "rule", "seen", "wanted", "fix"} == set(told[2]["findings"][0])
+    documented = DOCS.read_text()
+    assert [name for name in (*asdict(rows[0]), *told[0]) if f"`{name}`" not in documented] == []
+
+
+def test_a_file_that_cannot_be_written_is_said(tree: Path) -> None:
+    (tree / "file").write_text("")
+    words = [sys.executable, "-m", "dlemu", "audit", str(tree), "--csv", str(tree / "file" / "a.csv")]
+    told = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert told.returncode == 2
+    assert "a.csv could not be written" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_auditing_loads_no_framework(tree: Path) -> None:
+    program = (
+        "import sys; from dlemu.contrib.mlperf.audit.audited_run import audit_trees; audit_trees(sys.argv[1:]);"
+        "print(sorted({'torch', 'tensorflow', 'hydra', 'mpi4py', 'pyarrow'} & set(sys.modules)))"
+    )
+    told = subprocess.run([sys.executable, "-c", program, str(tree)], capture_output=True, text=True, check=True)
+    assert told.stdout == "[]\n"

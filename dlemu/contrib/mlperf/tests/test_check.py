@@ -1,0 +1,823 @@
+"""`dlemu mlperf check`: a valid tree of each edition has no finding, and each broken rule gives just its own."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, astuple, replace
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.contrib.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
+from dlemu.contrib.mlperf.check.tree_rules import holds_code
+from dlemu.contrib.mlperf.lines import check_lines
+from dlemu.contrib.mlperf.rules.known import known_rules
+from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.tests.broken_rules import expected, numbered, sentences
+from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
+from dlemu.results.finding import SEVERITIES, Located
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
+EDITIONS = ("1.0", "2.0", "3.0")
+Change = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid tree of each edition."""
+    folder = tmp_path_factory.mktemp("golden")
+    for edition in EDITIONS:
+        make_tree(folder / edition, edition)
+    return folder
+
+
+def well_formed(checked: Checked) -> None:
+    """Every finding says what was seen where, what was wanted and what to do, by a rule that is described."""
+    for one in checked.findings:
+        assert all(isinstance(value, str) and value for value in astuple(one.finding)), one
+        assert one.finding.severity in SEVERITIES
+        assert one.finding.rule in known_rules()
+        assert Path(one.path).exists(), one
+        assert Path(one.path).is_relative_to(checked.root), one
+
+
+def told(checked: Checked) -> set[tuple[str, str]]:
+    """What was found, without what the reader must merely know."""
+    well_formed(checked)
+    return {(one.finding.severity, one.finding.rule) for one in checked.findings if one.finding.severity != "info"}
+
+
+@pytest.mark.parametrize(("longer_us", "wide"), [(0, True), (1, False)])
+def test_a_gap_of_exactly_twice_the_shortest_run_is_too_wide(
+    golden: Path, tmp_path: Path, longer_us: int, wide: bool
+) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    begun = [datetime.strptime(run.name, STAMP) for run in runs(root)]
+    gap = max(second - first for first, second in pairwise(begun))
+    for run in runs(root):
+        start = datetime.fromisoformat(json.loads((run / "summary.json").read_text())["start"])
+        end = start + gap / 2 + timedelta(microseconds=longer_us)
+        edit(run / "summary.json", put("end", value=end.isoformat(timespec="microseconds")))
+    assert (("warning", "runs.gap") in told(check_folder(str(root)))) == wide
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_a_valid_tree_has_no_finding_and_tells_its_edition(golden: Path, edition: str) -> None:
+    checked = check_folder(str(golden / edition))
+    assert told(checked) == set()
+    assert checked.valid
+    (result,) = checked.results
+    assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
+    assert (result.warm_up is None) == (edition == "1.0")
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+@pytest.mark.parametrize("above", ["", "closed", "open"])
+def test_a_folder_is_judged_alike_from_inside_and_from_outside(
+    golden: Path, tmp_path: Path, edition: str, above: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(golden / edition, tmp_path / above / "tree")
+    training = runs(root)[0].parent
+    inside = [folder for folder in (training, *training.parents) if folder.is_relative_to(root)]
+    for folder in inside:
+        monkeypatch.chdir(folder)
+        checked = check_folder(".")
+        assert told(checked) == set(), folder
+        (result,) = checked.results
+        assert (result.edition.name, result.division, len(result.measured)) == (edition, "closed", 5)
+
+
+@pytest.mark.parametrize("edition", ["2.0", "3.0"])
+def test_a_copied_workload_keeps_its_runs_together(golden: Path, tmp_path: Path, edition: str) -> None:
+    copied = shutil.copytree(runs(golden / edition)[0].parents[1], tmp_path / "copied")
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == set()
+    (result,) = checked.results
+    assert len(result.measured) == 5
+    shutil.rmtree(runs(copied)[3])
+    assert "runs.count" in {rule for _, rule in told(check_folder(str(copied)))}
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_a_folder_that_is_a_link_is_not_read_and_not_valid(golden: Path, tmp_path: Path, depth: int) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    folder = (runs(root)[2], *runs(root)[2].parents)[depth]
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    (linked,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "tree.link"]
+    assert (linked.path, linked.finding.seen) == (str(folder), f"a link to {tmp_path}/elsewhere, which is not read")
+
+
+def test_divisions_are_named_in_lower_case_wherever_the_check_begins(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (root / "closed").rename(root / "Closed")
+    for folder in (root, root / "Closed", root / "Closed/acme"):
+        assert told(check_folder(str(folder))) == {("error", "submission.top")}
+
+
+def test_an_open_submission_in_a_folder_named_closed_is_open(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "closed/round")
+    (root / "closed").rename(root / "open")
+    checked = check_folder(str(root))
+    assert told(checked) == {("warning", "division.differs")}
+    divisions = [result.division for result in checked.results] + [each.division for each in checked.submissions]
+    assert set(divisions) == {"open"}
+
+
+def test_an_organisation_named_open_submits_to_its_division(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    (root / "closed/acme").rename(root / "closed/open")
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    divisions = [result.division for result in checked.results] + [each.division for each in checked.submissions]
+    assert set(divisions) == {"closed"}
+
+
+# What the changes below need.
+
+
+def first(root: Path) -> Path:
+    return runs(root)[0]
+
+
+def every(root: Path, name: str, change: Callable[[Any], None]) -> None:
+    """Change a file of every run; `*` stands for the time in its name."""
+    for run in runs(root):
+        for path in [*run.glob(name), *config_folder(run).glob(name)]:
+            edit(path, change)
+
+
+def put(*keys: str, value: Any) -> Callable[[Any], None]:
+    """Set a value deep in a file."""
+
+    def change(content: Any) -> None:
+        for key in keys[:-1]:
+            content = content[key]
+        content[keys[-1]] = value
+
+    return change
+
+
+def config(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "config.yaml", put("workload", *keys, value=value))
+
+
+def summary(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "summary.json", put(*keys, value=value))
+
+
+def metadata(*keys: str, value: Any) -> Change:
+    return lambda root: every(root, "*_metadata.json", put(*keys, value=value))
+
+
+def override(*words: str) -> Change:
+    return lambda root: every(root, "overrides.yaml", lambda content: content.extend(words))
+
+
+def later(root: Path, index: int, **gap: float) -> None:
+    """Let a run begin later: by its folder's name, and by all that its files tell."""
+    run = runs(root)[index]
+    stamp = (datetime.strptime(run.name, STAMP) + timedelta(**gap)).strftime(STAMP)
+    for path in run.glob("*_metadata.json"):
+        edit(path, put("run_datetime", value=stamp))
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(**gap))))
+    run.rename(run.with_name(stamp))
+
+
+def drop(pattern: str) -> Change:
+    """Remove a file of the first run."""
+
+    def change(root: Path) -> None:
+        for path in first(root).glob(pattern):
+            path.unlink()
+
+    return change
+
+
+def within(pattern: str, action: Callable[[Path], Any]) -> Change:
+    """Do something to the only path that matches."""
+
+    def change(root: Path) -> None:
+        (path,) = list(root.glob(pattern))
+        action(path)
+
+    return change
+
+
+def two_calls(root: Path) -> None:
+    (leaf,) = list(root.rglob("datagen/2*"))
+    shutil.copytree(leaf, leaf.with_name("20260101_000000"))
+
+
+def _logged_by_dlemu(root: Path) -> None:
+    (first(root) / "dlio.log").write_text(
+        "[OUTPUT] 2026-11-21T14:56:14 dlemu 1 as a drop-in replacement for DLIO: train on 1 rank\n"
+    )
+
+
+ORG = "[Cc]losed/acme"
+WORKLOAD = "closed/acme/results/box/training/unet3d"
+MUTATIONS: list[tuple[str, str, str, Change]] = [
+    ("1.0 2.0 3.0", "error", "tool.other", _logged_by_dlemu),
+    # edition(s), severity, rule, change
+    # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
+    ("1.0 2.0 3.0", "warning", "dataset.near", lambda root: _memory(root, 381.5)),
+    ("1.0", "warning", "dataset.size", lambda root: _memory(root, 384)),
+    ("3.0", "error", "dataset.size", lambda root: _memory(root, 384)),
+    ("1.0 2.0 3.0", "error", "dataset.size", lambda root: _memory(root, 400)),
+    ("1.0 2.0 3.0", "error", "settings.changed", config("metric", "au", value=0.85)),
+    ("1.0 2.0 3.0", "error", "overrides.unknown", override("++workload.train.seed=7")),
+    ("1.0 2.0 3.0", "error", "overrides.open", override("++workload.reader.data_loader=dali")),
+    ("1.0", "error", "overrides.odirect", config("reader", "odirect", value=True)),
+    ("2.0", "error", "workflow.checkpoint", config("workflow", "checkpoint", value=False)),
+    ("2.0 3.0", "error", "dataset.folder", metadata("args", "results_dir", value="/data/unet3d")),
+    ("3.0", "error", "dataset.told", metadata("parameters", value={})),
+    ("3.0", "error", "dataset.phases", lambda root: _phase(root, "datagen", 13_000, also="datasize")),
+    ("2.0", "error", "dataset.phases", lambda root: _phase(root, "datagen", 13_000)),
+    ("3.0", "error", "dataset.phases", lambda root: _phase(root, "datasize", 15_000, also="datagen")),
+    ("1.0 2.0 3.0", "error", "dataset.differs", lambda root: _first_config(root, "dataset", "data_folder", "/b")),
+    ("1.0 2.0 3.0", "error", "runs.differ", lambda root: _differing_threads(root)),
+    ("1.0 2.0 3.0", "error", "runs.ended", drop("summary.json")),
+    (
+        "1.0 2.0 3.0",
+        "error",
+        "runs.clock",
+        lambda root: edit(first(root) / "summary.json", put("end", value="2001-01-01")),
+    ),
+    ("2.0 3.0", "error", "file.broken", lambda root: (first(root) / "0_output.json").write_text("{")),
+    ("3.0", "error", "dataset.filesystem", lambda root: _same_file_system(root)),
+    ("3.0", "error", "dataset.filesystem", drop("fs_separation.json")),
+    ("3.0", "error", "hosts.named", metadata("args", "hosts", value=["a", "b"])),
+    ("2.0", "warning", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("2.0", "error", "runs.count", lambda root: _without_two(root)),
+    ("1.0 3.0", "error", "runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    ("3.0", "error", "runs.stamp", lambda root: first(root).rename(first(root).with_name("2026"))),
+    ("3.0", "error", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("1.0 2.0 3.0", "error", "time.year", lambda root: _in_2132(root)),
+    ("3.0", "error", "edition.differs", lambda root: _other_edition(root)),
+    ("3.0", "error", "division.differs", metadata("verification", value="OPEN")),
+    ("2.0 3.0", "error", "division.differs", metadata("args", "mode", value="open")),
+    ("1.0 2.0 3.0", "error", "hosts.uneven", lambda root: _three_hosts(root)),
+    ("1.0", "error", "workload.unknown", lambda root: _v100(root)),
+    ("2.0", "warning", "runs.gap", lambda root: later(root, -1, days=1)),
+    ("3.0", "error", "files.results", within(f"{WORKLOAD}/run/results.json", Path.unlink)),
+    ("1.0", "warning", "files.results", drop("../mlperf_storage_report.json")),
+    ("3.0", "error", "files.run", drop("dlio.log")),
+    ("3.0", "error", "files.run", drop("training_run.stdout.log")),
+    ("3.0", "error", "files.run_config", drop("dlio_config/hydra.yaml")),
+    ("2.0", "error", "files.run_config", drop("dlio_config/overrides.yaml")),
+    ("2.0", "error", "files.metadata", drop("*_metadata.json")),
+    ("3.0", "error", "files.phases", lambda root: (root / WORKLOAD / "old").mkdir()),
+    ("3.0", "error", "files.datasize", lambda root: shutil.rmtree(root / WORKLOAD / "datasize")),
+    ("3.0", "error", "files.datagen", within(f"{WORKLOAD}/datagen/*/dlio.log", Path.unlink)),
+    ("3.0", "error", "files.datagen_config", within(f"{WORKLOAD}/datagen/*/dlio_config/hydra.yaml", Path.unlink)),
+    ("3.0", "error", "files.datagen_count", two_calls),
+    ("3.0", "error", "files.datagen_stamp", within(f"{WORKLOAD}/datagen/2*", lambda p: p.rename(p.with_name("x")))),
+    ("2.0", "warning", "files.ranks", drop("3_output.json")),
+    ("3.0", "error", "files.ranks", drop("3_output.json")),
+    ("3.0", "error", "submission.top", lambda root: (root / "extra").mkdir()),
+    ("1.0 2.0", "error", "submission.code", within(f"{ORG}/code", shutil.rmtree)),
+    ("3.0", "error", "submission.code", lambda root: _without_code(root)),
+    ("3.0", "error", "submission.top", within("acme", lambda path: (path / "data").mkdir())),
+    ("3.0", "error", "submission.folders", within(ORG, lambda path: (path / "more").mkdir())),
+    ("1.0 2.0 3.0", "error", "submission.folders", within(f"{ORG}/systems", shutil.rmtree)),
+    ("1.0 2.0", "error", "submission.name", within(ORG, lambda path: path.rename(path.with_name("a b")))),
+    ("3.0", "error", "submission.name", lambda root: _renamed(root)),
+    ("3.0", "error", "submission.category", lambda root: (root / "closed/acme/results/box/other").mkdir()),
+    ("3.0", "error", "submission.workload", lambda root: (root / "closed/acme/results/box/training/bert").mkdir()),
+    ("3.0", "error", "systems.pdf", within("closed/acme/systems/box.pdf", Path.unlink)),
+    ("1.0 2.0", "warning", "systems.pdf", within(f"{ORG}/systems/box.pdf", Path.unlink)),
+    ("3.0", "error", "systems.files", lambda root: (root / "closed/acme/systems/notes.docx").write_text("notes")),
+    ("3.0", "error", "systems.missing", lambda root: _second_system(root)),
+    ("3.0", "error", "systems.name", lambda root: _system(root, "solution", "submission_name", value="other")),
+    ("3.0", "error", "systems.hosts", lambda root: _system(root, "clients", value=[client(quantity=2)])),
+    ("3.0", "error", "systems.hosts", lambda root: _system(root, "clients", value=[client(16)])),
+    ("3.0", "error", "systems.unfilled", lambda root: _system(root, "deployment", value="FILL IN")),
+]
+
+
+def _memory(root: Path, gib: float) -> None:
+    """Change the hosts' memory, where it ran and where it is described."""
+    summary("host_memory_GB", value=[gib])(root)
+    (description,) = [*root.glob("*/acme/systems/box.json"), *root.glob("*/acme/systems/box.yaml")]
+    edit(description, put("system_under_test", "clients", value=[client(int(gib))]))
+    summary("host_meminfo", "MemTotal", value=f"{int(gib * 2**20)} kB")(root)
+
+
+def _phase(root: Path, phase: str, files: int, also: str = "") -> None:
+    for name in filter(None, (phase, also)):
+        for path in root.rglob(f"{name}/*/dlio_config/config.yaml"):
+            edit(path, put("workload", "dataset", "num_files_train", value=files))
+        for path in root.rglob(f"{name}/*/*_metadata.json"):
+            edit(path, put("parameters", "dataset", "num_files_train", value=files))
+
+
+def _first_config(root: Path, section: str, key: str, value: Any) -> None:
+    edit(config_folder(first(root)) / "config.yaml", put("workload", section, key, value=value))
+    for path in first(root).glob("*_metadata.json"):
+        edit(path, put("args", "data_dir", value=value))
+
+
+def _without_code(root: Path) -> None:
+    """Remove the code, and what names its image: that has a rule of its own."""
+    shutil.rmtree(root / "acme")
+    for pointer in root.rglob(".mlps-code-image"):
+        pointer.unlink()
+
+
+def _renamed(root: Path) -> None:
+    for path in (root / "acme", root / "closed/acme"):
+        path.rename(path.with_name("a b"))
+
+
+def _three_hosts(root: Path) -> None:
+    summary("num_hosts", value=3)(root)
+    summary("host_memory_GB", value=[8.0, 8.0, 8.0])(root)
+    for rank in range(4):
+        every(root, f"{rank}_output.json", put("hostname", value=f"node{rank % 3}"))
+    (description,) = [*root.glob("*/acme/systems/box.json"), *root.glob("*/acme/systems/box.yaml")]
+    edit(description, put("system_under_test", "clients", value=[client(quantity=3)]))
+    every(root, "summary.json", lambda told: told.update(data_size_per_host_GB=told["data_size_per_host_GB"] / 3))
+
+
+def _small_on_unknown_memory(root: Path) -> None:
+    summary("host_memory_GB", value=[])(root)
+    summary("num_files_train", value=13_000)(root)
+    config("dataset", "num_files_train", value=13_000)(root)
+
+
+def _v100(root: Path) -> None:
+    for run in runs(root):
+        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n")
+
+
+def _without_two(root: Path) -> None:
+    for run in runs(root)[:2]:
+        shutil.rmtree(run)
+
+
+def _ended_before(root: Path) -> None:
+    edit(first(root) / "summary.json", put("end", value="2001-01-01"))
+
+
+def _differing_threads(root: Path) -> None:
+    for number, run in enumerate(runs(root)):
+        edit(config_folder(run) / "config.yaml", put("workload", "reader", "read_threads", value=4 + number % 2))
+
+
+def _system(root: Path, *keys: str, value: Any) -> None:
+    edit(root / "closed/acme/systems/box.yaml", put("system_under_test", *keys, value=value))
+
+
+def _second_system(root: Path) -> None:
+    for suffix in ("yaml", "pdf"):
+        shutil.copy(root / f"closed/acme/systems/box.{suffix}", root / f"closed/acme/systems/spare.{suffix}")
+
+
+def _other_edition(root: Path) -> None:
+    for path in first(root).glob("*_metadata.json"):
+        edit(path, put("rules_edition", value="2.0"))
+
+
+def _in_2132(root: Path) -> None:
+    for run in runs(root):
+        path = run / "summary.json"
+        path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(days=106 * 365))))
+
+
+def _same_file_system(root: Path) -> None:
+    edit(first(root) / "fs_separation.json", put("same_filesystem", value=True))
+
+
+CASES = numbered(
+    (f"{rule} {severity} {edition}", (edition, severity, rule, change))
+    for editions, severity, rule, change in MUTATIONS
+    for edition in editions.split()
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_broken_rule_gives_just_its_finding(golden: Path, tmp_path: Path, case: str) -> None:
+    edition, severity, rule, change = CASES[case]
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    change(root)
+    checked = check_folder(str(root))
+    found = told(checked)
+    assert (severity, rule) in found
+    assert {name for _, name in found} - {rule} <= ECHOES, "what one change breaks, and papers that tell otherwise"
+    assert checked.valid == (not any(grave == "error" for grave, _ in found))
+    assert sentences(checked, root) == expected(case)
+
+
+ECHOES = {
+    *("papers.differ", "overrides.differ", "papers.missing", "systems.schema", "systems.unfilled", "files.count"),
+    *("time.order", "time.phases", "runs.misdated", "code.image"),
+}
+"""A change in one paper only contradicts the others."""
+
+
+def test_few_accelerators_on_the_one_host_are_asked_about(tmp_path: Path) -> None:
+    assert told(check_folder(str(make_tree(tmp_path, "3.0", ranks=2)))) == {("warning", "hosts.few")}
+
+
+def test_a_dataset_smaller_than_datasize_asked_for_is_told_for_datagen_and_runs(golden: Path, tmp_path: Path) -> None:
+    shutil.copytree(golden / "3.0", tmp_path / "tree")
+    _phase(tmp_path / "tree", "datasize", 15_000)
+    found = told(check_folder(str(tmp_path / "tree")))
+    assert found == {("error", "dataset.made"), ("error", "dataset.phases")}
+
+
+@pytest.mark.parametrize(("key", "value"), [("record_length_bytes", 1000), ("format", "hdf5"), ("compression", "gzip")])
+def test_datagen_generated_the_files_that_the_runs_read(golden: Path, tmp_path: Path, key: str, value: Any) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    for path in root.rglob("datagen/*/dlio_config/config.yaml"):
+        edit(path, put("workload", "dataset", key, value=value))
+    for path in root.rglob("datagen/*/*_metadata.json"):
+        edit(path, put("parameters", "dataset", key, value=value))
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.severity == "error"]
+    assert found.rule == "dataset.differs"
+    assert found.seen.startswith(f"dataset.{key}={value} in datagen, ")
+
+
+def test_too_few_steps_are_an_error_where_the_memory_is_not_known(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    _small_on_unknown_memory(root)
+    # The ranks took the 500 steps of the dataset as it was.
+    assert told(check_folder(str(root))) == {
+        ("error", "dataset.steps"),
+        ("warning", "steps.count"),
+        ("error", "files.count"),  # the size of the data
+        ("error", "summary.incomplete"),
+    }
+
+
+_BOMB = (
+    "a0: &a0 {x: 1}\n"
+    + "".join(f"a{n + 1}: &a{n + 1} {{x: *a{n}, y: *a{n}}}\n" for n in range(60))
+    + "workload: *a60\n"
+)
+
+
+def _unjudgeable(what: str) -> Change:
+    changes: dict[str, Change] = {
+        "no AU": lambda root: every(root, "summary.json", lambda told: told["metric"].pop("train_au_mean_percentage")),
+        "no metric": summary("metric", value=[]),
+        "AU is NaN": summary("metric", "train_au_mean_percentage", value=float("nan")),
+        "AU is text": summary("metric", "train_au_mean_percentage", value="98.1"),
+        "negative accelerators": summary("num_accelerators", value=-15),
+        "config missing": lambda root: _each_config(root, Path.unlink),
+        "config empty": lambda root: _each_config(root, lambda path: path.write_text("")),
+        "config without train": lambda root: every(root, "config.yaml", lambda told: told["workload"].pop("train")),
+        "config is a bomb": lambda root: _each_config(root, lambda path: path.write_text(_BOMB)),
+    }
+    return changes[what]
+
+
+def _each_config(root: Path, action: Callable[[Path], Any]) -> None:
+    for run in runs(root):
+        action(config_folder(run) / "config.yaml")
+
+
+@pytest.mark.parametrize("edition", ["1.0", "3.0"])
+@pytest.mark.parametrize(
+    ("what", "rule"),
+    [
+        *((what, "summary.incomplete") for what in ("no AU", "no metric", "AU is NaN", "AU is text")),
+        ("negative accelerators", "summary.incomplete"),
+        *((f"config {what}", "config.incomplete") for what in ("missing", "empty", "without train", "is a bomb")),
+    ],
+)
+def test_what_cannot_be_judged_is_never_valid_and_says_which_rules_were_not_applied(
+    golden: Path, tmp_path: Path, edition: str, what: str, rule: str
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    _unjudgeable(what)(root)
+    checked = check_folder(str(root))
+    assert ("error", rule) in told(checked)
+    assert not checked.valid
+    skipped = {one.finding.seen.partition(":")[0] for one in checked.findings if one.finding.rule == "unapplied"}
+    if rule == "config.incomplete":
+        assert skipped & {"settings.changed", "workload.differs"}
+    elif "accelerators" in what:
+        assert skipped >= {"dataset.size", "hosts.uneven"}
+
+
+def test_a_valid_verdict_says_how_often_facts_are_missing(golden: Path) -> None:
+    """What is not there may be what breaks a rule."""
+    checked = check_folder(str(golden / "2.0"))
+    assert not any("are missing" in line for line, _ in check_lines(checked))
+    missing = [Located(run.path, one) for run in checked.results[0].runs for one in unapplied("au.low", AU=None)]
+    lines = check_lines(replace(checked, findings=(*checked.findings, *missing)))
+    (verdict,) = [line for line, _ in lines if line.startswith("VALID")]
+    assert f"facts for rules are missing {len(missing)} times (unapplied)" in verdict
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_figures_that_dlio_always_writes_can_not_be_left_out(golden: Path, tmp_path: Path, edition: str) -> None:
+    """A figure that is not there contradicts nothing."""
+    path = shutil.copytree(runs(golden / edition)[-1], tmp_path / "run") / "summary.json"
+    for steps in path.parent.glob("*_output.json"):
+        steps.unlink()  # they take most of the time of a check
+    whole = json.loads(path.read_text())
+    places = [(whole, key) for key in whole if key not in ("metric", "host_meminfo", "num_files_eval")]
+    for section, key in [*places, *((whole["metric"], key) for key in whole["metric"])]:
+        kept = section.pop(key)
+        path.write_text(json.dumps(whole))
+        assert ("error", "summary.incomplete") in told(check_folder(str(path.parent), edition)), key
+        section[key] = kept
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_au_is_judged_by_the_steps_and_not_by_the_word_success(golden: Path, tmp_path: Path, edition: str) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    run = runs(root)[-1]
+    for path in run.glob("*_output.json"):
+        edit(path, _waiting)
+    for path in run.glob("*per_epoch_stats.json"):
+        edit(path, _longer)
+    checked = check_folder(str(root))
+    (low,) = [one for one in checked.findings if one.finding.rule == "au.low"]
+    assert Path(low.path) == run
+    assert low.finding.seen.endswith("(from its steps)")
+    assert ("error", "au.differs") in told(checked)
+    metric = json.loads((run / "summary.json").read_text())["metric"]
+    assert metric["train_au_meet_expectation"] == "success"
+
+
+def _waiting(content: Any) -> None:
+    """Let every step wait for its batch as long as it computes."""
+    for epoch in (value for key, value in content.items() if key.isdigit()):
+        waits = epoch["compute"]["block1"]
+        for key in ("load", "proc"):
+            epoch[key]["block1"] = [value + wait for value, wait in zip(epoch[key]["block1"], waits, strict=True)]
+        epoch["throughput"]["block1"] /= 2
+
+
+def _longer(content: Any) -> None:
+    """Let every block take twice as long, before the time at which it ended."""
+    shift = timedelta()
+    for epoch in content.values():
+        block = epoch["block1"]
+        start, end = (datetime.fromisoformat(block[key]) for key in ("start", "end"))
+        length = end - start
+        epoch["start"] = (datetime.fromisoformat(epoch["start"]) + shift).isoformat()
+        block["start"], block["end"] = (start + shift).isoformat(), (end + shift + length).isoformat()
+        shift += length
+        epoch["end"] = (datetime.fromisoformat(epoch["end"]) + shift).isoformat()
+
+
+def test_the_warm_up_must_not_pass_where_only_the_text_of_the_rules_counts(golden: Path, tmp_path: Path) -> None:
+    for edition, severity in (("2.0", "warning"), ("3.0", "error")):
+        root = tmp_path / edition
+        shutil.copytree(golden / edition, root)
+        for path in first(root).glob("*_output.json"):
+            path.unlink()
+        edit(first(root) / "summary.json", lambda content: content["metric"].update(train_au_mean_percentage=50.0))
+        assert (severity, "au.low") in told(check_folder(str(root)))
+
+
+def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "2.0", root)
+    config("train", "seed", value=123)(root)
+    rate = "train_throughput_mean_samples_per_second"
+    edit(runs(root)[3] / "summary.json", lambda content: content["metric"].update({rate: 1.0}))
+    found = {(one.finding.severity, one.finding.rule) for one in check_folder(str(root)).findings}
+    assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told_as"),
+    [("odirect", True, "False and True"), ("prefetch_size", 0, "0 and 2"), ("transfer_size", 262144, "262144 and not")],
+)
+def test_a_setting_that_one_run_omits_is_dlios_default(
+    golden: Path, tmp_path: Path, key: str, value: Any, told_as: str
+) -> None:
+    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
+    for run in runs(root)[1:]:
+        edit(config_folder(run) / "config.yaml", put("workload", "reader", key, value=value))
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "runs.differ"]
+    assert found.seen.startswith(f"reader.{key}: {told_as}")
+    _first_config(root, "reader", key, value)
+    assert "runs.differ" not in {one.finding.rule for one in check_folder(str(root)).findings}
+
+
+@pytest.mark.parametrize("short", [("epochs",), ("metric", "train_au_percentage")])
+def test_epochs_that_a_run_left_out_are_an_error(golden: Path, tmp_path: Path, short: tuple[str, ...]) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    told_au = json.loads((first(root) / "summary.json").read_text())["metric"]["train_au_percentage"]
+    summary(*short, value=4 if short == ("epochs",) else told_au[:4])(root)
+    found = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "epochs.count"]
+    assert {(each.severity, each.seen) for each in found} == {
+        ("error", "config.yaml says 5 epochs, summary.json has 4")
+    }
+
+
+def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "2.0", root)
+
+    def seeded(*seeds: int) -> bool:
+        for run, seed in zip(runs(root), seeds, strict=True):
+            edit(config_folder(run) / "config.yaml", put("workload", "train", "seed", value=seed))
+        return "runs.seed" in {one.finding.rule for one in check_folder(str(root)).findings}
+
+    assert not seeded(1, 2, 3, 4, 5, 6)
+    assert seeded(1, 2, 3, 4, 5, 2)
+
+
+def test_time_between_runs_is_by_their_folders_names(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    last = runs(root)[-1]
+    last.rename(last.with_name((datetime.strptime(last.name, STAMP) + timedelta(days=1)).strftime(STAMP)))
+    assert ("error", "runs.gap") in told(check_folder(str(root)))
+
+
+def test_the_code_is_looked_for_three_folders_deep(tmp_path: Path) -> None:
+    (tmp_path / "near/a/b/dlio_benchmark").mkdir(parents=True)
+    (tmp_path / "far/a/b/c/dlio_benchmark").mkdir(parents=True)
+    assert holds_code(str(tmp_path / "near"))
+    assert not holds_code(str(tmp_path / "far"))
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_no_broken_file_is_a_traceback(golden: Path, tmp_path: Path, edition: str) -> None:
+    for number, content in enumerate((b"", b"[]", b'{"a": [1, {}]}', b"\x00\xff: [", b"null")):
+        root = tmp_path / str(number)
+        shutil.copytree(golden / edition, root)
+        for path in root.rglob("*"):
+            if path.suffix in (".json", ".yaml"):
+                path.write_bytes(content)
+        checked = check_folder(str(root))
+        assert "audit.failed" not in {one.finding.rule for one in checked.findings}
+        assert not checked.valid
+
+
+def test_a_single_run_and_a_results_folder_of_mlpstorage_are_taken(golden: Path) -> None:
+    run = runs(golden / "2.0")[2]
+    checked = check_folder(str(run))
+    assert told(checked) == set()
+    assert checked.results[0].single
+    results = check_folder(str(golden / "2.0/closed/acme/results/box"))
+    assert told(results) == set()
+    assert len(results.results[0].runs) == 6
+
+
+def test_a_run_of_a_benchmark_that_no_folder_names_is_listed_and_not_judged(tmp_path: Path) -> None:
+    run = tmp_path / "some/20260101_000000"
+    run.mkdir(parents=True)
+    metric = {"save_checkpoint_duration_mean_seconds": 5.0}
+    (run / "summary.json").write_text(json.dumps({"num_accelerators": 8, "metric": metric}))
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == {("error", "tree.empty")}, "nothing that could be judged"
+    assert checked.unjudged == 1
+
+
+def test_dlemu_in_dlios_place_is_no_mistake_in_open(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    _logged_by_dlemu(root)
+    assert "tool.other" not in {one.finding.rule for one in check_folder(str(root), division="open").findings}
+
+
+def test_edition_and_division_can_be_given(golden: Path) -> None:
+    found = check_folder(str(golden / "2.0"), edition="3.0", division="open")
+    assert {(one.edition.name, one.division) for one in found.results} == {("3.0", "open")}
+    assert ("error", "workload.unknown") in told(found)
+
+
+@pytest.mark.parametrize("edition", EDITIONS)
+def test_a_results_row_says_what_it_is_of(golden: Path, edition: str) -> None:
+    root = golden / edition
+    (row,) = check_report(check_folder(str(root))).results
+    (parent,) = {run.parent for run in runs(root)}
+    told_by = json.loads((runs(root)[0] / "summary.json").read_text())
+    assert row == ResultRow(
+        path=str(parent.relative_to(root)),
+        edition=edition,
+        division="closed",
+        workload="unet3d",
+        accelerator="b200" if edition == "3.0" else "h100",
+        accelerators=told_by["num_accelerators"],
+        runs=tuple(run.name for run in runs(root)),
+    )
+
+
+def test_a_run_that_ended_as_it_began_has_no_broken_clock(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    start = json.loads((first(root) / "summary.json").read_text())["start"]
+    edit(first(root) / "summary.json", put("end", value=start))
+    found = told(check_folder(str(root)))
+    assert ("error", "runs.gap") in found, "nothing is short beside a run of no time"
+    assert ("error", "runs.clock") not in found
+
+
+def test_a_workload_of_whose_phases_only_an_empty_one_is_left_is_a_result(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    for phase in ("datasize", "datagen", "run"):
+        other = root / WORKLOAD / "../retinanet" / phase
+        other.mkdir(parents=True)
+        found = check_folder(str(root)).results
+        assert [Path(one.path).parent.name for one in found] == ["retinanet", "unet3d"]
+        assert found[0].runs == ()
+        shutil.rmtree(other.parent)
+
+
+def test_descriptions_that_lack_are_named_by_their_files(golden: Path, tmp_path: Path) -> None:
+    for edition, suffix in (("1.0", "json"), ("3.0", "yaml")):
+        root = shutil.copytree(golden / edition, tmp_path / edition)
+        (systems,) = root.glob("*/acme/systems")
+        text = systems / f"box.{suffix}"
+        kept = text.read_text()
+        text.unlink()
+        (lone,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "systems.missing"]
+        assert lone.finding.seen == f"results/box, but no box.{suffix}"
+        assert lone.path == str(systems)
+        assert lone.finding.fix.endswith(f"systems/box.{suffix}")
+        (systems / "box.pdf").unlink()
+        (both,) = [one for one in check_folder(str(root)).findings if one.finding.rule == "systems.missing"]
+        assert both.finding.seen == f"results/box, but no box.{suffix} and box.pdf"
+        text.write_text(kept)
+        rules = {one.finding.rule for one in check_folder(str(root)).findings}
+        assert "systems.pdf" in rules
+        assert "systems.missing" not in rules
+
+
+@pytest.mark.parametrize(("edition", "suffix"), [("1.0", "json"), ("2.0", "yaml")])
+def test_older_editions_may_describe_systems_without_results(
+    golden: Path, tmp_path: Path, edition: str, suffix: str
+) -> None:
+    root = shutil.copytree(golden / edition, tmp_path / "tree")
+    (systems,) = root.glob("*/acme/systems")
+    (box,) = systems.glob("box.[jy]*")
+    shutil.copy(box, systems / f"spare.{suffix}")
+    assert told(check_folder(str(root))) == set()
+
+
+def test_the_code_is_that_of_the_organisation(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (root / "acme").rename(root / "other")
+    assert ("error", "submission.code") in told(check_folder(str(root)))
+    (root / "other").rename(root / "code-images")
+    assert ("error", "submission.code") not in told(check_folder(str(root)))
+
+
+def test_a_description_of_something_else_is_told(golden: Path, tmp_path: Path) -> None:
+    for edition, found in (("2.0", set()), ("3.0", {("error", "systems.files")})):
+        root = shutil.copytree(golden / edition, tmp_path / edition)
+        (box,) = root.glob("*/acme/systems/box.yaml")
+        box.write_text("other: 1")
+        assert told(check_folder(str(root))) == found
+
+
+def test_names_that_should_be_times_are_shown_how(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (made,) = (root / WORKLOAD / "datagen").iterdir()
+    made.rename(made.with_name("x"))
+    first(root).rename(first(root).with_name("y"))
+    shown = {one.finding.rule: one.finding for one in check_folder(str(root)).findings}
+    for rule, name in (("files.datagen_stamp", "x"), ("runs.stamp", "y")):
+        assert repr(name) in shown[rule].seen
+        assert shown[rule].wanted == "YYYYMMDD_HHMMSS"
+
+
+def test_no_such_folder_is_a_mistake_and_no_run_a_finding(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a readable folder"):
+        check_folder(str(tmp_path / "nowhere"))
+    assert told(check_folder(str(tmp_path))) == {("error", "tree.empty")}
+
+
+def test_tables_have_every_finding_and_the_editions_own_name_of_the_rule(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    config("metric", "au", value=0.5)(root)
+    shutil.rmtree(runs(root)[-1])
+    checked = check_folder(str(root))
+    lines = list(csv.DictReader(io.StringIO(as_csv(checked))))
+    assert lines == [asdict(row) for row in check_report(checked).findings]
+    assert [line["official"] for line in lines if line["rule"] == "runs.count"] == ["2.1.17 runTimestamps"]
+    assert sum(line["rule"] == "settings.changed" for line in lines) == 5
+    assert check_report(checked).errors == sum(line["severity"] == "error" for line in lines)
+
+
+@pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"no published runs in {PUBLISHED}")
+def test_published_runs_are_read() -> None:
+    checked = check_folder(str(PUBLISHED))
+    assert [(one.edition.name, one.single) for one in checked.results] == [("1.0", True)] * 3
+    # Micron's run passes by dropping first steps alone; nothing else is wrong with the three.
+    assert told(checked) == {("warning", "au.rules")}

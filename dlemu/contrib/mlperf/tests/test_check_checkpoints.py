@@ -1,0 +1,542 @@
+"""Checkpointing results: a published one is valid but for its memory, and each rule is broken in turn."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from datagen.errors import UserError
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.contrib.mlperf.audit.audited_run import audit_run
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
+from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+from dlemu.contrib.mlperf.check.copy_rules import copied_ranks
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.contrib.mlperf.check.system_description import RanOn, matches_run
+from dlemu.contrib.mlperf.command import command
+from dlemu.contrib.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, subset_of, wrong_size
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash
+from dlemu.contrib.mlperf.tests import published_checkpoints as published
+from dlemu.contrib.mlperf.tests.broken_rules import expected, numbered, sentences
+from dlemu.contrib.mlperf.tests.checkpoint_leaves import describe, leaves, make_result
+from dlemu.contrib.mlperf.tests.golden import CODE, edit
+from dlemu.contrib.mlperf.tests.test_check import well_formed
+
+Change = Callable[[Path], None]
+
+
+def told(checked: Checked) -> set[tuple[str, str]]:
+    """Return what is found beyond what the published run itself has, by severity and rule."""
+    well_formed(checked)
+    found: set[tuple[str, str]] = {(one.finding.severity, one.finding.rule) for one in checked.findings}
+    own = ("warning", "checkpoint.memory"), ("warning", "checkpoint.slowest"), ("info", "checkpoint.duration")
+    return found - set(own)
+
+
+def test_the_published_run_is_valid_and_its_figures_are_told(tmp_path: Path) -> None:
+    make_result(tmp_path)
+    checked = check_folder(str(tmp_path))
+    assert told(checked) == set()
+    (memory,) = [one for one in checked.findings if one.finding.rule == "checkpoint.memory"]
+    assert memory.official == "4.3.1 checkpointDataSizeRatio"
+    assert memory.finding.seen == "each host wrote 1,047 GiB, 2.78 times its memory"
+    (slowest,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.slowest"]
+    assert slowest == "a save took rank 0 34.04 s, the slowest rank 34.39 s, 3.045 GiB/s (means of 10)"
+    (row,) = check_report(checked).checkpoints
+    assert (row.model, row.processes, row.edition, row.division) == ("llama3-8b", 8, "3.0", "closed")
+    assert row.path == "closed/acme/results/box/checkpointing/llama3-8b"
+    assert (row.save_gib_per_second, row.load_gib_per_second) == (3.076140817854296, 4.983509448925309)
+    printed = CliRunner().invoke(command, ["check", str(tmp_path)]).output
+    assert "llama3-8b, 8 processes, 2 calls; v3.0 CLOSED (save 3.076 GiB/s, load 4.984 GiB/s, by rank 0)" in printed
+    assert "VALID by the rules that can be checked: 0 errors, 2 warnings" in printed
+
+
+def edited(name: str, change: Callable[[Any], None], call: int = 0) -> Change:
+    """Return what changes a file of one call."""
+
+    def apply(folder: Path) -> None:
+        for path in leaves(folder)[call].glob(name):
+            edit(path, change)
+
+    return apply
+
+
+def setting(section: str, key: str, value: Any) -> Change:
+    """Return what changes a setting in both calls, wherever it was kept."""
+
+    def apply(folder: Path) -> None:
+        for call in (0, 1):
+            edited("dlio_config/config.yaml", lambda tree: tree["workload"][section].update({key: value}), call)(folder)
+            edited("*_metadata.json", lambda tree: tree["parameters"][section].update({key: value}), call)(folder)
+
+    return apply
+
+
+def processes(count: int, hosts: int = 1) -> Change:
+    """Return what changes the number of processes in both calls."""
+
+    def apply(folder: Path) -> None:
+        for call in (0, 1):
+            edited("summary.json", lambda tree: tree.update(num_accelerators=count, num_hosts=hosts), call)(folder)
+
+    return apply
+
+
+def only(keep: int) -> Change:
+    return lambda folder: shutil.rmtree(leaves(folder)[1 - keep])
+
+
+def again(folder: Path) -> None:
+    shutil.copytree(leaves(folder)[1], folder / "20260713_120000")
+
+
+def removed(name: str) -> Change:
+    def apply(folder: Path) -> None:
+        for path in leaves(folder)[0].glob(name):
+            path.unlink()
+
+    return apply
+
+
+def written(name: str, content: str) -> Change:
+    def apply(folder: Path) -> None:
+        (leaves(folder)[0] / name).write_text(content)
+
+    return apply
+
+
+def able(**capabilities: Any) -> Change:
+    """Return what changes the system's description."""
+
+    def apply(folder: Path) -> None:
+        describe(folder, **capabilities)
+
+    return apply
+
+
+def end(moment: str) -> Change:
+    return edited("summary.json", lambda tree: tree.update(end=moment))
+
+
+def ended_at(moment: str) -> Callable[[Any], None]:
+    """Return what tells in a call's metadata when it ended."""
+    return lambda tree: tree.update(invocation_end_time=moment)
+
+
+def end_of_reading_unknown(folder: Path) -> None:
+    edited("summary.json", lambda tree: tree.pop("end"), 1)(folder)
+
+
+def one_host_alone(folder: Path) -> None:
+    processes(8, hosts=2)(folder)
+    describe(folder, multi_host=False)
+
+
+BROKEN: list[tuple[str, str, str | None, Change]] = [
+    ("error", "checkpoint.fsync", "4.3.2 checkpointFsyncVerification", setting("checkpoint", "fsync", False)),
+    ("error", "checkpoint.settings", "4.6.3 checkpointClosedCheckpointParameters", setting("model", "num_layers", 31)),
+    ("error", "checkpoint.settings", None, setting("checkpoint", "time_between_checkpoints", 60)),
+    ("error", "checkpoint.size", None, setting("model", "num_layers", 31)),
+    ("error", "workload.hash", None, setting("checkpoint", "unheard_of", False)),
+    ("error", "checkpoint.processes", "4.6.1 checkpointClosedMpiProcesses", processes(16)),
+    ("error", "checkpoint.hosts", "4.6.2 checkpointClosedAcceleratorsPerHost", processes(8, hosts=4)),
+    ("warning", "checkpoint.hosts", None, processes(8, hosts=2)),
+    ("error", "checkpoint.count", "4.7.1 checkpointCacheFlushValidation", only(0)),
+    ("error", "checkpoint.count", None, only(1)),
+    ("error", "checkpoint.calls", "2.1.23 checkpointingTimestamps", again),
+    ("error", "checkpoint.gap", "4.7.1 checkpointCacheFlushValidation", end("2026-07-13T10:55:10.0")),
+    ("warning", "checkpoint.gap", None, edited("*_metadata.json", ended_at("2026-07-13T10:55:50.0"))),
+    ("error", "checkpoint.overlap", "4.7.1 checkpointCacheFlushValidation", end("2026-07-13T10:55:50.0")),
+    ("error", "checkpoint.duration", "4.7.2 checkpointTotalTestDuration", end_of_reading_unknown),
+    ("error", "checkpoint.remap", "4.7.3 checkpointRemappingTimeReporting", able(remap_time_in_seconds=None)),
+    ("error", "checkpoint.remap", None, able(remap_time_in_seconds=5)),
+    ("error", "checkpoint.remap", None, able(simultaneous_read=False)),
+    ("error", "checkpoint.remap", None, able(simultaneous_read=False, remap_time_in_seconds=50)),
+    ("error", "checkpoint.simultaneous", "4.7.4 checkpointSimultaneousRwSupport", able(multi_host=None)),
+    ("error", "checkpoint.simultaneous", None, able(simultaneous_write="yes")),
+    ("warning", "checkpoint.simultaneous", None, able(simultaneous_write=False, remap_time_in_seconds=5)),
+    ("error", "checkpoint.simultaneous", None, one_host_alone),
+    ("info", "unapplied", None, lambda folder: describe(folder).unlink()),
+    (
+        "error",
+        "checkpoint.overrides",
+        None,
+        edited("*_metadata.json", lambda tree: tree["override_parameters"].update({"checkpoint.fsync": True})),
+    ),
+    ("error", "checkpoint.accelerator", None, edited("*_metadata.json", lambda tree: tree.update(accelerator=None))),
+    ("error", "checkpoint.accelerator", None, edited("*_metadata.json", lambda tree: tree.update(accelerator="v100"))),
+    (
+        "error",
+        "checkpoint.folder",
+        "4.4.1 checkpointPathArgs",
+        edited("*_metadata.json", lambda tree: tree["args"].update(results_dir="/mnt/llama3-8b/")),
+    ),
+    (
+        "error",
+        "checkpoint.filesystem",
+        "4.4.2 checkpointFilesystemCheck",
+        written("fs_separation.json", '{"same_filesystem": true}'),
+    ),
+    (
+        "error",
+        "checkpoint.differs",
+        None,
+        edited("summary.json", lambda tree: tree["metric"].update(save_checkpoint_io_mean_GB_per_second=9.9)),
+    ),
+    ("error", "files.checkpoint", "2.1.25 checkpointingFiles", removed("dlio.log")),
+    ("error", "files.checkpoint", None, removed("*_output.json")),
+    ("error", "files.checkpoint_config", "2.1.26 checkpointingDlioConfig", removed("dlio_config/hydra.yaml")),
+    (
+        "error",
+        "files.checkpoint_results",
+        "2.1.22 checkpointingResultsJson",
+        lambda folder: (folder / "results.json").unlink(),
+    ),
+    ("error", "file.broken", None, written("summary.json", "{")),
+]
+
+
+CASES = numbered((f"checkpoints: {rule} {severity}", one) for one in BROKEN for severity, rule, *_ in [one])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rule_can_be_broken(case: str, tmp_path: Path) -> None:
+    severity, rule, official, change = CASES[case]
+    change(make_result(tmp_path))
+    checked = check_folder(str(tmp_path))
+    assert sentences(checked, tmp_path) == expected(case)
+    assert (severity, rule) in told(checked)
+    if official:
+        assert official in {one.official for one in checked.findings if one.finding.rule == rule}
+
+
+@pytest.mark.parametrize(("multi_host", "differ"), [(True, False), (False, True), (None, True)])
+def test_calls_on_two_hosts_differ_unless_another_host_may_read(
+    multi_host: bool | None, differ: bool, tmp_path: Path
+) -> None:
+    folder = make_result(tmp_path)
+    describe(folder, multi_host=multi_host)
+    edited("summary.json", lambda tree: tree.update(hostname="other"), 1)(folder)
+    found = [one for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == (
+        [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: int, tmp_path: Path) -> None:
+    """Of one rank alone it may be chance: a drive that is as fast each time."""
+    write = leaves(make_result(tmp_path))[0]
+    leaf = read_checkpoint_leaf(str(write))
+    own = [part for part in leaf.parts[0] if part.kind == "save"]
+    twice = {
+        rank: tuple(replace(part, seconds=part.seconds + rank) for part in (*own, own[0])) for rank in range(ranks)
+    }
+    result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
+    ((path, found),) = copied_ranks(result)
+    assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
+    alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
+    assert list(copied_ranks(alone)) == []
+
+
+@pytest.mark.parametrize(("checkpointing", "rules"), [(True, set()), (False, {"provenance.differs"})])
+def test_the_stamp_of_a_calls_workload_is_that_of_checkpoints(
+    checkpointing: bool, rules: set[str], tmp_path: Path
+) -> None:
+    """Keys of training count in no hash of theirs."""
+    for leaf in leaves(make_result(tmp_path)):
+        config = yaml.safe_load((leaf / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"hash": core_config_hash(config, checkpointing=checkpointing)}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3"}}
+        (leaf / "provenance.json").write_text(json.dumps({**told, "core_config": core}))
+    found = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    assert {rule for rule in found if rule.startswith("provenance.")} == rules
+
+
+def add(loads: dict[str, Any], tree: Any) -> None:
+    tree["1"].update(loads)
+
+
+def test_a_rank_0_that_is_the_slowest_needs_no_other_figures(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    write = leaves(folder)[0]
+    shutil.copy(write / "0_per_epoch_stats.json", write / "3_per_epoch_stats.json")
+    assert "checkpoint.slowest" not in {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+
+
+def test_the_gap_begins_when_the_write_call_let_go_of_its_hosts(tmp_path: Path) -> None:
+    """By the metadata's end of the call, else by the last collection of the hosts' facts, else by the summary."""
+    folder = make_result(tmp_path)
+    end("2026-07-13T10:55:10.0")(folder)
+    assert ("error", "checkpoint.gap") in told(check_folder(str(tmp_path)))
+    stamps = [{"collection_timestamp": f"2026-07-13T10:{time}Z"} for time in ("40:00", "55:21", "55:18")]
+    edited("*_metadata.json", lambda tree: tree.update(cluster={"nodes": stamps}))(folder)
+    assert told(check_folder(str(tmp_path))) == set(), "collected 22.8 s before the read call"
+    edited("*_metadata.json", ended_at("2026-07-13T10:55:12.0"))(folder)
+    (found,) = [one.finding for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.gap"]
+    assert found.seen == "31.8 s"
+
+
+def at_the_read_call(**before: float) -> str:
+    """Return the moment so long before the read call began."""
+    return (published.READ_BEGAN - timedelta(**before)).isoformat()
+
+
+def rules(folder: Path) -> set[str]:
+    return {rule for _, rule in told(check_folder(str(folder)))}
+
+
+def test_a_gap_of_half_a_minute_is_allowed_and_the_read_call_may_tell_its_own_begin(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    end(at_the_read_call(seconds=30))(folder)
+    assert rules(tmp_path) == set()
+    end(at_the_read_call(seconds=30, milliseconds=1))(folder)
+    assert rules(tmp_path) == {"checkpoint.gap"}
+    begun = at_the_read_call(seconds=1)
+    edited("*_metadata.json", lambda tree: tree.update(invocation_start_time=begun), 1)(folder)
+    assert rules(tmp_path) == set(), "29 s to where the read call began"
+    end(at_the_read_call(seconds=0))(folder)
+    assert rules(tmp_path) == {"checkpoint.gap"}, "the one clock says that it began before the write call's end"
+
+
+def test_half_of_the_time_for_remapping_must_lie_between_the_calls(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    end(at_the_read_call(seconds=10))(folder)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
+    assert "checkpoint.remap" not in rules(tmp_path)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=21)
+    assert "checkpoint.remap" in rules(tmp_path)
+    for wrong in (-1, 1.5, True, "5"):
+        describe(folder, simultaneous_read=False, remap_time_in_seconds=wrong)
+        (found,) = [
+            one.finding for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.remap"
+        ]
+        assert found.seen == f"remap_time_in_seconds is {wrong}"
+
+
+def test_memory_is_that_of_each_host_beside_what_each_of_them_wrote(tmp_path: Path) -> None:
+    """Both calls together write ten checkpoints; two hosts write half of them each."""
+    folder = make_result(tmp_path)
+    memory = [published.MEMORY_GIB, published.MEMORY_GIB]
+    for call in (0, 1):
+        edited("summary.json", lambda tree: tree.update(num_hosts=2, host_memory_GB=memory), call)(folder)
+
+    def seen() -> list[str]:
+        return [
+            one.finding.seen for one in check_folder(str(tmp_path)).findings if one.finding.rule == "checkpoint.memory"
+        ]
+
+    assert seen() == ["each host wrote 524 GiB, 1.39 times its memory"]
+    shutil.copytree(leaves(folder)[0], folder / "20260713_120000")
+    assert seen() == ["each host wrote 1,047 GiB, 2.78 times its memory"], "by all calls"
+    shutil.rmtree(leaves(folder)[2])
+    enough = 10 * published.SIZE_GIB / 2 / 3
+    edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 0.999] * 2))(folder)
+    assert seen() == []
+    edited("summary.json", lambda tree: tree.update(host_memory_GB=[enough * 1.001] * 2))(folder)
+    assert seen() == ["each host wrote 524 GiB, 3.00 times its memory"]
+
+
+def test_an_accelerator_holds_its_part_of_a_checkpoint(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+
+    def is_told(size_gib: float) -> bool:
+        for call in (0, 1):
+            edited("summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=size_gib), call)(folder)
+        checked = check_folder(str(tmp_path), reading="published")
+        return "checkpoint.accelerator" in {rule for _, rule in told(checked)}
+
+    assert not is_told(8 * 80)
+    assert is_told(8 * 80 + 1)
+
+
+def verify(word: str, tree: Any) -> None:
+    tree["verification"] = word
+
+
+def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    call = leaves(folder)[0].parent
+    for verified, path, division in (
+        ("open", "closed/acme/results/box/checkpointing/llama3-8b", "closed"),
+        ("closed", "open/acme/results/box/checkpointing/llama3-8b", "open"),
+        ("open", "acme/checkpointing/llama3-8b", "open"),
+        ("closed", "acme/checkpointing/llama3-8b", "closed"),
+    ):
+        place = tmp_path / "tree" / path
+        shutil.copytree(call, place)
+        for number in (0, 1):
+            edited("*_metadata.json", partial(verify, verified), number)(place)
+        (row,) = check_report(check_folder(str(tmp_path / "tree"))).checkpoints
+        assert row.division == division
+        shutil.rmtree(tmp_path / "tree")
+
+
+def test_the_total_time_is_told_with_what_remapping_adds(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
+    checked = check_folder(str(tmp_path))
+    (seen,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.duration"]
+    assert "23.4 s between the calls; a load by rank 0 takes 21.02 s, with 20 s of remapping 41.02" in seen
+    assert not [one for one in checked.findings if one.finding.rule == "checkpoint.remap"], "20 s fit into 23.4"
+    describe(folder, remap_time_in_seconds="FILL IN", simultaneous_read="FILL IN")
+    rules = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
+    assert not rules & {"checkpoint.remap", "checkpoint.simultaneous"}, "a template is told as such"
+
+
+def test_one_call_may_do_both(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    write, read = leaves(folder)
+    for rank in range(8):
+        name = f"{rank}_per_epoch_stats.json"
+        loads = json.loads((read / name).read_text())["1"]
+        edit(write / name, partial(add, loads))
+    ended = json.loads((read / "summary.json").read_text())["end"]
+    edit(write / "summary.json", lambda tree: tree.update(end=ended))
+    edit(write / "summary.json", lambda tree: tree["metric"].update(published.READ_METRIC))
+    shutil.rmtree(read)
+    assert told(check_folder(str(tmp_path))) == set()
+
+
+def test_eight_processes_of_a_larger_model_were_withdrawn_from_v3_and_stood_in_v2(tmp_path: Path) -> None:
+    folder = make_result(tmp_path, "llama3-70b")
+    for call in (0, 1):
+        for name, keys in (("dlio_config/config.yaml", ("workload",)), ("*_metadata.json", ("parameters",))):
+
+            def subset(tree: Any, keys: tuple[str, ...] = keys) -> None:
+                tree[keys[0]]["checkpoint"]["mode"] = "subset"
+                tree[keys[0]]["model"]["parallelism"]["data"] = 8
+
+            edited(name, subset, call)(folder)
+    checked = check_folder(str(tmp_path))
+    assert ("error", "checkpoint.subset") in told(checked)
+    assert ("warning", "workload.hash") not in told(checked), "editions.yaml has the subset's hash"
+    (true,) = {one.finding.wanted[:10] for one in checked.findings if one.finding.rule == "checkpoint.size"}
+    assert true == "113.901516"
+    older = check_folder(str(tmp_path), edition="2.0")
+    assert ("info", "checkpoint.subset") in told(older)
+    assert ("info", "checkpoint.unsynced") in told(older)
+    assert not [
+        rule
+        for severity, rule in told(older)
+        if severity == "error" and rule != "checkpoint.size" and rule != "checkpoint.differs"
+    ]
+
+
+def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> None:
+    folder = make_result(tmp_path)
+    processes(12)(folder)
+    assert ("error", "checkpoint.processes") not in told(check_folder(str(tmp_path), division="open"))
+    larger = make_result(tmp_path / "larger", "llama3-405b")
+    processes(24)(larger)
+    checked = check_folder(str(tmp_path / "larger"), division="open")
+    (official,) = {one.official for one in checked.findings if one.finding.rule == "checkpoint.processes"}
+    assert official == "4.6.4 checkpointOpenSubmissionScaling"
+
+
+def test_another_model_is_none_of_the_editions(tmp_path: Path) -> None:
+    make_result(tmp_path).rename(tmp_path / "closed/acme/results/box/checkpointing/mine")
+    for leaf in leaves(tmp_path / "closed/acme/results/box/checkpointing/mine"):
+        for path in leaf.glob("*_metadata.json"):
+            edit(path, lambda tree: tree.update(model="mine-3b"))
+    assert ("error", "checkpoint.model") in told(check_folder(str(tmp_path)))
+
+
+def test_a_call_alone_is_audited(tmp_path: Path) -> None:
+    """`dlemu audit` has no edition: it recomputes what a call's files say."""
+    leaf = leaves(make_result(tmp_path))[0]
+    assert [finding.rule for finding in audit_run(str(leaf), {}).findings] == ["no.training", "checkpoint.slowest"]
+    edit(leaf / "summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=112.4))
+    found = {finding.rule for finding in audit_run(str(leaf), {}).findings if finding.severity == "error"}
+    assert found == {"checkpoint.differs", "checkpoint.size"}
+
+
+def test_names_of_models() -> None:
+    for name in ("llama3-70b", "llama3_70b", "llama_70b", "LLAMA3-70B"):
+        assert official_model(name) == MODELS["llama3-70b"]
+    for other in (None, "", "mine-8b", "llama3-18b", "llama_7b"):
+        assert official_model(other) is None
+
+
+def test_sizes_that_official_sources_state_are_wrong() -> None:
+    for wrong in WRONG_SIZES:
+        model = MODELS[wrong.model]
+        plan = plan_checkpoint(*subset_of(model, model.settings(), wrong.ranks), wrong.ranks)
+        of_ranks = [sum(shard.bytes for shard in plan.shards(rank)) / 2**30 for rank in plan.ranks]
+        true = max(of_ranks) if wrong.of_a_rank else sum(of_ranks)
+        assert abs(true - wrong.stated_gib) / true > 0.04, wrong
+    counted_twice = wrong_size("3.0", "llama3-1t", 1024)
+    assert counted_twice is not None
+    assert counted_twice.stated_gib == 17997
+    assert wrong_size("2.0", "llama3-70b", 8) is None
+
+
+def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -> None:
+    asked = CliRunner().invoke(command, ["datasize", "workload=llama3_1t", "--hosts", "128", "--memory-gib", "64"])
+    assert asked.exit_code == 0, asked.output
+    for words in (
+        "15,426.589264 GiB (DLIO's checkpoint_size_GB)",
+        "150.65 TiB: 10 checkpoints, all kept",
+        "18.83 times its memory: more than 3: one call",
+        "17,997.00 GiB  a checkpoint by `datasize` of mlpstorage",
+        "checkpointing llama3-1t run file --num-processes 1024",
+    ):
+        assert words in asked.output
+    small = json.loads(
+        CliRunner().invoke(command, ["datasize", "workload=llama3_8b", "--memory-gib", "512", "--json"]).output
+    )
+    assert len(small["tool"]) == 2, "too little for the memory: two calls, so that caches can be cleared between them"
+    assert small["size"]["total_gib"] == published.SIZE_GIB
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        (["workload=llama3_70b", "ranks=8"], 1, "8 processes; wanted 64 processes in CLOSED"),
+        (["workload=llama_70b"], 1, "differs from llama3-70b"),
+        (["workload=qwen3_235b"], 2, "has no datasize: wanted"),
+        (["workload=llama3_8b", "--edition", "1.0"], 2, "has no datasize: wanted"),
+        (["workload=llama3_405b", "ranks=8"], 2, "not a multiple of the 256 ranks"),
+    ],
+)
+def test_checkpoints_that_the_rules_do_not_know_are_told(words: list[str], status: int, told: str) -> None:
+    asked = CliRunner().invoke(command, ["datasize", *words])
+    refused = isinstance(asked.exception, UserError)
+    assert (UserError.exit_status if refused else asked.exit_code) == status
+    assert told in asked.output + str(asked.exception)
+
+
+@pytest.mark.parametrize(
+    ("change", "closed", "opened"),
+    [
+        (setting("model", "num_layers", 31), True, True),
+        (setting("checkpoint", "time_between_checkpoints", 60), True, False),
+    ],
+)
+def test_the_model_is_the_same_in_open_and_the_other_settings_are_not(
+    change: Change, closed: bool, opened: bool, tmp_path: Path
+) -> None:
+    change(make_result(tmp_path))
+    found = {division: check_folder(str(tmp_path), division=division) for division in ("closed", "open")}
+    broken = {division: ("error", "checkpoint.settings") in told(checked) for division, checked in found.items()}
+    assert broken == {"closed": closed, "open": opened}
+
+
+@pytest.mark.parametrize(("hosts", "several", "broken"), [(2, False, True), (1, False, False), (2, True, False)])
+def test_a_run_on_several_hosts_is_of_a_system_that_can_serve_them(hosts: int, several: bool, broken: bool) -> None:
+    described = {"solution": {"capabilities": {"multi_host": several}}}
+    found = [one.finding for one in matches_run(RanOn("call", hosts, None), described)]
+    assert [(one.rule, one.seen) for one in found] == (
+        [("systems.hosts", "multi_host is false, the run was on 2 hosts")] if broken else []
+    )

@@ -1,0 +1,468 @@
+"""`dlemu mlperf check` on copies, forged sums and other hosts, and on what only looks like it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+
+from dlemu.contrib.mlperf.check.judge import check_folder
+from dlemu.contrib.mlperf.check.provenance_rules import tree_hashes
+from dlemu.contrib.mlperf.check.run_records import HOSTS
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash
+from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, edit, make_tree, moved, runs
+from dlemu.contrib.mlperf.tests.test_check import every, first, metadata, put, summary, told
+
+Change = Callable[[Path], object]
+RATE = "train_throughput_mean_samples_per_second"
+AU = "train_au_mean_percentage"
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid tree of two editions."""
+    folder = tmp_path_factory.mktemp("golden")
+    for edition in ("1.0", "3.0"):
+        make_tree(folder / edition, edition)
+    return folder
+
+
+def copied(root: Path, *, later: float = 0.0) -> None:
+    """Replace the third run by a copy of the second, moved in time by so many seconds."""
+    original, copy = runs(root)[1:3]
+    shutil.rmtree(copy)
+    shutil.copytree(original, copy)
+    for path in copy.glob("*.json"):
+        if later and "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(seconds=later))))
+    for path in copy.glob("*_metadata.json"):
+        path.rename(copy / f"training_{copy.name}_metadata.json")
+
+
+def apart(root: Path) -> float:
+    """Seconds from the second run's start to the third's."""
+    starts = [json.loads((run / "summary.json").read_text())["start"] for run in runs(root)[1:3]]
+    return (datetime.fromisoformat(starts[1]) - datetime.fromisoformat(starts[0])).total_seconds()
+
+
+def copied_and_moved(root: Path) -> None:
+    copied(root, later=apart(root))
+
+
+def overlapping(root: Path) -> None:
+    shift = 60 - apart(root)
+    run = runs(root)[2]
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(seconds=shift))))
+
+
+def misdated(root: Path) -> None:
+    """Rename the last run's folder to ten minutes after it began."""
+    run = runs(root)[-1]
+    run.rename(run.with_name((datetime.strptime(run.name, STAMP) + timedelta(minutes=10)).strftime(STAMP)))
+
+
+def shorter(root: Path) -> None:
+    """Take the last 50 steps of rank 3's first epoch away."""
+
+    def cut(content: Any) -> None:
+        for key in ("load", "proc", "compute"):
+            content["1"][key]["block1"] = content["1"][key]["block1"][:-50]
+
+    edit(first(root) / "3_output.json", cut)
+
+
+def without_waits(root: Path) -> None:
+    def change(content: Any) -> None:
+        for epoch in (value for key, value in content.items() if key.isdigit()):
+            epoch["load"]["block1"] = [0.0] * len(epoch["load"]["block1"])
+            epoch["proc"]["block1"][0] += 2.0
+
+    edit(first(root) / "0_output.json", change)
+
+
+def empty_run(root: Path) -> None:
+    run = runs(root)[-1]
+    (run.with_name("run6") / "configs").mkdir(parents=True)
+
+
+def forged(root: Path) -> None:
+    (path,) = [*root.rglob("mlperf_storage_report.json"), *root.rglob("run/results.json")]
+    edit(path, lambda content: content.get("overall", content).update({RATE: 999.0}))
+
+
+CASES: list[tuple[str, set[str], Change]] = [
+    ("1.0", {"runs.copied", "runs.overlap", "results.differ"}, copied),
+    ("3.0", {"runs.copied", "runs.overlap", "runs.misdated", "results.differ"}, copied),
+    ("1.0", {"runs.copied", "results.differ"}, copied_and_moved),
+    ("1.0", {"runs.overlap"}, overlapping),
+    ("3.0", {"runs.misdated", "runs.gap"}, misdated),
+    ("3.0", {"runs.misdated"}, lambda root: edit(next(first(root).glob("*_metadata.json")), _another_time)),
+    ("1.0", {"runs.ended", "runs.count", "files.run_config"}, empty_run),
+    ("1.0", {"ranks.steps"}, shorter),
+    ("1.0", {"hosts.memory"}, lambda root: every(root, "*_output.json", put("host_memory_GB", value=125.0))),
+    ("1.0", {"hosts.differ"}, lambda root: edit(first(root) / "summary.json", _on("node7"))),
+    ("1.0", {"hosts.differ"}, summary("host_memory_GB", value=[2.0, 2.0, 2.0, 2.0])),
+    ("1.0", {"hosts.changed"}, lambda root: on_another_host(root)),
+    ("1.0", {"results.differ"}, forged),
+    ("3.0", {"results.differ"}, forged),
+    ("3.0", {"division.differs"}, metadata("verification", value="open")),
+    ("3.0", {"overrides.unknown", "overrides.differ"}, metadata("override_parameters", "train.epochs", value="3")),
+]
+
+
+def _another_time(content: Any) -> None:
+    content["run_datetime"] = "20250101_000000"
+
+
+def _on(host: str) -> Callable[[Any], None]:
+    return lambda content: content.update(hostname=host)
+
+
+def on_another_host(root: Path) -> None:
+    for path in [first(root) / "summary.json", *first(root).glob("*_output.json")]:
+        edit(path, _on("node7"))
+
+
+@pytest.mark.parametrize(("edition", "rules", "change"), CASES)
+def test_what_was_not_measured_so_is_told_by_its_own_rule(
+    golden: Path, tmp_path: Path, edition: str, rules: set[str], change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / edition, root)
+    change(root)
+    assert {rule for severity, rule in told(check_folder(str(root))) if severity == "error"} == rules
+
+
+def test_sums_may_be_a_table_and_are_named_by_where_they_stand(golden: Path, tmp_path: Path) -> None:
+    """A row of a list may be any run's; what stands below a run's name is that run's."""
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    (path,) = root.rglob("run/results.json")
+    metrics = [json.loads((run / "summary.json").read_text())["metric"] for run in runs(root)]
+
+    def differs(content: Any) -> str | None:
+        path.write_text(json.dumps(content))
+        found = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "results.differ"]
+        return found[0].seen if found else None
+
+    rows = [{key: metric[key] for key in (RATE, AU)} for metric in metrics]
+    last = runs(root)[-1].name
+    assert differs(rows) is None
+    assert differs({"workloads": {"unet3d": rows}}) is None
+    assert differs({"runs": {last: rows[-1]}}) is None
+    rate = metrics[0][RATE]
+    assert differs([*rows, {RATE: 999.0}]) == f"{RATE} is 999; the runs give {fmean_rate(metrics):.10g}"
+    assert (
+        differs({"runs": {last: {**rows[-1], RATE: rows[0][RATE]}}})
+        == f"runs.{last}.{RATE} is {rate:.10g}; the runs give {metrics[-1][RATE]:.10g}"
+    )
+    assert differs({RATE: str(metrics[-1][RATE])}) == f"{RATE} is {metrics[-1][RATE]:.10g}; the runs give " + (
+        f"{fmean_rate(metrics):.10g}"
+    ), "a sum is no run's"
+    assert [differs({}), differs([])] == ["results.json holds {}", "results.json holds []"]
+    lists = {key: metrics[-1][key] for key in ("train_au_percentage", "train_throughput_samples_per_second")}
+    assert differs([{"run_id": last, "metrics": lists}]) is None, "some versions write each run's metrics"
+    assert [differs({RATE: fmean_rate(metrics)}), differs([{AU: rows[-1][AU], "model": "unet3d"}])] == [
+        "no AU",
+        "no samples/s",
+    ]
+    assert differs({"of": "nothing known"}) == "no AU and no samples/s"
+
+
+def fmean_rate(metrics: list[dict[str, float]]) -> float:
+    """Of the measured runs: all but the warm-up."""
+    return fmean(metric[RATE] for metric in metrics[1:])
+
+
+def test_waits_that_are_left_out_do_not_add_up(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    without_waits(root)
+    assert ("error", "steps.parts") in told(check_folder(str(root)))
+
+
+def test_a_run_of_another_result_is_a_copy_too(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (result,) = root.glob("*/acme/results/box/*")
+    shutil.copytree(result, result.with_name("unet3d-h100-again"))
+    assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+def test_a_copy_is_known_by_its_figures_where_the_steps_are_gone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    copied_and_moved(root)
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    assert ("error", "runs.copied") in told(check_folder(str(root)))
+
+
+def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    for path in root.rglob("*_output.json"):
+        path.unlink()
+    for run in runs(root):
+        metric = json.loads((run / "summary.json").read_text())["metric"]
+        for key, value in ((key, value) for key, value in metric.items() if isinstance(value, list)):
+            edit(run / "summary.json", put("metric", key, value=[97.5] * len(value)))
+    assert ("error", "runs.copied") not in told(check_folder(str(root)))
+
+
+# What only looks wrong.
+
+
+def test_memory_that_a_control_group_limits_and_the_description_says_so_is_no_finding(
+    golden: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    summary("host_memory_GB", value=[500.0])(root)
+    summary("host_meminfo", value={"MemTotal": f"{500 * 2**20} kB"})(root)
+    (path,) = root.glob("*/acme/systems/box.json")
+    edit(path, put("system_under_test", "clients", value=[{"quantity": 1, "chassis": {"memory_capacity": 500}}]))
+    assert ("error", "dataset.size") in told(check_folder(str(root)))
+    limit = ["mkdir /sys/fs/cgroup/mlperf && echo 32G > /sys/fs/cgroup/mlperf/memory.max"]
+    edit(path, put("system_under_test", "config_options", value=limit))
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    (seen,) = {one.finding.seen for one in checked.findings if one.finding.rule == "dataset.limited"}
+    assert "32 GiB" in seen
+    edit(path, put("system_under_test", "config_options", value=["echo 400G > /sys/fs/cgroup/mlperf/memory.max"]))
+    assert ("error", "dataset.size") in told(check_folder(str(root))), "5 times the limit is still wanted"
+
+
+def test_a_report_beside_the_folder_of_the_runs_is_there(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (result,) = root.glob("*/acme/results/box/*")
+    (result / "runs").mkdir()
+    for run in list(result.glob("run[0-9]")):
+        run.rename(result / "runs" / run.name)
+    assert told(check_folder(str(root))) == set()
+
+
+def test_code_is_known_by_its_content_and_its_test_data_are_no_runs(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (code,) = root.glob("*/acme/code")
+    data = code.rename(code.with_name("v1.0.0_code")) / "storage" / "dlio_benchmark" / "tests" / "test_data"
+    data.mkdir(parents=True)
+    (data.parents[1] / "setup.py").write_text("")
+    foreign_runs.write_run(data)
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    assert len(checked.results) == 1
+
+
+def test_an_empty_folder_called_code_is_no_code(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "1.0", root)
+    (code,) = root.glob("*/acme/code")
+    shutil.rmtree(code)
+    code.mkdir()
+    assert told(check_folder(str(root))) == {("error", "submission.code")}
+
+
+def test_files_that_reviewers_took_out_are_not_broken(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    for path in [*root.rglob("*_output.json"), *root.rglob("dlio.log")]:
+        path.write_text("PRUNED BY STAFF\n")
+    checked = check_folder(str(root))
+    assert told(checked) == set()
+    assert {one.finding.rule for one in checked.findings} >= {"file.pruned", "unknown.steps"}
+
+
+def test_ranks_in_another_time_zone_than_the_launcher_are_no_finding(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    for run in runs(root):
+        for path in run.glob("*.json"):
+            if "output" not in path.name and "metadata" not in path.name:
+                path.write_text(json.dumps(moved(json.loads(path.read_text()), timedelta(hours=8))))
+    assert told(check_folder(str(root))) == set()
+
+
+# Benchmarks that are not training.
+
+
+def test_trees_of_other_benchmarks_alone_are_judged_and_not_called_empty(tmp_path: Path) -> None:
+    for path in (
+        "kv_cache/llama3.1-8b/run/20260712_182110/option_1",
+        "vector_database/milvus/DISKANN/run/20260712_182111",
+    ):
+        (tmp_path / "closed/acme/results/box" / path).mkdir(parents=True)
+    found = told(check_folder(str(tmp_path)))
+    assert {("error", "submission.folders"), ("error", "submission.code")} <= found, "rules on every tree"
+    assert {("error", "kv.missing"), ("error", "vdb.metrics"), ("error", "vdb.count")} <= found
+    assert ("error", "tree.empty") not in found
+
+
+# Where runs come from.
+
+
+def stamp(root: Path, **changes: Any) -> None:
+    """Write provenance.json beside every run, as mlpstorage does, and submission.yaml."""
+    for run in runs(root):
+        config = yaml.safe_load((run / "dlio_config/config.yaml").read_text())["workload"]
+        core = {"algorithm": "core-config-v1", "allowlist": "training@1", "hash": core_config_hash(config), "keys": []}
+        told = {"rules_edition": "3.0", "tool": {"code_image": f"md5-tree-v2:{CODE}"}, "dlio": {"version": "3.0.4"}}
+        foreign_runs.write(run / "provenance.json", {**told, "core_config": core, **changes})
+        edit(next(run.glob("*_metadata.json")), put("provenance_file", value="provenance.json"))
+    org = root / "closed/acme"
+    leaves = [str(path.relative_to(org)) for path in org.glob("results/box/training/unet3d/*/2*")]
+    listed = {"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in leaves]}
+    (org / "submission.yaml").write_text(yaml.safe_dump(listed))
+
+
+def without_stamp(root: Path) -> None:
+    stamp(root)
+    (first(root) / "provenance.json").unlink()
+
+
+def with_empty_manifest(root: Path) -> None:
+    stamp(root)
+    (root / "closed/acme/submission.yaml").write_text("runs: []")
+
+
+def of_the_first(name: str, *keys: str, value: Any) -> Change:
+    """Change a paper of the first run alone."""
+
+    def change(root: Path) -> None:
+        for path in first(root).glob(name):
+            edit(path, put(*keys, value=value))
+
+    return change
+
+
+META = "*_metadata.json"
+
+
+STATED = {
+    "benchmark: kv_cache (metadata), training (the folder)": of_the_first(META, "benchmark_type", value="kv_cache"),
+    "phase: run (metadata), datasize (args), run (the folder)": of_the_first(META, "args", "command", value="datasize"),
+    "model: unet3d (metadata), resnet50 (args.model), unet3d (parameters.model.name), unet3d (config.yaml), unet3d "
+    "(overrides.yaml), unet3d (the folder)": of_the_first(META, "args", "model", value="resnet50"),
+    "accelerator: b200 (metadata), h100 (args.accelerator_type), b200 (overrides.yaml)": of_the_first(
+        META, "args", "accelerator_type", value="h100"
+    ),
+    "number of processes: 4 (metadata), 7 (args.num_processes), 4 (the command's -n), 4 (args.num_accelerators), 4 "
+    "(summary.json)": of_the_first(META, "args", "num_processes", value=7),
+    f"number of hosts: 1 (summary.json), 7 (args.num_client_hosts), 1 ({HOSTS})": of_the_first(
+        META, "args", "num_client_hosts", value=7
+    ),
+    f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({HOSTS}), 16.00 GiB (metadata)": of_the_first(
+        META, "system_info", value={"total_memory_bytes": 16 << 30, "num_hosts": 1}
+    ),
+    "folder of the data: /data (parameters), /data (config.yaml), /elsewhere (args), /data (fs_separation.json)": (
+        of_the_first(META, "args", "data_dir", value="/elsewhere")
+    ),
+    "folder of the results: /results (args.results_dir), /elsewhere (fs_separation.json)": of_the_first(
+        "fs_separation.json", "results_path", value="/elsewhere"
+    ),
+}
+
+
+@pytest.mark.parametrize("seen", STATED)
+def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_path: Path, seen: str) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    STATED[seen](root)
+    found = [one for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
+    assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
+
+
+@pytest.mark.parametrize("option", ["-n 7", "-np 7", "--n 7", "--np 7", "--np=7"])
+def test_the_processes_of_a_command_are_read_in_every_spelling(golden: Path, tmp_path: Path, option: str) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    of_the_first(META, "executed_command", value=f"mpirun {option} --npernode 7 -host a:7 dlio_benchmark")(root)
+    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
+    assert "7 (the command's -n)" in found.seen
+
+
+@pytest.mark.parametrize(("overlap_seconds", "named"), [(1.0, False), (1.5, True)])
+def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_seconds: float, named: bool) -> None:
+    """Stamps of some papers have whole seconds."""
+    root = shutil.copytree(golden / "1.0", tmp_path / "tree")
+    before, run = runs(root)[1:3]
+    ended, began = (
+        datetime.fromisoformat(json.loads((each / "summary.json").read_text())[key])
+        for each, key in ((before, "end"), (run, "start"))
+    )
+    for path in run.glob("*.json"):
+        if "output" not in path.name:
+            shift = ended - timedelta(seconds=overlap_seconds) - began
+            path.write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
+    assert (("error", "runs.overlap") in told(check_folder(str(root)))) == named
+
+
+def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+
+    def named() -> list[tuple[str, str]]:
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "unapplied"]
+        return [(one.path, one.finding.seen) for one in found if one.finding.seen.startswith("runs.spread: ")]
+
+    assert named() == []
+    run = runs(root)[2]
+    edit(run / "summary.json", lambda content: content["metric"].pop(RATE))
+    assert named() == [(str(run), "runs.spread: samples per second not known")]
+
+
+def test_the_hash_of_code_takes_files_in_the_order_of_their_names_bytes(tmp_path: Path) -> None:
+    """Names that are no UTF-8 have another order as text."""
+    names = [b"a.py", b"b/\xee\x80\x80.py", b"b/\xff.py", b"\xee\x80\x80.py", b"\xff.py"]
+    assert sorted(names) == names != sorted(names, key=os.fsdecode)
+    for name in names:
+        path = tmp_path / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"of " + name)
+    assert tree_hashes(str(tmp_path)) == {hashlib.md5(b"".join(name + b"of " + name for name in names)).hexdigest()}
+
+
+def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    stamp(root)
+    path = root / "closed/acme/submission.yaml"
+    listed = sorted(run["leaf"] for run in yaml.safe_load(path.read_text())["runs"])
+    for runs_listed, seen in (
+        ([*listed, "results/x"], "not listed: none; listed but missing: results/x"),
+        (listed[2:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+        (listed[3:], f"not listed: {listed[0]}, {listed[1]}; listed but missing: none"),
+    ):
+        path.write_text(yaml.safe_dump({"rules_edition": "3.0", "runs": [{"leaf": leaf} for leaf in runs_listed]}))
+        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "submission.manifest"]
+        assert [(one.path, one.finding.seen) for one in found] == [(str(path), seen)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "change"),
+    [
+        (None, stamp),
+        ("code.image", lambda root: [(run / ".mlps-code-image").write_text("md5-tree-v2:ff") for run in runs(root)]),
+        ("provenance.differs", lambda root: stamp(root, rules_edition="4.0")),
+        ("provenance.differs", lambda root: stamp(root, core_config={"hash": "0" * 16})),
+        ("provenance.differs", lambda root: stamp(root, tool={"code_image": "md5-tree-v2:ff"})),
+        ("provenance.broken", lambda root: stamp(root, dlio={})),
+        ("provenance.broken", without_stamp),
+        ("submission.manifest", with_empty_manifest),
+    ],
+)
+def test_where_a_run_comes_from_is_held_against_the_tree(
+    golden: Path, tmp_path: Path, rule: str | None, change: Change
+) -> None:
+    root = tmp_path / "tree"
+    shutil.copytree(golden / "3.0", root)
+    change(root)
+    found = told(check_folder(str(root))) - {("error", "code.mixed")}  # the other calls name the true image
+    assert found == ({("error", rule)} if rule else set())

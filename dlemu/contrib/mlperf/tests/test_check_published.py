@@ -1,0 +1,133 @@
+"""A submission in the shape of one that v3.0 published, judged as its round was, and as today."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dlemu.contrib.mlperf.audit.audited_run import audit_trees
+from dlemu.contrib.mlperf.audit.kv_leaf import read_kv_leaf
+from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
+from dlemu.contrib.mlperf.check_page import check_html
+from dlemu.contrib.mlperf.command import command
+from dlemu.contrib.mlperf.tests.golden import edit
+from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published, make_vectors
+from dlemu.results.trademark import TRADEMARK
+
+BOTH = {"checkpoint.memory", "checkpoint.simultaneous", "checkpoint.slowest", "hosts.few", "kv.device", "kv.window"}
+"""What the reviewers' list of the round names of this submission, and what only recomputing shows."""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_published(tmp_path_factory.mktemp("published") / "tree")
+
+
+def of(checked: Checked, severity: str) -> set[str]:
+    return {one.finding.rule for one in checked.findings if one.finding.severity == severity}
+
+
+def seen(checked: Checked, rule: str) -> str:
+    return "; ".join(one.finding.seen for one in checked.findings if one.finding.rule == rule)
+
+
+def test_a_published_submission_breaks_no_rule_as_its_round_was_judged(tree: Path) -> None:
+    checked = check_folder(str(tree), reading="published")
+    assert of(checked, "error") == set()
+    assert of(checked, "warning") == BOTH | {"vdb.filesystem"}
+
+
+def test_today_it_lacks_what_the_round_let_pass(tree: Path) -> None:
+    checked = check_folder(str(tree), reading="today")
+    assert of(checked, "error") == {"checkpoint.accelerator", "vdb.filesystem"}
+    assert of(checked, "warning") == BOTH
+
+
+def test_a_published_rate_stands_beside_the_most_that_it_can_have_been(tree: Path) -> None:
+    """2,356.6 GiB in no less than 375.9 s, the slowest request: 6.27 GiB/s where 7.86 are published."""
+    leaf = read_kv_leaf(str(next(tree.rglob("kv_cache/*/run/2*"))))
+    first = leaf.trials(1)[0][0]
+    assert first.stat("tier_storage_read_bandwidth_gbps") == pytest.approx(7.855, abs=0.001)
+    assert first.max_gib_per_second("read") == pytest.approx(6.269, abs=0.001)
+    told = seen(check_folder(str(tree)), "kv.window")
+    assert "option 1: read 7.85 published, at most 6.26 GiB/s" in told
+    assert "option 2" not in told, "no request outlasted its clock"
+
+
+def test_ranks_are_summed_and_trials_averaged(tmp_path: Path) -> None:
+    leaf = read_kv_leaf(str(make_kv(tmp_path / "kv_cache/llama3.1-8b/run", ranks=2)))
+    most = leaf.max_gib_per_second(1, "read")
+    assert most == pytest.approx(12.5, abs=0.1)
+    assert "kv.aggregate" not in of(check_folder(str(tmp_path)), "warning")
+
+    def as_means(told: dict[str, dict[str, dict[str, float]]]) -> None:
+        told["options"]["1"]["aggregated_read_bandwidth_gbps"] /= 2
+
+    edit(Path(leaf.path) / "summary.json", as_means)
+    assert "the mean over ranks and trials" in seen(check_folder(str(tmp_path)), "kv.aggregate")
+
+
+def test_a_datasize_call_of_kv_cache_is_no_run(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    other = leaf.parents[1] / "datasize/20260712_180000"
+    other.mkdir(parents=True)
+    (other / "kv_cache_20260712_180000_metadata.json").write_text('{"benchmark_type": "kv_cache"}')
+    assert "kv.missing" not in of(check_folder(str(tmp_path)), "error")
+
+
+def test_devices_that_no_host_has_are_said_to_be_unknown(tmp_path: Path) -> None:
+    leaf = make_kv(tmp_path / "kv_cache/llama3.1-8b/run")
+    edit(next(leaf.glob("*_metadata.json")), lambda told: told.pop("cluster_snapshots"))
+    assert "kv.device" in seen(check_folder(str(tmp_path)), "unapplied")
+
+
+def test_valid_at_recall_0_is_said(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    for path in index.rglob("statistics.json"):
+        edit(path, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0]))
+    checked = check_folder(str(tmp_path))
+    assert "recall 0.00, verdict 'valid'" in seen(checked, "vdb.recall")
+    assert "recall@10 0, 141.6 queries/s" in seen(checked, "vdb.listed")
+
+
+def test_a_vector_database_was_queried_anew_in_each_run(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    assert "runs.copied" not in of(check_folder(str(tmp_path)), "error")
+    first, *_, last = sorted(index.rglob("statistics.json"))
+    last.write_bytes(first.read_bytes())
+    checked = check_folder(str(tmp_path))
+    assert [one.path for one in checked.findings if one.finding.rule == "runs.copied"] == [str(last.parent)]
+    assert f"as ../{first.parent.name}" in seen(checked, "runs.copied")
+
+
+def test_all_runs_of_a_vector_database_query_the_same_vectors(tmp_path: Path) -> None:
+    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
+    fewer = {"total_vectors": 1_000, "copied_vectors": 1_000}
+    edit(min(index.rglob("result_verdict.json")), lambda told: told["flat_setup"].update(fewer))
+    edit(min(index.rglob("config.json")), lambda told: told.update(processes=64))
+    found = [one.finding.seen for one in check_folder(str(tmp_path)).findings if one.finding.rule == "runs.differ"]
+    assert found == ["vectors: 1000 and 10000000", "processes: 1 and 64"]
+
+
+def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
+    report = check_report(check_folder(str(tree)))
+    caches = next(row for row in report.others if row.category == "kv_cache")
+    assert [line.partition(":")[0] for line in caches.figures] == ["option 1", "option 2", "option 3"]
+    assert [(row.category, len(row.runs), len(row.figures)) for row in report.others] == [
+        ("kv_cache", 1, 3),
+        ("vector_database", 5, 5),
+    ]
+    page = check_html(report)
+    assert all(text in page for text in ("Key-value caches and vector databases", TRADEMARK, "at most 6.26 GiB/s"))
+    printed = CliRunner().invoke(command, ["check", str(tree), "--json", "--rules", "published"])
+    assert printed.exit_code == 0
+    assert len(json.loads(printed.output)["others"]) == 2
+
+
+def test_the_audit_reads_runs_of_other_benchmarks(tree: Path) -> None:
+    rules = {finding.rule for run in audit_trees([str(tree)]) for finding in run.findings}
+    assert {"kv.window", "kv.device", "kv.starved", "kv.tiers", "vdb.listed"} <= rules
+    assert not any(run.errors for run in audit_trees([str(tree)]))

@@ -1,0 +1,141 @@
+"""A rehearsal as a user runs it, at a size that a laptop makes in seconds; and what its check says then."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dlemu.contrib.mlperf.check.judge import check_folder
+from tests.e2e.harness import assert_gone, dlemu, family, rank_of, start, training, until, wait
+
+pytestmark = pytest.mark.slow
+
+LAPTOP = {
+    "dataset.size",
+    "dataset.made",
+    "dataset.phases",
+    "settings.changed",
+    "workload.differs",
+    "overrides.unknown",
+    "overrides.open",
+    "hosts.few",
+    "runs.gap",
+    "runs.spread",
+    "au.low",
+    "au.rules",
+    "dataset.filesystem",
+    "runs.failed",
+}
+"""What is true of few small samples in one temporary folder, on a busy machine, with runs that failed."""
+
+
+def words(folder: Path, *changes: str) -> list[str]:
+    return [
+        *("mlperf", "run", "--make", "--org", "acme", "--system", "box"),
+        *("workload=unet3d", "accelerator=b200", "ranks=2"),
+        "dataset.num_files_train=64",
+        "dataset.record_length_bytes=20000",
+        "dataset.record_length_bytes_stdev=5000",
+        "dataset.record_length_bytes_resize=1000",
+        f"dataset.data_folder={folder / 'data'}",
+        "reader.batch_size=4",
+        "reader.read_threads=1",
+        "reader.data_loader=threads",  # each of the runs would import torch
+        "train.epochs=1",
+        "train.computation_time=0.02",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "metric.au=0.02",  # these tests are not about speed: a busy machine passes them too
+        "workflow.checkpoint=false",
+        f"output.folder={folder / 'out'}",
+        *changes,
+    ]
+
+
+def record(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "out" / "rehearsal.json").read_text())
+    return told
+
+
+def broken(folder: Path) -> set[str]:
+    findings = [one.finding for one in check_folder(str(folder / "out")).findings if one.finding.severity != "info"]
+    assert all("data_loader" in one.seen for one in findings if one.rule == "overrides.open"), findings
+    return {one.rule for one in findings}
+
+
+def test_a_rehearsal_goes_on_after_a_killed_run_and_after_ctrl_c(tmp_path: Path) -> None:
+    slow = words(tmp_path, "reader.preprocess_time=0.05", "reader.preprocess=sleep")
+    process = start(*slow, cwd=tmp_path)
+    first = until(lambda: _live(tmp_path, "warm-up"), "the warm-up's steps")
+    (train,) = psutil.Process(process.pid).children()
+    rank_of(train.pid, 1).kill()
+    killed = wait(process)
+    assert killed.status == 3, killed.err
+    assert "continue with `dlemu mlperf run" in killed.err
+    (attempt,) = record(tmp_path)["attempts"]
+    assert attempt["folder"] == str(first.relative_to(tmp_path / "out"))
+    assert "killed" in attempt["failure"] or "SIGKILL" in attempt["failure"]
+
+    process = start(*slow, cwd=tmp_path)
+    until(lambda: _live(tmp_path, "run-1"), "the first run's steps")
+    processes = family(process)
+    process.send_signal(signal.SIGINT)
+    assert wait(process).status == 130
+    assert_gone(processes)
+    labels = [(one["label"], one["failure"] is None) for one in record(tmp_path)["attempts"]]
+    assert labels == [("warm-up", False), ("warm-up", True), ("run 1", False)]
+
+    ended = dlemu(*slow, cwd=tmp_path)
+    assert ended.status == 1, ended.err  # small samples break rules
+    assert "5 of 5 runs pass: AU" in ended.out
+    assert "A rehearsal by dlemu" in ended.out
+    assert "done already: warm-up" in ended.err
+    assert record(tmp_path)["complete"]
+    assert broken(tmp_path) <= LAPTOP
+    attempts = record(tmp_path)["attempts"]
+    assert [one["failure"] is None for one in attempts].count(False) == 2
+    failed = [one for one in check_folder(str(tmp_path / "out")).findings if one.finding.rule == "runs.failed"]
+    assert len(failed) == 2
+    told = dlemu(*words(tmp_path), cwd=tmp_path)
+    assert told.status == 2
+    assert "holds a finished rehearsal" in told.err
+
+
+def _live(folder: Path, label: str) -> Path | None:
+    """The folder of a run all of whose ranks have logged steps."""
+    found = [path for path in (folder / "out" / "runs").glob(f"*-{label}") if training(path, ranks=2)]
+    return found[0] if found else None
+
+
+def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
+    for change, said in (
+        (["train.epoch=1"], "did you mean train.epochs?"),
+        (["accelerator=v100"], "not in the rules of MLPerf Storage"),
+        (["--system", "a box"], "letters, digits"),
+        (["launcher=mpirun -n 2"], "{ranks}"),
+    ):
+        ended = dlemu(*words(tmp_path), *change, cwd=tmp_path)
+        assert (ended.status, said in ended.err) == (2, True), ended.err
+    without = [word for word in words(tmp_path) if word != "--make"]
+    ended = dlemu(*without, cwd=tmp_path)
+    assert ended.status == 2
+    assert "or add --make" in ended.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_large_dataset_is_made_only_with_consent(tmp_path: Path) -> None:
+    """The rules want five times the memory: of several workloads, none is begun before it is asked for all."""
+    data = tmp_path / "data"
+    large = ["workload=unet3d", "accelerator=h100", "ranks=1", f"dataset.data_folder={data}"]
+    parts = ["workload=mlperf_kv", f"kv.folder={tmp_path / 'kv'}", "+", *large]
+    for words in (large, parts):
+        ended = dlemu("mlperf", "run", "--make", *words, f"output.folder={tmp_path / 'out'}", cwd=tmp_path)
+        assert (ended.status, ended.out) == (2, "")
+        assert f"will be made in {data}" in ended.err
+        assert "add --yes" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == []

@@ -1,0 +1,258 @@
+"""`dlemu audit` of dlemu's own folders: every published number is held against the steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dlemu.config.schema import Metric
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.dlio.export import export_run
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training.result import make_run
+from dlemu.metrics.verdict import JUDGEMENT_VERSION
+from dlemu.results.finding import Finding
+from dlemu.results.measured import write_measured, write_run, write_summary
+from tests.results.handmade import CHECKPOINT_RUNS
+from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry
+
+
+def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False, name: str = "dlemu") -> None:
+    """What `dlemu train` leaves, DLIO's files in dlio/; or right above dlemu's for a drop-in run."""
+    job = make_job(folder=str(folder / name if drop_in else folder), metric=Metric(au=0.999), **with_blocks(6))
+    run = make_run(job, with_telemetry(make_log(job)), failure)
+    if failure is None:
+        export_run(dlio_place(folder if drop_in else folder / "dlio"), run)
+    write_run(run)
+
+
+def audited(folder: Path) -> AuditedRun:
+    """The one run below a folder."""
+    (run,) = audit_trees([str(folder)])
+    return run
+
+
+def errors(run: AuditedRun) -> list[Finding]:
+    return [finding for finding in run.findings if finding.severity == "error"]
+
+
+def edit(folder: Path, change: Callable[[Any], object]) -> None:
+    path = folder / "summary.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def set_key(key: str, value: object) -> Callable[[Any], object]:
+    """A change that puts a value at `metrics.au_percent.mean` or `audit.0.samples_read`."""
+
+    def change(content: Any) -> None:
+        *above, last = (int(part) if part.isdigit() else part for part in key.split("."))
+        for part in above:
+            content = content[part]
+        content[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize("drop_in", [False, True])
+def test_a_run_as_it_was_left_has_no_error_and_is_one_row(tmp_path: Path, drop_in: bool) -> None:
+    leave_run(tmp_path, drop_in=drop_in)
+    run = audited(tmp_path)
+    assert run.path == str(tmp_path if drop_in else tmp_path / "dlio")
+    assert errors(run) == []
+    assert run.recomputed.basis == "steps"
+
+
+@pytest.mark.parametrize("steps", [5, 14, 24])
+def test_a_trial_that_ended_by_design_has_no_warning_and_one_that_lacks_steps_has(tmp_path: Path, steps: int) -> None:
+    job = make_job(folder=str(tmp_path), epochs=2, steps=12)
+    trial = job.cut_to(steps)
+    run = make_run(trial, with_telemetry(make_log(trial)), None)
+    export_run(dlio_place(tmp_path / "dlio"), run)
+    write_run(run)
+    assert not {"steps.count", "epochs.count"} & {finding.rule for finding in audited(tmp_path).findings}
+    config = tmp_path / "dlio" / "dlio_config" / "config.yaml"
+    stated = f"total_training_steps: {steps}"
+    assert stated in config.read_text()
+    config.write_text(config.read_text().replace(stated, f"total_training_steps: {steps - 1}"))
+    assert "steps.count" in {finding.rule for finding in audited(tmp_path).findings}
+
+
+@pytest.mark.parametrize("drop_in", [False, True])
+@pytest.mark.parametrize(
+    ("key", "value", "printed"),
+    [
+        ("metrics.au_percent.mean", 99.9, "99.9"),
+        ("metrics.au_percent.per_epoch.1", 99.9, "99.9"),
+        ("metrics.au_dlio_percent.mean", 99.9, "99.9"),
+        ("metrics.samples_per_second.mean", 1e6, "1e+06"),
+        ("metrics.device_mb_per_second.mean", 7000.5, "7000.5"),
+        ("metrics.app_bytes", 5, "5"),
+        ("passed", True, "True"),
+        ("verdict", "PASS: AU 99.95 % is at least 99.9 %", "PASS: AU 99.95 % is at least 99.9 %"),
+        ("verdict", "FAIL: AU 99.80 % is below 99.9 %", "FAIL: AU 99.80 % is below 99.9 %"),
+        ("limited_by.what", "nothing", "nothing"),
+        ("limited_by", None, "null"),
+        ("loss_percent.reading", 0.25, "0.25"),
+        ("audit.0.samples_read", 1, "1"),
+        ("checkpoints", [], "0"),
+        ("ranks", 16, "16"),
+    ],
+)
+def test_an_edited_number_or_verdict_is_named_with_what_the_steps_give(
+    tmp_path: Path, key: str, value: object, printed: str, drop_in: bool
+) -> None:
+    leave_run(tmp_path, drop_in=drop_in)
+    edit(tmp_path / "dlemu" if drop_in else tmp_path, set_key(key, value))
+    (finding,) = errors(audited(tmp_path))
+    assert finding.rule == "summary.differs"
+    shown = key.replace(".0", "[0]").replace(".1", "[1]")
+    shown = f"entries of {shown}" if value == [] else shown
+    assert finding.seen.startswith(f"summary.json: {shown} is {printed}; recomputed ")
+
+
+def test_a_sentence_that_is_missing_is_a_warning(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, lambda content: content["issues"].append("all is well"))
+    run = audited(tmp_path)
+    assert errors(run) == []
+    assert [finding.rule for finding in run.findings if finding.severity == "warning"] == ["summary.notes"]
+
+
+def test_a_sentence_that_another_version_worded_otherwise_is_no_finding(tmp_path: Path) -> None:
+    def reword(content: Any) -> None:
+        del content["judgement_version"]
+        content["issues"] = [f"in other words: {issue}" for issue in content["issues"]]
+        content["limited_by"]["evidence"] = [f"{line}, so to speak" for line in content["limited_by"]["evidence"]]
+
+    leave_run(tmp_path)
+    edit(tmp_path, reword)
+    assert [finding.rule for finding in audited(tmp_path).findings if finding.severity != "info"] == []
+
+
+def test_nor_is_one_of_a_phase_of_checkpoints(tmp_path: Path) -> None:
+    made = CHECKPOINT_RUNS["checkpoints_watched"]()
+    run = CheckpointRun(str(tmp_path), made.facts, made.rows, made.progress, made.telemetry)
+    write_measured(run)
+    write_summary(run)
+    same = [(finding.rule, finding.severity) for finding in audited(tmp_path).findings]
+
+    def reword(content: Any) -> None:
+        del content["judgement_version"]
+        content["issues"] = [f"in other words: {issue}" for issue in content["issues"]]
+        limit = content["read"]["limited_by"]
+        limit["evidence"] = [f"{line}, so to speak" for line in limit["evidence"]]
+
+    edit(tmp_path, reword)
+    assert [(finding.rule, finding.severity) for finding in audited(tmp_path).findings] == same
+
+
+def judged_before(content: Any) -> None:
+    """Change a summary to one by rules under which memory was the limit and the storage passed."""
+    del content["judgement_version"]
+    content["limited_by"]["what"], content["limited_by"]["evidence"] = "memory", ["it was late"]
+    content["passed"], content["outcome"], content["verdict_code"] = True, "pass", "pass"
+
+
+def test_an_older_judgement_of_the_same_numbers_is_one_warning_that_names_its_version(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, judged_before)
+    run = audited(tmp_path)
+    assert errors(run) == []
+    (finding,) = [finding for finding in run.findings if finding.severity == "warning"]
+    assert finding.rule == "summary.judged"
+    assert "judged by dlemu 0 (judgement_version 1): " in finding.seen
+    assert "outcome is pass, by today's rules no verdict" in finding.seen
+    assert "limited_by.what is memory, by today's rules loader" in finding.seen
+    assert f"(judgement_version {JUDGEMENT_VERSION})" in finding.wanted
+
+
+def test_an_older_judgement_excuses_no_number(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, judged_before)
+    edit(tmp_path, set_key("metrics.au_percent.mean", 99.95))
+    (finding,) = errors(audited(tmp_path))
+    assert finding.seen.startswith("summary.json: metrics.au_percent.mean is 99.95; recomputed ")
+
+
+def test_a_judgement_by_other_rules_that_came_to_the_same_is_no_finding(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, set_key("judgement_version", JUDGEMENT_VERSION + 1))
+    assert not {"summary.judged", "summary.differs"} & {finding.rule for finding in audited(tmp_path).findings}
+
+
+def test_what_an_older_version_did_not_print_is_no_error(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    edit(tmp_path, lambda content: content["metrics"].pop("handover_share_of_wait"))
+    (tmp_path / "facts.json").unlink()
+    assert errors(audited(tmp_path)) == []
+
+
+def test_an_edited_column_of_steps_is_found(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    path = tmp_path / "steps.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("wait_ns")
+    less = pa.array([value // 2 for value in table["wait_ns"].to_pylist()], pa.int64())
+    pq.write_table(table.set_column(place, table.field(place), less), path)
+    found = errors(audited(tmp_path))
+    assert {finding.rule for finding in found} == {"summary.differs"}
+    assert any("metrics.au_percent.mean" in finding.seen for finding in found)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "steps.parquet", "telemetry.parquet", "facts.json"])
+def test_a_truncated_file_is_an_error(tmp_path: Path, name: str) -> None:
+    leave_run(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "result.broken" in {finding.rule for finding in errors(audited(tmp_path))}
+
+
+def test_a_complete_run_without_its_steps_is_an_error(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    (tmp_path / "steps.parquet").unlink()
+    (finding,) = errors(audited(tmp_path))
+    assert finding.rule == "result.broken"
+    assert "steps.parquet" in finding.seen
+
+
+def test_without_dlios_files_the_run_is_audited_where_it_is(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    for path in sorted((tmp_path / "dlio").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    edit(tmp_path, set_key("metrics.au_percent.mean", 99.9))
+    run = audited(tmp_path)
+    assert (run.path, run.recomputed.basis, run.printed_by) == (str(tmp_path), "steps", "dlio")
+    assert [finding.rule for finding in errors(run)] == ["summary.differs"]
+
+
+def test_a_run_that_failed_is_said_to_have_failed_and_compared_as_far_as_it_came(tmp_path: Path) -> None:
+    leave_run(tmp_path, failure="rank 1 died")
+    (finding,) = errors(audited(tmp_path))
+    assert finding.rule == "no.training"
+    assert "rank 1 died" in finding.seen
+    edit(tmp_path, set_key("complete", True))
+    assert {finding.rule for finding in errors(audited(tmp_path))} == {"summary.differs"}
+
+
+def test_a_sound_run_and_an_edited_one_do_not_share_findings(tmp_path: Path) -> None:
+    leave_run(tmp_path / "sound")
+    leave_run(tmp_path / "edited")
+    edit(tmp_path / "edited", set_key("passed", True))
+    by_path = {run.path: errors(run) for run in audit_trees([str(tmp_path)])}
+    assert [len(by_path[str(tmp_path / name / "dlio")]) for name in ("sound", "edited")] == [0, 1]
+
+
+def test_of_several_runs_of_the_drop_in_the_newest_is_the_one_above_it(tmp_path: Path) -> None:
+    for name in ("dlemu", "dlemu-2", "dlemu-10"):
+        leave_run(tmp_path, drop_in=True, name=name)
+    edit(tmp_path / "dlemu-10", set_key("passed", True))
+    runs = {run.path: len(errors(run)) for run in audit_trees([str(tmp_path)])}
+    assert runs == {str(tmp_path): 1, str(tmp_path / "dlemu"): 0, str(tmp_path / "dlemu-2"): 0}

@@ -1,0 +1,159 @@
+"""A rehearsal of a checkpointing result: its calls, what is laid out, and that the check finds nothing in it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
+from dlemu.contrib.mlperf.check.judge import Checked
+from dlemu.contrib.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
+from dlemu.contrib.mlperf.rehearsal.merge import merge
+from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+from dlemu.contrib.mlperf.tests import published_checkpoints as published
+from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.results import write_results
+from tests.dlio.test_dlio_checkpoints import published_run
+
+Words = list[Sequence[str]]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
+    """Have every call leave DLIO's files of the published run's times, and return what was asked for."""
+    asked: Words = []
+
+    def run(words: Sequence[str], folder: str, look: Callable[[], None], launcher: Sequence[str], name: str) -> None:
+        assert name == "checkpoint"
+        asked.append([*launcher, *words])
+        phases = [
+            phase
+            for phase, none in (
+                ("write", "checkpoint.num_checkpoints_write=0"),
+                ("read", "checkpoint.num_checkpoints_read=0"),
+            )
+            if none not in words
+        ]
+        measured: Any = published_run(*phases)  # type: ignore[arg-type]
+        shift = 600_000_000_000 if phases == ["read"] else 0
+        journal = measured.run.journal
+        journal = journal.noting(wall_clock_offset_ns=journal.wall_clock_offset_ns + shift)
+        measured = replace(measured, run=replace(measured.run, journal=journal))
+        dlio = Path(folder) / "dlio"
+        write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
+        (Path(folder) / "console.txt").write_text("done\n")
+
+    monkeypatch.setattr(rehearse_checkpoints, "run_train", run)
+    return asked
+
+
+def clock() -> Callable[[], datetime]:
+    """The moments at which the published run was called: twice, the second time ten seconds after the first ended."""
+    begun = datetime(2026, 7, 2, 13, 46, 35)
+    seconds = chain((0, 0, 590, 600, 600), repeat(1200))
+    return lambda: begun + timedelta(seconds=next(seconds))
+
+
+_OF_THE_FIXTURE = {"checkpoint.filesystem", "ranks.copied"}
+"""No folder of checkpoints is there, and all ranks but one have the times of rank 0."""
+
+
+def errors(checked: Checked) -> set[str]:
+    """What is wrong with the tree, but for what is made up here."""
+    return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
+
+
+def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
+    workload = load(["workload=llama3_8b"])
+    return CheckpointRehearsal(
+        **{
+            "size": checkpoint_datasize(workload, edition=None, hosts=1, memory_gib_per_host=memory_gib),
+            "division": "closed",
+            "organisation": "acme",
+            "system": "box",
+            "words": ("workload=llama3_8b",),
+            "checkpoint_folder": "/mnt/ckpt",
+            "ranks": 8,
+            "folder": str(folder),
+            "launcher": "",
+            "config_dir": None,
+            "report": lambda line: None,
+            "now": clock(),
+            **changes,
+        }
+    )
+
+
+def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Path) -> None:
+    checked = rehearsal(tmp_path, published.MEMORY_GIB, launcher="mpirun -np {ranks}").run()
+    assert [words[:3] for words in calls] == [["mpirun", "-np", "8"]] * 2
+    assert "checkpoint.num_checkpoints_read=0" in calls[0]
+    assert "checkpoint.num_checkpoints_write=0" in calls[1]
+    assert not errors(checked)
+    assert {one.finding.rule for one in checked.findings if one.finding.severity != "info"} == {
+        *_OF_THE_FIXTURE,
+        "checkpoint.memory",
+        "checkpoint.slowest",
+    }
+    assert {one.finding.rule for one in checked.findings if one.finding.severity == "info"} == {
+        "rehearsal",
+        "tool.other",
+        "checkpoint.duration",
+        "systems.unfilled",
+        "systems.pdf",
+        "submission.code",
+    }
+    (result,) = checked.checkpoints
+    assert figures_of(result) == pytest.approx({"save": 3.076140817854296, "load": 4.983509448925309})
+    sums = json.loads((Path(result.path) / "results.json").read_text())
+    assert sums["save_gib_per_second"] == pytest.approx(3.076140817854296)
+    record = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert (record["complete"], [call["label"] for call in record["calls"]]) == (True, ["write", "read"])
+    with pytest.raises(UserError, match="holds a rehearsal already"):
+        rehearsal(tmp_path, published.MEMORY_GIB).run()
+
+
+def test_calls_within_one_second_have_names_of_their_own(calls: Words, tmp_path: Path) -> None:
+    second = datetime(2026, 1, 1)
+    moments = iter([second] * 4 + [second.replace(second=1)] * 4)
+    rehearsal(tmp_path, published.MEMORY_GIB, now=lambda: next(moments)).run()
+    record = json.loads((tmp_path / "rehearsal.json").read_text())
+    assert [call["stamp"] for call in record["calls"]] == ["20260101_000000", "20260101_000001"]
+
+
+def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words, tmp_path: Path) -> None:
+    checked = rehearsal(tmp_path, 64).run()
+    assert len(calls) == 1
+    assert not [word for word in calls[0] if "num_checkpoints" in word]
+    assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
+
+
+def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words, tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, system in ((one, "box"), (other, "shelf")):
+        rehearsal(folder, published.MEMORY_GIB, system=system).run()
+    checked = merge(str(tmp_path / "all"), [str(one), str(other)])
+    assert len(checked.checkpoints) == 2
+    assert len(checked.submissions) == 1
+    assert errors(checked) == {"runs.copied"}, "both tell the times of the one published run"
+    assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
+    with pytest.raises(UserError, match="is not empty: wanted a new folder"):
+        merge(str(tmp_path / "all"), [str(one)])
+    with pytest.raises(UserError, match="a tree can hold only one result of a workload"):
+        merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
+    with pytest.raises(UserError, match="is not a folder of"):
+        merge(str(tmp_path / "again"), [str(tmp_path)])
+    (other / "rehearsal.json").write_text("{")
+    with pytest.raises(UserError, match="other is damaged: rehearsal"):
+        merge(str(tmp_path / "again"), [str(one), str(other)])

@@ -1,0 +1,534 @@
+"""The rules of MLPerf Storage as code, held against figures worked out by hand from the rules' text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datagen.errors import UserError
+from dlemu.config import load
+from dlemu.contrib.mlperf.rehearsal.datasize import datasize
+from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
+from dlemu.contrib.mlperf.rules.training import GIB, RunFacts, check_run, override_keys, smallest_dataset
+from dlemu.results.finding import Finding
+
+V2 = EDITIONS["2.0"]
+UNET3D = V2.officials["unet3d", "h100"]
+CONFIG: dict[str, Any] = {
+    "model": {"name": "unet3d", "type": "cnn", "model_size": 499153191},
+    "framework": "pytorch",
+    "workflow": {"generate_data": False, "train": True, "checkpoint": True},
+    "dataset": {
+        "data_folder": "/data/unet3d",
+        "format": "npz",
+        "num_files_train": "28000",
+        "num_samples_per_file": 1,
+        "record_length_bytes": 146600628,
+        "record_length_bytes_stdev": 68341808,
+        "record_length_bytes_resize": 2097152,
+    },
+    "reader": {
+        "data_loader": "pytorch",
+        "batch_size": 7,
+        "read_threads": 8,
+        "file_shuffle": "seed",
+        "sample_shuffle": "seed",
+    },
+    "train": {"epochs": 5, "computation_time": 0.323},
+    "checkpoint": {"checkpoint_folder": "/c", "checkpoint_after_epoch": 5, "epochs_between_checkpoints": 2},
+    "metric": {"au": 0.9},
+}
+"""unet3d_h100.yaml of v2.0."""
+GOOD = RunFacts(
+    workload="unet3d",
+    accelerator="h100",
+    accelerators=8,
+    hosts=2,
+    memory_gib=128,
+    num_files=28000,
+    samples_per_file=1,
+    record_bytes=146600628,
+    batch_size=7,
+    computation_seconds=0.323,
+    epochs=5,
+    au_threshold_percent=90,
+    au_percent=93.2,
+    checkpoint=True,
+    overrides=("dataset.num_files_train", "reader.read_threads", "reader.odirect"),
+    settings=effective(CONFIG),
+    core_config=core_config_hash(CONFIG),
+)
+
+
+def changed(**sections: Any) -> dict[str, Any]:
+    """Facts of the settings with sections changed."""
+    config = {**CONFIG, **{name: {**CONFIG.get(name, {}), **keys} for name, keys in sections.items()}}
+    return {"settings": effective(config), "core_config": core_config_hash(config)}
+
+
+def found(edition: str = "2.0", division: Any = "closed", **changes: Any) -> list[tuple[str, str]]:
+    findings = check_run(EDITIONS[edition], replace(GOOD, **changes), division)
+    return [(finding.severity, finding.rule) for finding in findings]
+
+
+def test_five_times_the_memory_rounded_up() -> None:
+    # 5 x 512 GiB / 146,600,628 bytes = 18750.03...: one more file than mlpstorage v2.0 asks for.
+    bound = smallest_dataset(UNET3D, 7, 1, 512 * GIB)
+    assert bound.files_by_memory == 5 * 512 * GIB // 146600628 + 1
+    assert bound.files == bound.files_by_memory
+    assert bound.files * 146600628 >= 5 * 512 * GIB > (bound.files - 1) * 146600628
+
+
+def test_five_hundred_steps_of_every_accelerator() -> None:
+    bound = smallest_dataset(UNET3D, 7, 8, 1)
+    assert bound.files == bound.comfortable_files == 500 * 7 * 8
+    resnet50 = V2.officials["resnet50", "a100"]
+    # 500 x 400 x 16 samples in files of 1251: 2557.95 files. v1.0's tool took 2557, and such runs have 499.8 steps.
+    assert smallest_dataset(resnet50, 400, 16, 1).files == 2558
+
+
+@given(accelerators=st.integers(1, 10_000), memory_bytes=st.integers(1, 1 << 50))
+def test_the_least_dataset_is_enough_and_one_file_less_is_not(accelerators: int, memory_bytes: int) -> None:
+    for official in V2.officials.values():
+        bound = smallest_dataset(official, official.batch_size, accelerators, memory_bytes)
+        samples = bound.files * official.samples_per_file
+        less = samples - official.samples_per_file
+
+        def enough(count: int, official: Any = official) -> bool:
+            steps = count / (official.batch_size * accelerators)
+            return bool(steps >= 500 and count * official.record_bytes * (1 + 1e-12) >= 5 * memory_bytes)
+
+        assert enough(samples)
+        assert not enough(less)
+        assert bound.comfortable_files >= bound.files
+
+
+def test_a_run_by_the_rules_has_no_finding() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"num_files": 27000}, "dataset.size"),
+        ({"memory_gib": 1024}, "dataset.size"),
+        ({"num_files": 27999, "memory_gib": None, "accelerators": 16}, "dataset.steps"),
+        ({"batch_size": 8}, "settings.changed"),
+        ({"computation_seconds": 0.4}, "settings.changed"),
+        ({"epochs": 3}, "settings.changed"),
+        ({"record_bytes": 1000.0}, "settings.changed"),
+        ({"au_threshold_percent": 80}, "settings.changed"),
+        ({"au_percent": 89.99}, "au.low"),
+        ({"hosts": 3}, "hosts.uneven"),
+        ({"overrides": ("train.epochs",)}, "overrides.unknown"),
+        ({"overrides": ("reader.data_loader",)}, "overrides.open"),
+        ({"checkpoint": False}, "workflow.checkpoint"),
+    ],
+)
+def test_each_rule_names_what_breaks_it(changes: dict[str, Any], rule: str) -> None:
+    assert ("error", rule) in found(**changes)
+
+
+DIFFERS = [("error", "workload.differs")]
+RESNET50 = RunFacts(workload="resnet50", accelerator="a100", accelerators=16)
+
+
+def told(edition: str, rule: str, facts: RunFacts, division: Any = "closed") -> list[Finding]:
+    """The findings of one rule; nothing that is told leaves out what was seen, what was wanted or what to do."""
+    findings = check_run(EDITIONS[edition], facts, division)
+    for finding in findings:
+        assert finding.seen, finding
+        assert finding.wanted, finding
+        assert finding.fix, finding
+        assert "None" not in f"{finding.seen} {finding.wanted} {finding.fix}"
+    return [finding for finding in findings if finding.rule == rule]
+
+
+@pytest.mark.parametrize(
+    ("edition", "rule", "facts", "division", "seen", "wanted", "fix"),
+    [
+        # 27,000 / 28,000 = 0.9643; 500 x 7 x 8 = 28,000.
+        ("2.0", "dataset.size", {"num_files": 27000}, "closed", "27,000 files, 0.9643 x", "28,000 files", "n=28000"),
+        ("2.0", "dataset.size", {"num_files": 27719}, "closed", "0.9900 x", "500 steps of each", "n=28000"),
+        # 5 x 1024 GiB / 146,600,628 bytes = 37,500.24; 1 % more 37,876.01.
+        ("2.0", "dataset.size", {"memory_gib": 1024}, "closed", "0.7466 x", "37,501 files or more: 5 x", "n=37877"),
+        ("2.0", "dataset.size", {"accelerators": 16}, "closed", "28,000 files, 0.5000 x", "56,000 files", "n=56000"),
+        ("2.0", "settings.changed", {"batch_size": 8}, "closed", "reader.batch_size=8", "7", "reader.batch_size"),
+        ("2.0", "settings.changed", {"epochs": 3}, "closed", "train.epochs=3", "5", "train.epochs"),
+        (
+            "2.0",
+            "settings.changed",
+            {"computation_seconds": 0.4},
+            "closed",
+            "train.computation_time=0.4",
+            "0.323",
+            "train",
+        ),
+        (
+            "2.0",
+            "settings.changed",
+            {"record_bytes": 1e6},
+            "closed",
+            "dataset.record_length_bytes=1000000",
+            "146600628",
+            "",
+        ),
+        ("2.0", "settings.changed", {"au_threshold_percent": 89.5}, "closed", "metric.au=0.895", "0.9", "metric.au"),
+        ("2.0", "au.low", {"au_percent": 89.99}, "closed", "AU 89.99 %", "90 % or more", "dlemu size"),
+        ("2.0", "hosts.uneven", {"hosts": 3}, "closed", "8 accelerators on 3 hosts", "every host", "a multiple of 3 "),
+        ("2.0", "overrides.unknown", {"overrides": ("a.b",)}, "closed", "a.b", "division allows", "leave a.b out"),
+        ("2.0", "overrides.open", {"overrides": ("framework",)}, "closed", "framework", "CLOSED", "submit to OPEN"),
+        (
+            "1.0",
+            "overrides.odirect",
+            {"odirect": True},
+            "closed",
+            "odirect with unet3d",
+            "v1.0 allows it for no ",
+            "out",
+        ),
+        ("2.0", "workflow.checkpoint", {"checkpoint": False}, "closed", "is false", "true for unet3d in v2.0", "leave"),
+        ("3.0", "workload.unknown", {}, "closed", "unet3d on h100", "v3.0: retinanet, unet3d", "1.0 and 2.0"),
+        (
+            "3.0",
+            "workload.unknown",
+            {"accelerator": ""},
+            "closed",
+            "an unnamed accelerator",
+            "v3.0: ",
+            "no edition has",
+        ),
+        (
+            "2.0",
+            "workload.hash",
+            {"core_config": "1" * 16},
+            "closed",
+            "1" * 16,
+            "0f3dd7a4bf6433a3 or f4d4",
+            "config.yaml",
+        ),
+    ],
+)
+def test_a_finding_says_what_was_seen_what_was_wanted_and_what_to_do(
+    edition: str, rule: str, facts: dict[str, Any], division: Any, seen: str, wanted: str, fix: str
+) -> None:
+    (finding,) = told(edition, rule, replace(GOOD, **facts), division)
+    assert seen in finding.seen
+    assert wanted in finding.wanted
+    assert fix in finding.fix
+
+
+def test_a_changed_setting_is_told_with_both_values() -> None:
+    (steps,) = told("2.0", "workload.differs", replace(GOOD, **changed(train={"total_training_steps": 1})))
+    assert (steps.seen, steps.wanted) == ("train.total_training_steps=1", "train.total_training_steps=-1")
+    assert "train.total_training_steps" in steps.fix
+    (excluded,) = told("2.0", "settings.changed", replace(GOOD, **changed(metric={"exclude_end_steps": 2})))
+    assert excluded.seen == "output.metric.exclude_end_steps=2"
+    assert "AU counts" in excluded.wanted
+    (prefetch,) = told("2.0", "overrides.value", replace(GOOD, **changed(reader={"prefetch_size": 16})))
+    assert (prefetch.seen, prefetch.wanted) == ("reader.prefetch_size=16", "one of 0, 1, 2")
+    allowed = replace(RESNET50, accelerators=None, odirect=True)
+    assert told("2.0", "overrides.odirect", allowed)[0].wanted == "v2.0 allows it for unet3d"
+
+
+def test_without_the_memory_the_steps_are_counted() -> None:
+    # 500 steps of 400 x 16 samples; 2,552 files x 1,251 samples are 498.8 steps, 2,557 are 499.8: DLIO takes 500.
+    (steps,) = told("2.0", "dataset.steps", replace(RESNET50, num_files=2552))
+    assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps per epoch", "500 or more")
+    assert steps.fix == "at least 2,558 files"
+    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2557)) == []
+    doubled = replace(RESNET50, num_files=2557, accelerators=32)
+    assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps per epoch"
+    halved = replace(RESNET50, num_files=2557, samples_per_file=500)
+    assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps per epoch"
+    unknown: tuple[dict[str, Any], ...] = ({"num_files": None}, {"accelerators": None})
+    for lacking in unknown:
+        assert told("2.0", "dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
+    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
+    assert found(memory_gib=None, num_files=28000) == [("info", "unapplied")], "exactly 500 steps"
+
+
+def test_edges_belong_to_those_who_keep_the_rules() -> None:
+    assert found(au_percent=90) == []
+    assert told("2.0", "au.low", replace(GOOD, au_percent=89.996))[0].seen == "AU 89.99 %"
+    least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
+    assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
+    assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]
+    old = {"memory_gib": 1024, "checkpoint": None, "core_config": None}
+    assert ("warning", "dataset.size") in found("1.0", num_files=-(-least * 99 // 100), **old), "1 % below"
+    assert ("error", "dataset.size") in found("1.0", num_files=least * 98 // 100, **old)
+    assert found(num_files=27999) == [("error", "dataset.size")], "steps are not measured, as memory is"
+    assert found(record_bytes=146600628 * (1 + 7e-6)) == [], "an older DLIO wrote it without its fraction"
+    assert found(record_bytes=146600628 * (1 + 2e-5)) == [("error", "settings.changed")]
+    stdev = 68341808
+    for stdev_bytes, expected in ((stdev + 400, []), (stdev + 1000, DIFFERS), ("wide", DIFFERS)):
+        other = changed(dataset={"record_length_bytes_stdev": stdev_bytes}) | {"core_config": None}
+        assert found(**other) == expected
+    for steps, expected in ((-1, []), (0, []), (1, DIFFERS)):
+        assert found(**changed(train={"total_training_steps": steps}) | {"core_config": None}) == expected
+    assert found(hosts=None) == [("info", "unapplied")]
+
+
+def test_near_the_bound_says_what_would_be_enough() -> None:
+    at_bound = replace(GOOD, memory_gib=1024, num_files=37501)
+    (near,) = told("2.0", "dataset.near", at_bound)
+    assert "37,501 files" in near.seen
+    assert "37,501 files or more" in near.wanted
+    assert "37877" in near.fix
+    (below,) = told("2.0", "dataset.size", replace(at_bound, num_files=37500))
+    assert "v2.0's tool rounds down" in below.wanted
+    assert "37,500 files" in below.seen
+    assert "37877" in below.fix
+
+
+def test_a_key_that_may_change_hides_no_other_one() -> None:
+    allowed_first = ("workflow.checkpoint", "reader.data_loader", "reader.read_threads", "train.epochs")
+    assert found(division="open", overrides=allowed_first) == [("error", "overrides.unknown")]
+    assert found(overrides=allowed_first) == [("error", "overrides.open"), ("error", "overrides.unknown")]
+
+
+def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
+    free = changed(reader={"data_loader": "tensorflow"}) | {"core_config": None}
+    assert found(division="open", **free) == []
+    assert found(**free) == [("error", "workload.differs")]
+    other = {"reader": {"data_loader": "tensorflow", "file_shuffle": "off"}, "model": {"model_size": 7}}
+    differing = told("2.0", "workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
+    assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
+
+
+def test_files_with_other_samples_are_counted_by_their_own() -> None:
+    # 28,000 samples: 14,000 files of two; of resnet50's 3,200,000, 2,558 files of 1,251, but 32,000 of 100.
+    doubled = changed(dataset={"num_samples_per_file": 2}) | {"samples_per_file": 2, "core_config": None}
+    assert found(division="open", **doubled, num_files=14_000) == []
+    assert found(division="open", **doubled, num_files=13_999) == [("error", "dataset.size")]
+    fewer = replace(RESNET50, samples_per_file=100, memory_gib=64)
+    (size,) = told("2.0", "dataset.size", replace(fewer, num_files=2_558), "open")
+    assert (size.severity, size.wanted[:12]) == ("error", "32,000 files")
+    (steps,) = told("2.0", "dataset.steps", replace(fewer, num_files=2_558, memory_gib=None), "open")
+    assert steps.fix == "at least 32,000 files"
+    words = ["workload=unet3d", "accelerator=h100", "ranks=8", "dataset.num_samples_per_file=2"]
+    size_told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=64, files_requested=14_000)
+    assert (size_told.files, size_told.steps_per_epoch) == (14_000, 500)
+    assert {finding.rule for finding in size_told.findings} == {"workload.differs"}
+
+
+def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
+    other = {"checkpoint_after_epoch": 9, "epochs_between_checkpoints": 1}
+    saved = changed(checkpoint=other)
+    assert len(told("2.0", "workload.differs", replace(GOOD, **saved))) == 2
+    unsaved = changed(checkpoint=other, workflow={"checkpoint": False}, model={"model_size": 7})
+    (size,) = told("2.0", "workload.differs", replace(GOOD, **unsaved))
+    assert size.seen == "model.model_size=7", "settings after those of checkpoints are compared, too"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "rule", "named"),
+    [
+        ({"num_files": None}, "dataset.size", "number of files"),
+        ({"accelerators": None}, "dataset.size", "number of accelerators"),
+        ({"memory_gib": None}, "dataset.size", "memory of the hosts"),
+        ({"batch_size": None}, "settings.changed", "reader.batch size"),
+        ({"au_threshold_percent": None, "epochs": None}, "settings.changed", "train.epochs and metric.au"),
+        ({"settings": None}, "workload.differs", "configuration"),
+        ({"hosts": None}, "hosts.uneven", "number of hosts"),
+        ({"accelerators": None}, "hosts.uneven", "number of accelerators"),
+        ({"au_percent": None}, "au.low", "AU"),
+        ({"overrides": None}, "overrides.unknown", "overrides of the command line"),
+        ({"checkpoint": None}, "workflow.checkpoint", "setting"),
+    ],
+)
+def test_a_rule_that_could_not_be_applied_says_what_it_lacked(lacking: dict[str, Any], rule: str, named: str) -> None:
+    findings = told("2.0", "unapplied", replace(GOOD, **lacking))
+    assert f"{rule}: {named} not known" in [finding.seen for finding in findings]
+    assert {finding.severity for finding in findings} == {"info"}
+    assert all(finding.wanted.endswith(" applied") for finding in findings)
+
+
+def test_what_open_allows_is_a_finding_only_in_closed() -> None:
+    assert found(division="open", overrides=("reader.data_loader", "workflow.checkpoint")) == []
+    assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 70])
+def test_the_size_of_a_dataset_is_by_the_official_batch_size(batch_size: int | None) -> None:
+    few = replace(GOOD, num_files=100)
+    (usual,) = told("2.0", "dataset.size", few)
+    (other,) = told("2.0", "dataset.size", replace(few, batch_size=batch_size))
+    assert (other.seen, other.wanted, other.fix) == (usual.seen, usual.wanted, usual.fix)
+
+
+def test_direct_io_only_where_the_edition_allows_it() -> None:
+    assert found(odirect=True) == []
+    assert ("error", "overrides.odirect") in found("1.0", odirect=True, checkpoint=None)
+    facts = RunFacts(workload="resnet50", accelerator="h100", odirect=True)
+    broken = [finding.rule for finding in check_run(V2, facts, "open") if finding.severity != "info"]
+    assert broken == ["overrides.odirect"]
+
+
+def test_close_to_the_bound_is_a_warning_and_just_below_it_depends_on_the_edition() -> None:
+    at_bound = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
+    assert found(memory_gib=1024, num_files=at_bound) == [("warning", "dataset.near")]
+    # Published runs of v1.0 lie at 4.986 to 4.995 times the memory: it was typed in whole GB.
+    old = {"memory_gib": 1024, "num_files": int(at_bound * 0.998), "checkpoint": None, "core_config": None}
+    assert ("warning", "dataset.size") in found("1.0", **old)
+    assert found(memory_gib=1024, num_files=int(at_bound * 0.998)) == [("error", "dataset.size")]
+    assert found(memory_gib=1024, num_files=int(at_bound * 0.98)) == [("error", "dataset.size")]
+    b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "core_config": None}
+    assert found("3.0", num_files=at_bound - 1, **b200) == [("error", "dataset.size")]
+
+
+def test_facts_that_are_not_known_break_nothing_and_each_rule_that_needs_them_is_named() -> None:
+    findings = check_run(V2, RunFacts(workload="unet3d", accelerator="h100"), "closed")
+    assert {(finding.severity, finding.rule) for finding in findings} == {("info", "unapplied")}
+    assert {finding.seen.partition(":")[0] for finding in findings} == {
+        *("dataset.size", "settings.changed", "workload.differs", "hosts.uneven", "au.low"),
+        *("overrides.unknown", "workflow.checkpoint"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"reader": {"file_shuffle": "off"}}, "reader.file_shuffle"),
+        ({"reader": {"sample_shuffle": False}}, "reader.sample_shuffle"),
+        ({"dataset": {"format": "hdf5"}}, "dataset.format"),
+        ({"dataset": {"record_length_bytes_stdev": 0}}, "dataset.record_length_bytes_stdev"),
+        ({"train": {"total_training_steps": 100}}, "train.total_training_steps"),
+        ({"train": {"computation_time_stdev": 0.1}}, "train.computation_time_stdev"),
+        ({"checkpoint": {"checkpoint_after_epoch": 9}}, "checkpoint.checkpoint_after_epoch"),
+        ({"dataset": {"compression": "gzip", "record_dims": None}}, "dataset.compression"),
+        ({"dataset": {"compression": "none", "record_dims": [64, 64]}}, "dataset.record_dims"),
+        ({"train": {"seed_change_epoch": False}}, "train.seed_change_epoch"),
+        ({"dataset": {"num_files_eval": 5}}, "dataset.num_files_eval"),
+        ({"reader": {"preprocess_time": 0.01}}, "reader.preprocess_time"),
+        ({"reader": {"preprocess_time": {"mean": 0, "stdev": 0.01}}}, "reader.preprocess_time_stdev"),
+        ({"reader": {"file_access": "shared"}}, "reader.file_access"),
+        ({"reader": {"read_type": "memory"}}, "reader.read_type"),
+        ({"reader": {"shuffle_size": 2}}, "reader.shuffle_size"),
+        ({"reader": {"reader_classname": "mine.Cached"}}, "reader.reader_classname"),
+        ({"workflow": {"evaluation": True}}, "workflow.evaluation"),
+    ],
+)
+def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key: str) -> None:
+    findings = check_run(V2, replace(GOOD, **changed(**sections)), "closed")
+    assert [(finding.severity, finding.rule) for finding in findings] == [("error", "workload.differs")]
+    assert findings[0].seen.startswith(f"{key}=")
+
+
+@pytest.mark.parametrize("random", [{"type": "gamma", "shape": 2}, {"mean": 0, "max": 1}])
+def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
+    assert found(**changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
+
+
+def test_settings_that_are_dlios_own_may_be_written_out() -> None:
+    reader: dict[str, Any] = {
+        "preprocess_time": {},
+        "read_type": "on_demand",
+        "reader_classname": None,
+        "shuffle_size": 1024,
+    }
+    sections = {"reader": reader, "dataset": {"num_files_eval": "0"}, "workflow": {"evaluation": False}}
+    assert "error" not in {severity for severity, _ in found(**changed(**sections))}
+
+
+def test_a_setting_that_no_rule_knows_shows_in_the_hash() -> None:
+    assert found(**changed(checkpoint={"mode": "subset"})) == [("error", "workload.hash")]
+    assert found(**changed(workflow={"train": True, "evaluation": False})) == [("warning", "workload.hash")]
+    assert found(**changed(reader={"read_threads": "64"}, storage={"storage_type": "direct_fs"})) == []
+
+
+def test_prefetch_is_as_the_text_allows_it() -> None:
+    assert found(**changed(reader={"prefetch_size": 16})) == [("error", "overrides.value")]
+    assert found(**changed(reader={"prefetch_size": 2})) == []
+
+
+def test_the_script_of_v1_limits_prefetch_in_closed_alone() -> None:
+    more = changed(reader={"prefetch_size": 64})
+    assert found("1.0", **more, overrides=()) == [("error", "overrides.value")]
+    assert found("1.0", "open", **more, overrides=()) == []
+
+
+def test_steps_that_au_leaves_out_are_not_chosen() -> None:
+    assert found(**changed(metric={"exclude_start_steps": 50})) == [("error", "settings.changed")]
+
+
+def test_hashes_are_those_that_mlpstorage_gives() -> None:
+    # editions.yaml of mlpstorage: unet3d-h100-A as v2.0 and as v1.0 spelled it, unet3d-b200-A without a checkpoint.
+    assert core_config_hash(CONFIG) == "0f3dd7a4bf6433a3"
+    old = {
+        **CONFIG,
+        "model": "unet3d",
+        "workflow": {**CONFIG["workflow"], "profiling": False},
+        "dataset": {key.replace("length_bytes", "length"): value for key, value in CONFIG["dataset"].items()},
+        "checkpoint": {**CONFIG["checkpoint"], "model_size": 499153191},
+    }
+    assert core_config_hash(old) == "f4d46006aa421634"
+    assert effective(old)["dataset.record_length_bytes_stdev"] == 68341808
+    b200 = {
+        **CONFIG,
+        "workflow": {**CONFIG["workflow"], "checkpoint": False},
+        "train": {"epochs": 5, "computation_time": 0.162},
+    }
+    assert core_config_hash(b200) == "0d3ad0dec188becd"
+
+
+def test_a_pair_of_another_edition_is_named() -> None:
+    (finding,) = check_run(EDITIONS["3.0"], GOOD, "closed")
+    assert isinstance(finding, Finding)
+    assert (finding.severity, finding.rule) == ("error", "workload.unknown")
+    assert "1.0 and 2.0" in finding.fix
+
+
+def test_keys_of_overrides_are_those_of_the_workload() -> None:
+    words = ["workload=unet3d_h100", "++workload.reader.odirect=True", "+workload.train.epochs=2", "hydra.run.dir=x"]
+    words += ["~workload.reader.shuffle_size", "workload.dataset.data_folder=/data/a=b"]
+    keys = ("reader.odirect", "train.epochs", "reader.shuffle_size", "dataset.data_folder")
+    assert override_keys(words) == keys
+
+
+def test_the_shipped_workloads_are_the_official_ones() -> None:
+    for edition in EDITIONS.values():
+        for (name, accelerator), official in edition.officials.items():
+            workload = load([f"workload={name}", f"accelerator={accelerator}"])
+            assert workload.reader.batch_size == official.batch_size
+            assert workload.train.computation_time.mean == official.computation_seconds
+            assert workload.train.epochs == official.epochs
+            assert 100 * workload.metric.au == pytest.approx(official.au_percent)
+            assert workload.dataset.record_length_bytes == official.record_bytes
+            assert workload.dataset.num_samples_per_file == official.samples_per_file
+
+
+def test_datasize_advises_files_that_the_rules_accept() -> None:
+    words = ["workload=unet3d", "accelerator=h100", "ranks=8"]
+    for memory_gib in (1, 64, 128, 1024):
+        told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=memory_gib)
+        assert told.edition == "2.0"
+        assert told.findings == ()
+        facts = replace(GOOD, num_files=told.files, memory_gib=2 * memory_gib, accelerators=8)
+        assert check_run(V2, facts, "closed") == []
+        assert told.steps_per_epoch >= 500
+        assert (told.subfolders == 0) == (told.files <= 10_000)
+        assert told.files <= 10_000 * max(1, told.subfolders)
+
+
+def test_datasize_names_a_changed_workload() -> None:
+    told = datasize(
+        load(["workload=unet3d", "accelerator=h100", "scale=laptop", "ranks=3"]),
+        edition="1.0",
+        hosts=2,
+        memory_gib_per_host=1,
+    )
+    assert {finding.rule for finding in told.findings} >= {"settings.changed", "hosts.uneven"}
+
+
+def test_datasize_of_what_no_edition_has_is_a_mistake() -> None:
+    assert newest_edition("bert", "v100") is None
+    with pytest.raises(UserError, match=r"v3\.0: unet3d on b200"):
+        datasize(load(["workload=bert", "accelerator=v100"]), edition=None, hosts=1, memory_gib_per_host=1)
+    with pytest.raises(UserError, match=r"not in the rules of v3\.0"):
+        datasize(load(["workload=unet3d", "accelerator=h100"]), edition="3.0", hosts=1, memory_gib_per_host=1)

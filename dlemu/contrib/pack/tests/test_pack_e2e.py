@@ -1,0 +1,154 @@
+"""Packing as a user does it: through what goes wrong, to a set that trains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from PIL import Image
+
+import dlemu as face
+from datagen.storage.posix import Storage
+from dlemu.contrib.pack.packed_set import verify_set
+from dlemu.contrib.pack.result import PackAnswer
+from tests.e2e.harness import assert_gone, dlemu, family, start, until, wait
+
+pytestmark = pytest.mark.slow
+IMAGES = 8
+
+
+def image(path: Path, number: int) -> None:
+    Image.fromarray(np.random.default_rng(number).integers(0, 256, (40, 50, 3), np.uint8)).save(path)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number in range(IMAGES):
+        image(folder / f"{number}.png", number)
+    return folder
+
+
+def packers(of: list[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for process in of:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] if process.name() == "dlemu-packer" else []
+    return found
+
+
+def workers(run: subprocess.Popen[str]) -> list[psutil.Process]:
+    return family(run) if packers(family(run)) else []
+
+
+def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    words = [
+        f"source={images}",
+        f"target={target}",
+        "resize=16x16",
+        "images_per_file=2",
+        "processes=2",
+        "evict=false",
+        "--no-report",
+    ]
+    last = images / f"{IMAGES - 1}.png"
+
+    last.write_bytes(b"no picture")  # the last file is the only one that can't be finished
+    damaged = dlemu("pack", *words, cwd=tmp_path)
+    assert damaged.status == 2
+    assert str(last) in damaged.err
+    assert "skip_damaged=true" in damaged.err
+    assert not list(tmp_path.glob("results/pack/*"))
+
+    last.unlink()
+    os.mkfifo(last)  # whoever read it would wait for ever
+    refused = dlemu("pack", *words, cwd=tmp_path)
+    assert refused.status == 2
+    assert f"{last}: it is a pipe" in refused.err
+
+    last.unlink()
+    Image.new("RGB", (9000, 9000)).save(last)  # the seconds that this takes are enough to end who unpacks it
+    for number in (signal.SIGKILL, signal.SIGINT):
+        run = start("pack", *words, cwd=tmp_path)
+        until(lambda: len(list((target / "train").glob("img_*"))) == 3, "the other files")
+        children = until(partial(workers, run), "who packs")
+        if number == signal.SIGKILL:
+            for process in packers(children):  # one of them waits for the last image, the other has ended
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        else:
+            run.send_signal(number)
+        ended = wait(run)
+        assert ended.status == (3 if number == signal.SIGKILL else 130), ended.err
+        assert ("was killed by SIGKILL" if number == signal.SIGKILL else "the same command continues") in ended.err
+        assert_gone(children)
+
+    last.unlink()
+    image(last, IMAGES - 1)
+    ended = dlemu("pack", *words, cwd=tmp_path)
+    assert ended.status == 0, ended.err
+    (answer,) = (tmp_path / "results" / "pack").glob("*/pack.json")
+    figures = json.loads(answer.read_text())["points"][0]["figures"]
+    assert (figures["images"], figures["kept_images"], figures["files"]) == (2, IMAGES - 2, 4)
+    assert sum(figures["shares"].values()) == pytest.approx(100)
+
+    assert verify_set(str(target), Storage()) == []
+
+    train = figures["train"].split()[2:]
+    small = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "metric.cached=true", "output.report=false"]
+    trained = dlemu("train", *train, *small, "reader.data_loader=threads", "train.computation_time=0", cwd=tmp_path)
+    assert trained.ran, trained.err
+    assert "dataset.record_length_bytes=768" in train, "of the pixels, without what the format adds"
+    notes = " ".join(trained.out.split())  # lines are wrapped
+    assert "was made by `dlemu pack`" in notes
+    assert "sizes differ" not in notes
+    assert re.search(r"each sample once +yes", trained.out)
+
+
+def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path: Path) -> None:
+    (images / "bad.png").write_bytes(b"no picture")
+    told: list[object] = []
+    answer = face.pack(
+        {"output.folder": str(tmp_path / "sweep")},
+        source=str(images),
+        target=str(tmp_path / "packed"),
+        processes=[1, 3],
+        format="webdataset",
+        encode="keep",
+        on_progress=told.append,
+    )
+    assert [point.figures and point.figures.images for point in answer.points] == [IMAGES + 1] * 2  # nobody looks in
+    assert not (tmp_path / "packed").exists()
+    assert len(told) >= 5
+    opened = face.load_result(tmp_path / "sweep")
+    assert isinstance(opened, PackAnswer)
+    assert opened == answer
+    with pytest.raises(face.UserError, match=r"bad\.png"):
+        face.pack(source=str(images), target=str(tmp_path / "one"), resize="8")
+    made = dlemu("report", str(tmp_path / "sweep"))
+    assert made.status == 0, made.err
+    page = (tmp_path / "sweep" / "report.html").read_text()
+    assert page.count("<figure") == 3
+
+
+def test_a_sweep_leaves_what_another_command_packed(images: Path, tmp_path: Path) -> None:
+    target = tmp_path / "packed"
+    words = [f"source={images}", f"target={target}", "resize=16x16", "images_per_file=2", "--no-report"]
+    kept = [*words, "processes=1,2", "keep=true", f"output.folder={tmp_path / 'kept'}"]
+    assert dlemu("pack", *kept).status == 0
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    ended = dlemu("pack", *words, "processes=1,2", f"output.folder={tmp_path / 'again'}")
+    assert ended.status == 2
+    assert f"{target / 'point-01'} holds a packed set that another command made" in ended.err
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before

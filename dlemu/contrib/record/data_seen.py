@@ -1,0 +1,248 @@
+"""Derives a job's dataset from the files that it opened: folder, format, and file sizes by stat."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, group_rows
+from dlemu.config.published import check_letters
+from dlemu.contrib.record.answer import Data, Recording, Spread
+from dlemu.contrib.record.recipe import PIECES
+from dlemu.extend import DlemuError, open_regular
+
+_FORMATS = {
+    ".npz": "npz",
+    ".npy": "npy",
+    ".jpg": "jpeg",
+    ".jpeg": "jpeg",
+    ".png": "png",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".csv": "csv",
+    ".tfrecord": "tfrecord",
+    ".parquet": "parquet",
+    ".tar": "webdataset",
+}
+MAPPED = "mmap_indexed_binary"
+_WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
+"""File name endings that count as data only if no files with other endings were opened."""
+_WALK_SECONDS = 60.0  # the user waits; beyond it, the files found so far stand for the whole dataset
+_SHALLOW = 2
+"""A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
+_OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
+_PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
+_OPENS_OFF = 0.1  # more: some samples have files that others lack
+_READ_BEFORE = 0.5  # of the data: imports of workers that are spawned read some tens of MB by calls, too
+_ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
+_SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
+_CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
+
+
+def data_of(files: Counter[str], recording: Recording) -> Data | None:
+    """Return the dataset that these files belong to; None where none of them exists any more.
+
+    Raises UserError if results could not name it, as its folder's name or the files' ending can't be written as UTF-8.
+    """
+    sizes = _distinct(files)
+    if not sizes:
+        return None
+    endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
+    opened = [name for name in sizes if _ending(name) in endings]
+    folder = os.path.commonpath([os.path.dirname(name) for name in opened])
+    check_letters([folder, *endings])
+    found, is_whole = opened, False
+    if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
+        roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
+        found, is_whole = _walk(roots, endings)
+    known = [size for name in found or opened if (size := _size(name))]
+    samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
+    formats = {_FORMATS.get(ending, RAW) for ending in endings}
+    file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
+    part = recording.read_bytes_per_sample / recording.files_per_sample
+    if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
+        file_format, samples = PIECES, max(1.0, mean // part)
+    elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
+        file_format = PIECES  # a replay would read a whole file for each of its samples
+    rows_of_group, rows_per_byte = _parquet_rows(found) if file_format == "parquet" else (0, 0.0)
+    if abs(samples - rows_per_byte * mean) <= _ROWS_OFF * samples:
+        samples = round(rows_per_byte * mean, 1)
+    return Data(
+        folder=folder,
+        format=file_format,
+        ending=", ".join(endings),
+        files=len(known),
+        bytes=sum(known),
+        sizes=Spread.of(known),
+        samples_per_file=samples,
+        is_whole=is_whole or recording.mapped,
+        group_rows=rows_of_group,
+    )
+
+
+def _parquet_rows(paths: list[str]) -> tuple[int, float]:
+    """Return the rows of a row group, and those per byte, of the first file that can be read; 0 if there is none."""
+    for path in paths:
+        # pyarrow's own errors are ValueErrors
+        with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
+            return group_rows(file), count_rows(file) / os.fstat(file.fileno()).st_size
+    return 0, 0.0
+
+
+def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
+    """Yield reasons why a replay would not read like the job."""
+    if data is None:
+        yield "no data file was seen: the samples are read in a way that the recorder does not see"
+        return
+    if recording.mapped and not recording.read_bytes_per_sample:
+        if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
+            yield (
+                f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
+                "record more steps, or a larger dataset, so that it still reads then"
+            )
+        elif not recording.loading.samples:
+            yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
+        return
+    read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
+    if (
+        recording.loaders_per_rank > 1
+        and data.format not in (MAPPED, PIECES)
+        and abs(read / data.bytes - 1) > _SIZES_OFF
+    ):
+        yield (
+            f"its {recording.loaders_per_rank} loaders read files of a mean size that is {read / data.bytes:.2f} times "
+            "that of all files: a replay reads all of them alike"
+        )
+    opens, files = recording.opens_per_sample, recording.files_per_sample
+    if files > 1 and abs(opens - files) > _OPENS_OFF * files:
+        yield f"its samples are read from {opens:.1f} files on average: wanted as many for each of them"
+
+
+def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
+    """Yield what a user of the recipe should know about the storage that the job read from."""
+    cached = cached_before(data, recording) if data is not None else 0
+    if data is not None and recording.cached_percent is None:
+        yield (
+            "the kernel does not count what this file system reads from storage: how much of the data came from the "
+            "page cache is unknown; a replay begins with the dataset evicted"
+        )
+    if 0 < cached < 100:
+        words = " ".join(cached_words(cached))
+        yield (
+            f"the page cache held {cached} % of the dataset before the job read it, and of the replay: a run of the "
+            f"recipe reads everything from storage, unless it is told otherwise ({words})"
+        )
+
+
+def cached_words(percent: int) -> list[str]:
+    """Return the settings of a run that begins with this share of its dataset in the page cache."""
+    return ["reader.evict_page_cache=start", *([f"reader.page_cache_percent={percent}"] if percent else [])]
+
+
+def cached_before(data: Data, recording: Recording) -> int:
+    """Return the share of the dataset that the page cache held before the job read it, %.
+
+    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count. 0 also if it
+    is not known: a replay is then to read from storage.
+    """
+    if recording.cached_percent in (0, 100, None):
+        return recording.cached_percent or 0
+    stored = data.bytes / data.files / data.samples_per_file * recording.files_per_sample  # without parts read twice
+    served = 1 - recording.device_bytes_per_sample / min(recording.read_bytes_per_sample, stored)
+    again = _read_again(data, recording)
+    return round(100 * (served - again) / (1 - again)) if served - again > _CACHED_OFF else 0
+
+
+def _read_again(data: Data, recording: Recording) -> float:
+    """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too.
+
+    What was loaded before the measured batches is no longer new to them.
+    """
+    taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
+    new = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
+    return 1 - min(max(0.0, new), taken) / taken
+
+
+def _distinct(names: Iterable[str]) -> dict[str, int]:
+    """Return the sizes of regular files by name; a file that is known by several names has the first of them.
+
+    A file that stays open is also named by the kernel, without the links in its path.
+    """
+    sizes, seen = dict[str, int](), set[tuple[int, int]]()
+    for name in names:
+        with contextlib.suppress(OSError):
+            status = os.stat(name)
+            if stat.S_ISREG(status.st_mode) and status.st_size and (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                sizes[name] = status.st_size
+    return sizes
+
+
+def _size(name: str) -> int:
+    """Return the size of a regular file; 0 for anything else, or if it no longer exists."""
+    try:
+        status = os.stat(name)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()
+
+
+def _endings(sizes: dict[str, int], most: int) -> list[str]:
+    """Return the endings of the dataset's files, at most so many, the most common first.
+
+    There may be one for each file of a sample, and for each loader.
+    """
+    counts = Counter(map(_ending, sizes))
+    if most == 1:
+        return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
+    often = [(ending, count) for ending, count in counts.most_common(most)]
+    return [ending for ending, count in often if count >= MIN_SHARE_OF_KIND * often[0][1]]
+
+
+def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
+    """Return a sort key, greatest for the dataset's files: known formats first, then most bytes."""
+    rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
+    return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
+
+
+def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
+    """Return the files with these endings below folders, and whether the walk was complete.
+
+    Links are followed and hidden files left out, as in a folder of the user's own files, which a replay reads.
+    """
+    until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
+    for root in roots:
+        for folder, below, file_names in os.walk(root, followlinks=True):
+            real = os.path.realpath(folder)
+            below[:] = [] if real in seen else [name for name in below if not name.startswith(".")]
+            if real in seen:  # a link leads back up, or to a folder that has another name here
+                continue
+            seen.add(real)
+            shown = (name for name in file_names if not name.startswith("."))
+            found += [os.path.join(folder, name) for name in shown if _ending(name) in endings]
+            if time.monotonic() > until:
+                return found, False
+    return found, True
+
+
+def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
+    """Return samples per file: from the files opened per sample, the dataset's length, or the bytes read per sample."""
+    if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
+        return 1.0
+    if recording.mapped and recording.read_bytes_per_sample > 0:
+        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
+    if recording.loading.samples:
+        return max(1.0, recording.loading.samples / len(sizes))
+    if recording.read_bytes_per_sample > 0:
+        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
+    return 1.0

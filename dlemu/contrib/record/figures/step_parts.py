@@ -1,0 +1,32 @@
+"""A mean step of the recorded job as a bar: computing, and what it waited for."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from dlemu.contrib.record.page import PARTS, OpenedRecord
+from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
+
+ORDER = 10
+_COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
+
+
+def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
+    names = list(PARTS.values())
+    rows = [
+        {"part": label, "ms": float(f"{1000 * getattr(opened.parts, name):.5g}"), "place": place}
+        for place, (name, label) in enumerate(PARTS.items())
+    ]
+    chart = (
+        alt.Chart(data(rows), width=canvas.width, height=60)
+        .mark_bar()
+        .encode(
+            x=alt.X("sum(ms):Q", title="ms per step, mean"),
+            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 2 if canvas.narrow else 3)),
+            order=alt.Order("place:O"),
+        )
+    )
+    caption = (
+        "A mean step of the real job: computing, and waits of its trainer by what the workers were doing meanwhile."
+    )
+    return Figure("Where a step's time goes", caption, chart)

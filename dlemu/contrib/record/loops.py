@@ -1,0 +1,276 @@
+"""Finds the training loop in a trainer's rows, and the times of its steps.
+
+A pass is one iteration over a DataLoader. Each step of a pass is a wait (from the request of a batch to its delivery)
+and a body (from the delivery to the next request), in which the trainer computes.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec.structs import astuple, replace
+from numpy.typing import NDArray
+
+from dlemu.contrib.record.rows import Batch, Over, Pass, ProcessRows
+
+_SHORT_BODY = 0.1
+"""If no optimizer steps were seen: a pass trains if its mean body is at least this share of the loader's longest."""
+READY_SECONDS = 0.001
+READY_SHARE = 0.05
+"""A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
+_REFILL = 8
+"""Steps after a stall while a read-ahead thread refills its queue: their times do not show the compute time."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Measurements of one trainer's batches, without warm-up, in order; times in s, arrays of shape (batches,)."""
+
+    rows: ProcessRows
+    passes: tuple[Pass, ...]
+    """The passes that train."""
+    beside: tuple[Pass, ...]
+    """Those of them that run at the same time, one for each loader that feeds a step; usually one."""
+    evaluations: int
+    wait: NDArray[np.float64]
+    body: NDArray[np.float64]
+    """From a batch's delivery until the trainer requests the next, without checkpoints."""
+    queue: NDArray[np.float64]
+    """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
+    wait_queue: NDArray[np.float64]
+    taking: NDArray[np.float64]
+    """CPU time of the trainer within the wait: receiving a batch from a worker."""
+    computation: NDArray[np.float64]
+    """Compute time, measured by events on the accelerator; without them, the body minus `queue`."""
+    cpu: NDArray[np.float64]
+    taking_cpu: NDArray[np.float64]
+    """The part of `cpu` that receiving a batch from a worker takes."""
+    by_device: bool
+    ahead: bool
+    """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
+    late: NDArray[np.bool_]
+    """With `ahead`: one of the two threads waited for a core when the step began or ended, which distorts its time."""
+    drained: float | None
+    """Share of the steps at whose end the accelerator was idle; None without an accelerator."""
+    begin_ns: int
+    end_ns: int
+    accumulation: int
+
+    @property
+    def seconds(self) -> float:
+        return float((self.wait + self.body).sum())
+
+    def groups(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean of each group of batches that share an optimizer step, as some loops request them at once."""
+        size = self.accumulation
+        grouped = len(values) // size * size
+        return values if size == 1 or grouped == 0 else values[:grouped].reshape(-1, size).mean(axis=1)
+
+    def ready(self) -> NDArray[np.bool_]:
+        """Return for each group of `groups` whether its batches were ready when they were requested."""
+        wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
+        found = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
+        if self.ahead:
+            since_stall = np.zeros(len(found), int)
+            for step in range(1, len(found)):
+                since_stall[step] = since_stall[step - 1] + 1 if found[step] else 0
+            found &= since_stall >= _REFILL
+        return found
+
+
+def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
+    """Return the training loop of a process, without the first `skip` batches (warm-up); None if it did not train."""
+    batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
+    for batch in rows.batches:
+        batches.setdefault(batch.number, []).append(batch)
+    unsorted: list[Batch | Over] = [*rows.overs, *rows.batches]
+    requests = sorted(unsorted, key=lambda one: one.t0)
+    request_times = [one.t0 for one in requests]
+    training = _training(rows, batches, request_times)
+    turns = _turns(training, batches)
+    device = {one.serial: one for one in rows.devices}
+    steps = [
+        (batch, following)
+        for batch in _counted(training, turns, skip)
+        for following in _next_request(requests, request_times, batch)
+    ]
+    by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
+    if by_device:
+        steps = [(batch, following) for batch, following in steps if batch.serial in device]
+    if not steps:
+        return None
+    kept = [batch for batch, _ in steps]
+    ahead = _is_ahead(rows, kept)
+    wait = _seconds(batch.t1 - batch.t0 for batch in kept)
+    body = _seconds(following.t0 - batch.t1 - _save_ns(rows, batch.t1, following.t0) for batch, following in steps)
+    queue = np.minimum(_seconds(following.queue0 - batch.queue1 for batch, following in steps), body)
+    cpu = _seconds(following.cpu0 - batch.cpu1 for batch, following in steps)
+    wait_queue = np.minimum(_seconds(batch.queue1 - batch.queue0 for batch in kept), wait)
+    taking, within = np.zeros(len(kept)), np.zeros(len(kept))
+    if training[0].workers:  # loading is in other processes: this one's CPU time while it waits is the trainer's
+        within = _seconds(batch.cpu1 - batch.cpu0 for batch in kept)
+        taking = np.minimum(within, wait - wait_queue)
+        cpu += within
+    if ahead or by_device:  # the thread that requests batches does not compute
+        queue, wait_queue, taking = (np.zeros(len(kept)) for _ in range(3))
+    computation = body - queue
+    if by_device:
+        computation = np.array([device[batch.serial].ms for batch in kept]) / 1e3
+        waited = np.array([device[batch.serial].waited_ms for batch in kept]) / 1e3
+        wait, body = _split_by_device(wait, body, waited)
+    drained = [batch.drained for batch in kept if batch.drained is not None]
+    return Loop(
+        rows=rows,
+        passes=tuple(training),
+        beside=_beside(training, batches),
+        evaluations=len([one for one in batches.values() if one]) - len(training),
+        wait=wait,
+        body=body,
+        queue=queue,
+        wait_queue=wait_queue,
+        taking=taking,
+        computation=computation,
+        cpu=cpu,
+        taking_cpu=within,
+        by_device=by_device,
+        ahead=ahead,
+        late=_distorted(kept, body) if ahead else np.zeros(len(kept), bool),
+        drained=float(np.mean(drained)) if drained else None,
+        begin_ns=kept[0].t0,
+        end_ns=kept[-1].t1,
+        accumulation=_accumulation(rows, turns),
+    )
+
+
+def _distorted(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which steps of a read-ahead trainer are no measure of compute time, as a thread waited for a core.
+
+    Such a wait makes one step appear longer, and the next one shorter.
+    """
+    queued = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
+    found: NDArray[np.bool_] = np.diff(queued, prepend=queued[:1]) > READY_SHARE * float(np.median(body))
+    at_end: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
+    return found | at_end
+
+
+def _split_by_device(
+    wait: NDArray[np.float64], body: NDArray[np.float64], waited: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return wait and body as the accelerator saw them (the host runs ahead of it); their sums are unchanged.
+
+    `waited` is its idle time before each step, negative if unknown: then the host's wait counts.
+    """
+    known = np.where(waited >= 0, np.minimum(waited, wait + body), wait)
+    return known, wait + body - known
+
+
+def _next_request(requests: Sequence[Batch | Over], times: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
+    """Return the trainer's first request after it received `batch`; empty if the rows end before it.
+
+    `times` are the times of `requests`, ascending.
+    """
+    own = requests.index(batch, bisect.bisect_left(times, batch.t0))
+    index = max(own + 1, bisect.bisect_left(times, batch.t1))
+    return requests[index : index + 1]
+
+
+def _seconds(ns: Iterable[int]) -> NDArray[np.float64]:
+    return np.array([max(0, value) for value in ns], float) / 1e9
+
+
+def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
+    return sum(save.t1 - save.t0 for save in rows.saves if begin <= save.t0 and save.t1 <= end)
+
+
+def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times: Sequence[int]) -> list[Pass]:
+    """Return the passes that train: those during which an optimizer stepped.
+
+    Steps of optimizers other than PyTorch's are not seen. If there are no steps, the loader with the longest total body
+    time (of batches with gradients enabled) is taken for the training's, without passes that hardly compute.
+    """
+    passes = [one for one in rows.passes if batches[one.number]]
+    steps = sorted(step.t for step in rows.steps)
+    if steps:
+        return [one for one in passes if _steps_within(steps, batches[one.number])]
+    body: dict[int, float] = {}
+    for one in passes:
+        ends = [(batch.t1, bisect.bisect_left(request_times, batch.t1)) for batch in batches[one.number] if batch.grad]
+        bodies = [request_times[index] - delivered for delivered, index in ends if index < len(request_times)]
+        body[one.number] = float(np.mean(bodies or [0]))
+    used = Counter(one.loader for one in passes)
+    alike: dict[tuple[Any, ...], list[Pass]] = {}
+    for one in passes:
+        # A loader that is created again for each pass has another number each time, but the same settings.
+        same = replace(one, number=0, t=0, loader=one.loader if used[one.loader] > 1 else 0)
+        alike.setdefault(astuple(same), []).append(one)
+    total = {key: sum(body[one.number] * len(batches[one.number]) for one in own) for key, own in alike.items()}
+    if not total or max(total.values()) == 0:
+        return []
+    own = alike[max(total, key=lambda key: total[key])]
+    longest = max(body[one.number] for one in own)
+    return [one for one in own if body[one.number] >= _SHORT_BODY * longest]
+
+
+def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
+    """Return the number of optimizer steps between the first delivery and the last request of a pass."""
+    return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
+
+
+def _counted(training: Sequence[Pass], turns: Sequence[list[Batch]], skip: int) -> list[Batch]:
+    """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
+    counted: list[Batch] = []
+    passes = {one.number: one for one in training}
+    for place, turn in enumerate(turns):
+        kept = turn[skip:] if place == 0 else turn
+        for number in {batch.number for batch in turn}:
+            one, own = passes[number], [batch for batch in kept if batch.number == number]
+            lead = one.workers * (one.prefetch or 2)
+            if len(own) > 3 * lead:
+                kept = [batch for batch in kept if not own[0].t0 <= batch.t0 < own[lead].t0]
+        counted += kept
+    return counted
+
+
+def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
+    """Return the most passes that run at the same time, as of loaders whose batches a step takes one of each."""
+
+    def begins_within(one: Pass, other: Pass) -> bool:
+        own, others = batches[one.number], batches[other.number]
+        return one is other or others[0].t0 <= own[0].t0 < others[-1].t1
+
+    return max((tuple(other for other in training if begins_within(one, other)) for one in training), key=len)
+
+
+def _turns(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
+    """Return the batches of each pass, those of passes at the same time together, as they were requested."""
+    turns: list[list[Batch]] = []
+    for one in sorted(training, key=lambda one: batches[one.number][0].t0):
+        if turns and batches[one.number][0].t0 < turns[-1][-1].t1:
+            turns[-1] = sorted([*turns[-1], *batches[one.number]], key=lambda batch: batch.t0)
+        else:
+            turns.append(batches[one.number])
+    return turns
+
+
+def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:
+    own = {step.thread for step in rows.steps} or {rows.process.pid}  # the main thread's id is the process's
+    return sum(batch.thread not in own for batch in batches) > len(batches) / 2
+
+
+def _accumulation(rows: ProcessRows, turns: Sequence[Sequence[Batch]]) -> int:
+    """Return how many batches share an optimizer step; several optimizers that step together count as one."""
+    steps = sorted(step.t for step in rows.steps)
+    taken = groups = 0
+    for batches in turns:
+        taken += len(batches)
+        groups += 1 + sum(
+            bisect.bisect(steps, following.t0) > bisect.bisect(steps, one.t1)
+            for one, following in itertools.pairwise(batches)
+        )
+    return max(1, round(taken / groups)) if steps else 1

@@ -1,0 +1,185 @@
+"""Shows a recorded job on the terminal and on its page. Neither names a path or a file of the user's data."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from dlemu.contrib.record.answer import Parts, RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.run import Recorded
+from dlemu.report.page import Opened, Page, Tile, Words
+from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.units import number, percent, size
+from dlemu.results.wording import count
+
+PARTS = {
+    "computing": "computing",
+    "storage": "waiting for storage",
+    "cpu_queue": "waiting for a core",
+    "preprocessing": "waiting for preprocessing",
+    "hand_over": "handing over",
+}
+"""Field of `Parts` -> its label."""
+_SOURCES = {
+    "device": "by events on the accelerator",
+    "ready steps": "from steps whose batch was ready",
+    "all steps": "from all steps: few batches were ready",
+    "nothing": "not known",
+}
+
+
+@dataclass(frozen=True)
+class OpenedRecord:
+    """Data of the page's figures."""
+
+    parts: Parts
+
+
+def print_record(recorded: Recorded, console: Console) -> None:
+    """Print where a step's time goes, what was recorded, the replays, notes, and the verdict."""
+    answer = recorded.answer
+    for table in _tables(answer):
+        print_table(table, console)
+    print_lines([Line(f"- {note}", "caution") for note in answer.recording.notes], console, wrap=True)
+    state, says = _verdict(answer)
+    print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
+    print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
+    if answer.replayable:
+        replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
+        print_lines([f"next, on another drive: {replay}"], console)
+
+
+def open_page(folder: str) -> Opened:
+    """Return a recorded job with its page; raises UserError."""
+    answer = read_record(folder)
+    assert answer is not None  # the folder was recognised by this file
+    recording = answer.recording
+    page = Page(
+        title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",
+        lead="Where a training step's time goes in the real job, and how close its replay on the same storage comes.",
+        state="passed" if answer.replayable else "open",
+        verdict=_verdict(answer),
+        tiles=list(_tiles(recording)),
+        words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
+        tables=list(_tables(answer)),
+        source=os.path.basename(os.path.abspath(folder)),
+    )
+    return Opened(OpenedRecord(recording.parts), page, "dlemu.contrib.record.figures")
+
+
+def _verdict(answer: RecordAnswer) -> tuple[str, str]:
+    if not answer.replayable:
+        return "NOT REPLAYABLE", answer.reason
+    error = answer.replays[-1].error_percent(answer.recording)
+    return "REPLAYABLE", f"its replay on the same storage differs by {error:+.1f} % in samples/s"
+
+
+def _tiles(recording: Recording) -> Iterator[Tile]:
+    shown = (
+        ("samples/s", "samples_per_second", recording.samples_per_second, "of all ranks, while training"),
+        ("step", "parts", 1000 * recording.parts.step, "ms, mean"),
+        ("computing", "computation", 1000 * _measured_computation(recording), f"ms per batch, {_source(recording)}"),
+    )
+    for name, key, value, what in shown:
+        yield Tile(name, f"recording.{key}", repr(value), number(value), what)
+
+
+def _source(recording: Recording) -> str:
+    source, added = _SOURCES[recording.computation_from], recording.hand_over_added
+    if not added:
+        return source
+    how = "less" if added > 0 else "more"
+    in_recipe = number(1000 * recording.computation.mean)
+    return f"{source}; {in_recipe} in the recipe, whose replay takes {how} time to receive a batch"
+
+
+def _measured_computation(recording: Recording) -> float:
+    """Return the seconds that were measured; `computation` is corrected by what a replay takes to receive a batch."""
+    mean = recording.computation.mean
+    return mean - recording.hand_over_added if mean else 0.0  # nothing was left of it: how much there was is not kept
+
+
+def _tables(answer: RecordAnswer) -> Iterator[Table]:
+    recording = answer.recording
+    parts, cached = recording.parts, recording.cached_percent
+    who = "the workers" if recording.loading.workers else "the trainer, which reads by itself,"
+    more = [f"{cached} % of the data came from memory (the page cache), not from storage"] if cached else []
+    yield Table(
+        title="Where a step's time goes",
+        columns=columns("", "ms", "share", right=(1, 2)),
+        rows=[
+            (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
+            for name, label in PARTS.items()
+        ],
+        notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
+    )
+    yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
+    if answer.replays:
+        yield _replay_table(recording, answer.replays)
+
+
+def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
+    recording, loading = answer.recording, answer.recording.loading
+    yield (
+        "batches",
+        f"{recording.steps} of {recording.batch_size} samples per rank, {recording.ready_steps} of them ready",
+    )
+    yield "computing", f"{number(1000 * _measured_computation(recording))} ms per batch, {_source(recording)}"
+    yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms per batch"
+    if recording.gradient_accumulation_steps > 1:
+        yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches per step"
+    kind = "iterable" if loading.iterable else "map"
+    ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
+    if recording.loaders_per_rank > 1:
+        yield "loaders", f"{recording.loaders_per_rank}, a batch of each for every step; all together:"
+    yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
+    if recording.ranks_that_read == "first":
+        yield "who reads", "rank 0, for all ranks"
+    yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms per sample"
+    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
+    device = "an unknown number" if recording.cached_percent is None else device
+    how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
+    yield "reads per sample", f"{how}; {device} from devices"
+    if answer.data is not None:
+        data = answer.data
+        samples = f"{number(data.samples_per_file)} samples each"
+        if (files := recording.files_per_sample) > 1:
+            samples = f"{files} for each sample"
+        yield "dataset", f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}, {samples}"
+    if recording.saves is not None:
+        saves = recording.saves
+        yield "checkpoints", f"{saves.count} of {size(saves.bytes)}, {number(saves.seconds)} s each"
+    if recording.evaluations:
+        yield "left out", f"{recording.evaluations} passes that do not train"
+    yield "reads that were seen", percent(recording.coverage_percent)
+    yield (
+        "host",
+        f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
+    )
+
+
+def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
+    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
+    shown: Sequence[tuple[str, Callable[[Recording | Replay], str]]] = (
+        ("samples/s", lambda one: number(one.samples_per_second)),
+        ("wait p50, ms", lambda one: number(1000 * one.wait_p50)),
+        ("wait p99, ms", lambda one: number(1000 * one.wait_p99)),
+        ("calls per sample", lambda one: number(one.calls_per_sample)),
+        (
+            "bytes from devices per sample",
+            lambda one: "unknown" if recording.cached_percent is None else f"{one.device_bytes_per_sample:,.0f}",
+        ),
+        ("CPU of a worker per sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
+    )
+    measured: Sequence[Recording | Replay] = (recording, *replays)
+    rows = [(label, *(write(one) for one in measured)) for label, write in shown]
+    return Table(
+        title="Recorded and replayed on the same storage",
+        columns=columns("", *names, right=range(1, len(names) + 1)),
+        rows=rows,
+        notes=["the last replay decides whether the recipe is replayable"],
+    )

@@ -1,0 +1,228 @@
+"""Writes the recipe: a short workload file that emulates the recorded job, and can be shared.
+
+It contains only numbers and words of dlemu's own, no paths or names. The section `recorded` has the job's measurements.
+Counts and sizes are rounded to 3 digits; mean times are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from dlemu.contrib.record.answer import Data, Recording, Replay, Spread
+
+RECIPE_VERSION = 1
+PIECES = "indexed_binary"
+"""Format of files of which parts are read: dlemu cuts a user's files of this format into records, without an index."""
+_NARROW = 0.001
+"""If all quantiles of a time lie within this share of its mean, it is written as one number."""
+_VERSION = re.compile(r"\d+(\.\d+){0,2}")
+
+_HEAD = """\
+# A training job as recorded by dlemu: a workload like any other.
+#   dlemu train workload=THIS.yaml dataset.data_folder=/mnt/drive/data ranks=8 --make
+# It names no path, file, host or person. Counts and sizes are rounded to 3 digits; lists are quantiles.
+"""
+
+
+def recipe_text(
+    recording: Recording, data: Data | None, *, engine: str, replayable: bool, reason: str, replay: Replay | None
+) -> str:
+    """Return the recipe as YAML."""
+    tree = workload_of(recording, data, engine=engine)
+    tree["recorded"] = _recorded(recording, replayable=replayable, reason=reason, replay=replay)
+    return _HEAD + yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict[str, Any]:
+    """Return the recipe's workload, without the section `recorded`."""
+    tree: dict[str, Any] = {"model": {"name": "recorded"}, "framework": "pytorch", "ranks": recording.loaders}
+    tree["workflow"] = {"checkpoint": recording.saves is not None}
+    if data is not None:
+        tree["dataset"] = _dataset(recording, data)
+    tree["reader"] = _reader(recording, engine)
+    tree["train"] = {
+        "epochs": 1,
+        "computation_time": duration(recording.computation),
+        "step_cpu_time": duration(_step_cpu(recording)),
+        "synchronous": recording.synchronous,
+    }
+    if recording.saves is not None:
+        tree["model"]["model_size_bytes"] = int(rounded(recording.saves.bytes))
+        between = recording.saves.batches_between
+        tree["checkpoint"] = {"steps_between_checkpoints": between or -1, "type": "rank_zero"}
+    return tree
+
+
+def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
+    """Yield what the recipe does in another way than the job, as notes: the replay shows whether that matters."""
+    if recording.batch_sizes is not None:
+        least, most = recording.batch_sizes.quantiles[0], recording.batch_sizes.quantiles[-1]
+        size = recording.read_batch_size
+        yield f"its batches have {least:.0f} to {most:.0f} samples: those of the recipe all have {size}, the mean"
+    if (loaders := recording.loaders_per_rank) > 1:
+        yield (
+            f"{loaders} loaders feed each step: the recipe has one with the workers of all, and as many batches of "
+            "their mean size; each has a share of the step's computation"
+        )
+    batches = recording.gradient_accumulation_steps * recording.loaders_per_rank
+    if recording.loaders > 1 and batches > 1:
+        yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
+    if data is not None and (files := recording.files_per_sample) > 1:
+        yield (
+            f"each sample is read from {files} files ({data.ending}): in the recipe each file is a sample, and batches "
+            f"have {files} times as many"
+        )
+    if data is not None and reads_parts(data, recording):
+        part = recording.read_bytes_per_sample / recording.files_per_sample
+        yield (
+            f"the job reads a part of a file for each sample, {part:,.0f} bytes: a replay reads pieces of that size "
+            "from all over the files, which it does not parse"
+        )
+
+
+def reads_parts(data: Data, recording: Recording) -> bool:
+    """Return whether a replay reads pieces of the job's files, which it does not parse."""
+    return data.format == PIECES and not recording.mapped
+
+
+def _dataset(recording: Recording, data: Data) -> dict[str, Any]:
+    each = max(1, round(data.samples_per_file))
+    read = recording.read_bytes_per_sample / recording.files_per_sample
+    pieces = recording.mapped or reads_parts(data, recording)
+    length = read if pieces and read > 0 else data.bytes / data.files / each
+    tree: dict[str, Any] = {
+        "format": data.format or "npy",
+        "num_files_train": int(rounded(data.files)),
+        "num_samples_per_file": int(rounded(each)),
+        "record_length_bytes": int(rounded(length)),
+    }
+    sizes = data.sizes.quantiles
+    if not pieces and sizes[-1] - sizes[0] > 0.01 * data.sizes.mean:  # within 1 %: one size
+        tree["record_length_bytes_quantiles"] = ascending([rounded(size / each) for size in sizes], rounded(length))
+    if data.group_rows:
+        tree["parquet"] = {"row_group_size": int(rounded(data.group_rows))}
+    shipped = int(rounded(recording.shipped_bytes_per_sample / recording.files_per_sample))
+    if 0 < shipped < length:
+        tree["record_length_bytes_resize"] = shipped
+    return tree
+
+
+def _reader(recording: Recording, engine: str) -> dict[str, Any]:
+    loading, files = recording.loading, recording.files_per_sample
+    shuffle = "off" if loading.order == "in order" else "seed"
+    return {
+        "data_loader": "pytorch",
+        "batch_size": recording.read_batch_size * files,
+        "read_threads": loading.workers,
+        "prefetch_size": loading.workers * loading.prefetch,
+        "multiprocessing_context": loading.start_method,
+        "file_shuffle": shuffle,
+        "sample_shuffle": "off" if loading.iterable else shuffle,
+        "worker_streams": loading.iterable,
+        "engine": engine,
+        "nice": 0,
+        "preprocess": "burn",
+        "preprocess_time": duration(recording.preprocess.scaled(recording.preprocess.mean / files)),
+        **_tensors(recording),
+    }
+
+
+def _tensors(recording: Recording) -> dict[str, int]:
+    """Return the settings of batches that get from worker to trainer as PyTorch's do; none if nothing crosses."""
+    shipped = rounded(recording.shipped_bytes_per_sample / recording.files_per_sample)
+    crosses = recording.loading.workers > 0 and recording.arrays > 0 and shipped >= 1
+    return {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}
+
+
+def _step_cpu(recording: Recording) -> Spread:
+    """Return the trainer's CPU time of a step; without that of taking tensors, which a replay spends itself."""
+    if recording.computation.mean == 0:  # a replay that takes longer to receive a batch left nothing of the step
+        return Spread.of([0.0])
+    return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
+
+
+def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Replay | None) -> dict[str, Any]:
+    loading = recording.loading
+    return {
+        "version": RECIPE_VERSION,
+        "replayable": replayable,
+        "reason": reason,
+        "coverage_percent": _few(recording.coverage_percent),
+        "steps": recording.steps,
+        "ranks": recording.ranks,
+        "workers": loading.workers,
+        "files_per_sample": recording.files_per_sample,
+        "samples_per_second": _both("samples_per_second", recording, replay),
+        "wait_p50_seconds": _both("wait_p50", recording, replay),
+        "wait_p99_seconds": _both("wait_p99", recording, replay),
+        "hand_over_seconds": _both("hand_over", recording, replay),
+        "calls_per_sample": _few(recording.calls_per_sample),
+        "device_bytes_per_sample": int(rounded(recording.device_bytes_per_sample)),
+        "torch": _version(recording.torch),
+        "python": _version(recording.python),
+        "cores": recording.cores,
+        "memory_gib": recording.memory_gib,
+        "loader": {
+            "dataset": "iterable" if loading.iterable else "map",
+            "start_method": loading.start_method,
+            "prefetch_factor": loading.prefetch,
+            "pin_memory": loading.pin,
+            "persistent_workers": loading.persistent,
+        },
+    }
+
+
+def _both(name: str, recording: Recording, replay: Replay | None) -> dict[str, float]:
+    """Return a figure of the job, and of its replay if there is one."""
+    sides = {"recorded": recording, "replayed": replay}
+    return {side: _few(getattr(one, name)) for side, one in sides.items() if one is not None}
+
+
+def duration(spread: Spread) -> float | dict[str, Any]:
+    """Return a time as a workload setting: a number if it hardly varies, else its quantiles and exact mean."""
+    low, high = spread.quantiles[0], spread.quantiles[-1]
+    if high - low <= _NARROW * spread.mean:
+        return spread.mean
+    quantiles = ascending([float(f"{value:.4g}") for value in spread.quantiles], spread.mean)
+    return {"type": "empirical", "mean": spread.mean, "seconds": quantiles}
+
+
+def ascending(quantiles: list[float], mean: float) -> list[float]:
+    """Return rounded quantiles, with the outer ones widened if rounding left the mean outside of them."""
+    return [min(quantiles[0], mean), *quantiles[1:-1], max(quantiles[-1], mean)]
+
+
+def rounded(value: float) -> float:
+    """Return a count or a size with 3 digits: exact ones could identify the data."""
+    return float(f"{value:.3g}")
+
+
+def _few(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _version(text: str) -> str:
+    """Return the numeric part of a version: the suffix of a private build may identify its site."""
+    found = _VERSION.match(text)
+    return found[0] if found else ""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists of numbers in flow style, on few lines."""
+
+
+def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
+
+
+def _mapping(dumper: yaml.SafeDumper, values: Mapping[str, Any]) -> yaml.MappingNode:
+    flow = len(values) > 0 and not any(isinstance(value, (list, dict)) for value in values.values()) and len(values) < 3
+    return dumper.represent_mapping("tag:yaml.org,2002:map", values, flow_style=flow)
+
+
+_Dumper.add_representer(list, _number_list)
+_Dumper.add_representer(dict, _mapping)

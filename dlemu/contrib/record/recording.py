@@ -1,0 +1,447 @@
+"""Computes the recording of a job from the hook's rows: compute times, waits and reads of its steady training."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from dlemu.contrib.record.answer import Loading, Parts, Recording, Saves, Spread
+from dlemu.contrib.record.loops import Loop, training_loop
+from dlemu.contrib.record.rows import Fetch, ProcessRows
+from dlemu.extend import UserError
+
+MIN_STEPS = 20
+"""A recording with fewer measured batches is too short to replay."""
+_MIN_READY = 8
+"""The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
+_EQUAL_SHARE = 0.95
+"""Batches count as equal in size if this share has the median size: the last of a pass may be smaller."""
+_FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen in some batches only
+_DRAINED = 0.8
+"""Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
+_MIN_BYTES_BY_CALLS = 512
+"""If read calls read fewer bytes than this per sample, the samples come from memory-mapped files."""
+_OVERHEAD_BYTES = 4096
+"""Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
+_CODE_BYTES = 16 << 20
+"""Allowance for bytes from devices that are not data: pages of libraries on their first use."""
+_MAX_CORE_WAIT = 0.1
+"""A larger share of a step spent waiting for cores is worth a note."""
+_UNSEEN = {
+    "tensorflow": "TensorFlow",
+    "jax": "JAX",
+    "nvidia.dali": "NVIDIA DALI",
+    "s3torchconnector": "the S3 connector for PyTorch",
+    "boto3": "an S3 client",
+    "s3fs": "an S3 client",
+    "streaming": "Mosaic Streaming, which fills a cache of its own",
+    "ray": "Ray",
+    "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
+}
+"""Libraries whose reads or optimizer steps the hook can't see."""
+
+
+def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
+    """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
+    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    if not loops:
+        raise UserError(_no_training_message(processes, skip))
+    loop = max(loops, key=lambda one: len(one.wait))
+    workers = {rows.process.pid: rows for rows in processes}
+    fetches = [fetch for one in loops for fetch in _fetches(one, workers)]
+    if not fetches:
+        raise UserError(
+            "the trainer's batches were seen, but not how they were made: wanted PyTorch's own fetchers in its "
+            "workers; where they don't inherit the environment, write `import dlemu.contrib.record.recorder` as the "
+            "script's first line"
+        )
+    counts = np.array([_samples(fetch) for fetch in fetches], float)
+    samples = float(counts.sum())
+    ranks = max([len(loops), *(rows.process.ranks for rows in processes if rows.passes or rows.steps)])
+    reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
+    rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
+    sharing = ranks if reads == "first" else 1
+    accumulation = max(1, loop.accumulation // len(loop.beside))
+    alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
+    size = read_size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
+    if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
+        if accumulation >= sharing:
+            accumulation //= sharing
+        else:
+            size = max(1, size // sharing)
+    computation, source = _computation(loops)
+    wait = np.concatenate([one.wait for one in loops])
+    read = np.array([max(fetch.read, 0) + fetch.map_bytes for fetch in fetches], float)
+    cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
+    own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
+    device = sum(max(fetch.device, 0) for fetch in fetches)
+    sees_maps = any(fetch.maps for fetch in fetches)
+    mapped = sees_maps or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
+    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
+        read[:] = 0
+    return Recording(
+        ranks=ranks,
+        ranks_that_read=reads,
+        loading=_loading(loop),
+        loaders_per_rank=len(loop.beside),
+        batch_size=size,
+        read_batch_size=read_size,
+        batch_sizes=None if alike else Spread.of(counts),
+        steps=len(loop.wait),
+        ready_steps=int(loop.ready().sum()) * loop.accumulation,
+        passes=len(loop.passes),
+        samples_per_second=rate,
+        computation=computation,
+        computation_from=source,
+        step_cpu=Spread.of(np.concatenate([one.groups(np.minimum(one.cpu, one.computation)) for one in loops])),
+        hand_over_cpu=float(np.concatenate([one.taking_cpu for one in loops]).mean()),
+        gradient_accumulation_steps=accumulation,
+        synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
+        wait=Spread.of(wait),
+        wait_p50=float(np.quantile(wait, 0.5)),
+        wait_p99=float(np.quantile(wait, 0.99)),
+        hand_over=_hand_over(loops),
+        parts=_parts(loops, fetches),
+        preprocess=_per_sample(own_cpu, counts),
+        preprocess_size_correlation=_rank_correlation(read / counts, own_cpu / counts),
+        worker_cpu_per_sample=_worker_cpu(loops, workers),
+        read_bytes_per_sample=float(read.sum()) / samples,
+        calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
+        device_bytes_per_sample=device / samples,
+        opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
+        mapped=bool(mapped),
+        samples_before=sum(
+            _samples(fetch)
+            for one in loops
+            for rows in _readers(one, workers)
+            for fetch in _of_training(one, rows)
+            if fetch.t0 < one.begin_ns
+        ),
+        read_before_bytes=sum(_read_before(one, workers) for one in loops),
+        shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
+        arrays=int(np.median([fetch.arrays for fetch in fetches])),
+        coverage_percent=_coverage(loops, workers),
+        saves=_saves(loops),
+        evaluations=sum(one.evaluations for one in loops),
+        torch=loop.rows.process.torch,
+        python=loop.rows.process.python,
+        cores=loop.rows.process.cores,
+        memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
+        problems=tuple(_problems(processes, loops, fetches, source)),
+        notes=tuple(_notes(processes, loops, fetches, source)),
+    )
+
+
+def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
+    """Return the files that training opened or held open, with the number of rows that name each."""
+    workers = {rows.process.pid: rows for rows in processes}
+    loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
+    found: Counter[str] = Counter()
+    for loop in loops:
+        for rows in _readers(loop, workers):  # a name is recorded on first use, which may be in the warm-up
+            named = Counter(name for fetch in rows.fetches for name in fetch.files)
+            if own := {name for fetch in _of_training(loop, rows) for name in fetch.files}:
+                # Evaluations may have been first to open files of the same folders; mapped files are known by name.
+                folders = set(map(os.path.dirname, own))
+                opened = {name for fetch in rows.fetches if not fetch.maps for name in fetch.files}
+                own |= {name for name in opened if os.path.dirname(name) in folders}
+                named = Counter({name: uses for name, uses in named.items() if name in own})
+            found += named
+    return found
+
+
+def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
+    if not processes:
+        return (
+            "the job left no rows: wanted a script that takes batches from a PyTorch DataLoader (TensorFlow's "
+            "tf.data and JAX can't be recorded). Where a launcher drops the environment (containers, ssh, python -I), "
+            "write `import dlemu.contrib.record.recorder` as the first line of the script, and then: "
+            "dlemu record --rows FOLDER"
+        )
+    unseen = sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN})
+    besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
+    steps = sum(len(rows.steps) for rows in processes)
+    batches = sum(len(rows.batches) for rows in processes)
+    if steps and 0 < batches <= skip:
+        return (
+            f"{batches} batches were seen, and the first {skip} are left out as warm-up: record more, or pass --skip N"
+        )
+    if steps and not batches:
+        seen = f"{steps} steps of an optimizer were seen, but no batch of a PyTorch DataLoader"
+    else:
+        seen = f"{batches} batches were seen, none of them in training"
+    return f"{seen}: wanted more batches than --skip, with steps of an optimizer between them.{besides}"
+
+
+def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
+    """Yield the rows of the processes that load a loop's batches."""
+    training = {one.number for one in loop.passes}
+    pids = {pid for batch in loop.rows.batches if batch.number in training for pid in batch.pids}
+    if not pids:
+        yield loop.rows
+    for pid in sorted(pids & workers.keys()):
+        yield workers[pid]
+
+
+def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
+    """Yield the fetches of a loop's measured steps; without workers, those within the trainer's waits."""
+    for rows in _readers(loop, workers):
+        for fetch in _of_training(loop, rows):
+            if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch):
+                yield fetch
+
+
+def _of_training(loop: Loop, rows: ProcessRows) -> Iterator[Fetch]:
+    """Yield the fetches of a process that load batches of training; a trainer also loads those of evaluations."""
+    if rows is not loop.rows:
+        yield from rows.fetches
+        return
+    training = {one.number for one in loop.passes}
+    begins = sorted((batch.t0, batch.t1) for batch in rows.batches if batch.number in training)
+    for fetch in rows.fetches:
+        place = bisect.bisect(begins, (fetch.t0, 1 << 62)) - 1
+        if place >= 0 and fetch.t1 <= begins[place][1]:
+            yield fetch
+
+
+def _samples(fetch: Fetch) -> int:
+    """Return the number of samples in a batch; if no array shows it, the number of opened files."""
+    return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
+
+
+def _cpu_ns(fetch: Fetch) -> int:
+    """Return the CPU time of loading a batch, ns, with that of a library's threads up to the batch's duration."""
+    return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
+
+
+def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
+    """Return the compute times of batches and their source: steps whose batch was ready, if there are enough of them.
+
+    A loop that requests batches and steps the optimizer in one thread computes between two batches, however long it
+    waited for them. If another thread reads ahead, only steps without a recent stall show the compute time.
+    """
+    every = [one.groups(one.computation) for one in loops]
+    ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
+    late = np.concatenate([one.groups(one.late.astype(float))[one.ready()] > 0 for one in loops])
+    if len(ready) >= _MIN_READY:
+        found = ready[~late] if (~late).sum() >= _MIN_READY else ready
+        return Spread.of(found), "device" if loops[0].by_device else "ready steps"
+    if any(one.ahead and not one.by_device for one in loops):
+        return Spread.of(np.concatenate(every)), "nothing"
+    return Spread.of(np.concatenate(every)), "device" if loops[0].by_device else "all steps"
+
+
+def _hand_over(loops: Sequence[Loop]) -> float:
+    found = np.concatenate([one.groups(one.wait - one.wait_queue)[one.ready()] for one in loops])
+    return float(np.median(found)) if len(found) else 0.0
+
+
+def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
+    """Split the waits for batches in proportion to what the workers did while they loaded: blocked, queued, computing.
+
+    Of each wait, at most the mean time to load a batch is split; the rest is the transfer of the batch to the trainer.
+    The trainer's own waits for a core are part of `cpu_queue`.
+    """
+    wait = np.concatenate([one.groups(one.wait - one.wait_queue) for one in loops])
+    body = np.concatenate([one.groups(one.body - one.queue) for one in loops])
+    core_wait = float(np.concatenate([one.queue + one.wait_queue for one in loops]).mean())
+    ready = np.concatenate([one.ready() for one in loops])
+    took = sum(fetch.t1 - fetch.t0 for fetch in fetches)
+    computed = min(sum(_cpu_ns(fetch) for fetch in fetches), took)
+    queued = min(sum(max(fetch.queue, 0) for fetch in fetches), took - computed)
+    if not loops[0].passes[0].workers:  # the trainer loads: its queueing is already in core_wait
+        took, queued = took - queued, 0
+    most = took / len(fetches) / 1e9
+    waited = float(np.minimum(wait[~ready], most).sum()) / len(wait)
+    shares = [part / max(1, took) for part in (took - computed - queued, queued, computed)]
+    return Parts(
+        computing=float(body.mean()),
+        storage=waited * shares[0],
+        cpu_queue=waited * shares[1] + core_wait,
+        preprocessing=waited * shares[2],
+        hand_over=float(wait.mean()) - waited * sum(shares),
+    )
+
+
+def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
+    """Return the distribution of a time per sample from times of batches with `counts` samples.
+
+    The deviation of a batch's mean is that of a sample divided by the root of n: it is scaled back by that.
+    """
+    mean = float(batches.sum() / counts.sum())
+    values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
+    return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
+
+
+def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
+    """Return Spearman's rank correlation; 0 if it is negative, or if sizes or times do not vary."""
+    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
+        return 0.0
+    by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
+    return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
+
+
+def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
+    """Return the bytes that the processes that load a loop's batches read before the measured ones."""
+    first = (next((f for f in rows.fetches if f.t0 >= loop.begin_ns), None) for rows in _readers(loop, workers))
+    return sum(max(0, fetch.process_read - fetch.process_read_in) for fetch in first if fetch is not None)
+
+
+def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
+    """Return CPU seconds per sample: the total of worker processes; without workers, the trainer's while it loads."""
+    seconds = samples = 0.0
+    for loop in loops:
+        for rows in _readers(loop, workers):
+            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch)]
+            if rows is loop.rows or len(made) < 2:
+                seconds += sum(_cpu_ns(fetch) for fetch in made) / 1e9
+                samples += sum(map(_samples, made))
+            else:
+                seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
+                samples += sum(map(_samples, made[1:]))
+    return seconds / samples if samples else 0.0
+
+
+def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
+    """Return the share of the job's bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
+
+    The total is everything that the worker processes read; without workers, what the trainer's process read while it
+    loaded batches, as it reads other things as well.
+    """
+    seen = np.zeros(2)
+    total = np.zeros(2)
+    for loop in loops:
+        for rows in _readers(loop, workers):
+            made = [fetch for fetch in rows.fetches if loop.begin_ns <= fetch.t0 <= loop.end_ns]
+            first, made = made[0] if made else None, made[1:]  # only the totals at its end are used
+            if first is None or not made or first.process_read < 0:
+                continue
+            found = np.array([sum(max(f.read, f.map_bytes) for f in made), sum(max(f.device, 0) for f in made)], float)
+            if rows is loop.rows:
+                read, device = (
+                    sum(getattr(f, part) for f in made) for part in ("process_read_in", "process_device_in")
+                )
+            else:
+                read = made[-1].process_read - first.process_read
+                device = made[-1].process_device - first.process_device
+            seen += found
+            total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
+        if loop.passes[0].workers:
+            total[1] += _trainer_device_bytes(loop)
+    total[1] = max(seen[1], total[1] - _CODE_BYTES)
+    shares = [100 * part / whole for part, whole in zip(seen, total, strict=True) if whole > 0]
+    return float(min(shares, default=100.0))
+
+
+def _trainer_device_bytes(loop: Loop) -> int:
+    """Return the bytes that the trainer itself read from devices while its workers loaded: the hook does not see them.
+
+    Only increases within a pass count: when workers exit at its end, the kernel adds their bytes to the trainer's.
+    """
+    training = {one.number for one in loop.passes}
+    batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
+    return sum(
+        following.device - one.device
+        for one, following in itertools.pairwise(batches)
+        if one.number == following.number and one.number in training
+    )
+
+
+def _saves(loops: Sequence[Loop]) -> Saves | None:
+    saves = [(loop, save) for loop in loops for save in loop.rows.saves]
+    if not saves:
+        return None
+    first = next(loop for loop, _ in saves)
+    own = [save for loop, save in saves if loop is first]
+    training = {one.number for one in first.passes}
+    batches = sorted(batch.t0 for batch in first.rows.batches if batch.number in training)
+    ends = sorted(over.t0 for over in first.rows.overs if over.number in training)
+    # A model, its optimizer and more, saved one after another, are one checkpoint.
+    places = sorted({bisect.bisect(batches, save.t0): bisect.bisect(ends, save.t0) for save in own}.items())
+    gaps = [later - before for (before, one), (later, other) in itertools.pairwise(places) if one == other]
+    return Saves(
+        count=len(places),
+        bytes=round(sum(save.bytes for _, save in saves) / len(places)),
+        seconds=sum(save.t1 - save.t0 for save in own) / len(places) / 1e9,
+        batches_between=round(sum(gaps) / len(gaps)) if gaps else None,
+    )
+
+
+def _loading(loop: Loop) -> Loading:
+    """Return the loader's settings; of several that feed each step, those of one that does the work of all."""
+    passes = loop.beside if len(loop.beside) > 1 else loop.passes[-1:]
+    one, workers = passes[-1], sum(each.workers for each in passes)
+    ahead = sum(each.workers * (each.prefetch or 2) for each in passes)
+    lengths = [each.samples for each in passes if each.samples is not None]
+    return Loading(
+        iterable=one.iterable,
+        workers=workers,
+        prefetch=max(1, round(ahead / workers)) if workers else one.prefetch or 2,
+        start_method=one.method,
+        pin=any(each.pin for each in passes),
+        persistent=one.persistent,
+        order="in order" if all(each.order == "in order" for each in passes) else one.order,
+        samples=sum(lengths) if len(lengths) == len(passes) else None,
+    )
+
+
+def _unlike_loaders(loop: Loop, fetches: Sequence[Fetch]) -> Iterator[str]:
+    """Yield why one loader can't stand for those of the job; one that is recreated for each pass counts once."""
+    settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
+    if len(settings) > len(loop.beside):
+        yield "several loaders feed the training one after another, but a workload has one"
+    kinds = {(one.iterable, one.workers > 0) for one in loop.beside}
+    mapped = sum(fetch.maps > 0 for fetch in fetches) / len(fetches)
+    if len(loop.beside) > 1 and (len(kinds) > 1 or _FEW < mapped < 1 - _FEW):
+        yield (
+            "the loaders that feed each step are of different kinds: map or iterable datasets, with or without "
+            "workers, mapped files or not"
+        )
+
+
+def _problems(
+    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
+) -> Iterator[str]:
+    yield from _unlike_loaders(loops[0], fetches)
+    if source == "nothing":
+        yield (
+            "another thread than the trainer's takes the batches, and none was ready: the compute time of a step is "
+            "not known; record it on faster storage, or with the data in the page cache"
+        )
+    there = [rows for rows in processes if rows.passes or rows.steps]
+    ranks = max(rows.process.ranks for rows in there)
+    if len(there) < ranks:
+        yield f"{len(there)} of {ranks} ranks were recorded: the others run on other hosts"
+    if len(loops[0].wait) < MIN_STEPS:
+        yield f"{len(loops[0].wait)} batches counted: wanted {MIN_STEPS} or more"
+    if min(fetch.device for fetch in fetches) < 0:
+        yield "this kernel does not report what processes read (/proc/self/io)"
+
+
+def _notes(
+    processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
+) -> Iterator[str]:
+    for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
+        yield f"the job has loaded {name}, whose reads and computation are not recorded"
+    parts = _parts(loops, fetches)
+    if parts.cpu_queue > _MAX_CORE_WAIT * parts.step:
+        share = 100 * parts.cpu_queue / parts.step
+        yield f"{share:.0f} % of a step is waiting for a core: other load on this host affects the recording"
+    if source == "all steps":
+        yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
+    cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))
+    if cpu > 1.2 * body:  # a smaller excess over one core may be accounting error
+        yield f"the trainer uses {cpu / body:.1f} cores; a replay uses one at most"
+    if len(loops) == 1 and loops[0].rows.process.ranks > 1:
+        ranks = loops[0].rows.process.ranks
+        yield f"one rank reads for {ranks}: the recipe has only that one, with all its reads and the same step time"
+    if len(loops) > 1 or loops[0].rows.process.ranks > 1:
+        yield "communication between ranks is part of the step, as recorded: it does not scale with the number of ranks"

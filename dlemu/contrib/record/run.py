@@ -1,0 +1,166 @@
+"""Records a job: runs it with the hook, reads its rows, replays it, and writes the recipe (a workload file)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from datagen import owned
+from dlemu.comm.environment import describe_folder
+from dlemu.contrib.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
+from dlemu.contrib.record.data_seen import data_notes, data_of, data_problems
+from dlemu.contrib.record.hook import ROWS, with_hook
+from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
+from dlemu.contrib.record.recording import analyse, files_of
+from dlemu.contrib.record.rows import has_rows, read_rows
+from dlemu.contrib.record.self_check import check_by_replay, run_replay, verdict
+from dlemu.extend import DlemuError, Interrupted, UserError, check_place, new_folder, take_folder, write_text
+from dlemu.metrics.cache import COUNTED
+from dlemu.results.answer_files import save_answer
+from dlemu.runner.child_run import run_attached
+
+RECIPE = "job.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordQuestion:
+    """Options of `dlemu record`: what to record, and for how long."""
+
+    command: tuple[str, ...] = ()
+    """The job's command line; empty if the job has already run, and left `rows`."""
+    rows: str = ""
+    """Folder with the rows of a job that has already run."""
+    steps: int = 0
+    """Batches to record of each trainer, after the skipped ones; 0: only `minutes` limits the recording."""
+    minutes: float = 10.0
+    skip: int = 10
+    """Batches at the start of each trainer's first pass that are left out as warm-up."""
+    out: str = ""
+    """File for the recipe; empty: job.yaml in the output folder."""
+    replay: bool = True
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded job, where the results were written, and how the job ended."""
+
+    answer: RecordAnswer
+    folder: str
+    recipe: str
+    """File of the recipe."""
+    job_status: int | None
+    """Exit status of the job, -N if signal N ended it; None if it had run before."""
+
+
+def record(
+    question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
+) -> Recorded:
+    """Record a job and write its recipe.
+
+    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training; DlemuError
+    if the job failed before it left any.
+    """
+    folder = folder or new_folder("record")
+    recipe = question.out or os.path.join(folder, RECIPE)
+    _check_options(question, folder, recipe)
+    taken = take_folder(folder, "--output")
+    try:
+        recording, data, status = _recorded(question, folder, on_step)
+    except BaseException:  # with Ctrl-C
+        if not has_rows(os.path.join(folder, ROWS)):
+            taken.drop()
+        raise
+    if data is None or describe_folder(data.folder).file_system not in COUNTED:
+        recording = replace(recording, device_bytes_counted=False)
+    problems = (*recording.problems, *data_problems(data, recording))
+    notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
+    recording = replace(recording, problems=problems, notes=notes)
+    engine, failure = "matched", ""
+    _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, "it was not replayed")
+    replays: list[Replay] = []
+    if question.replay and data is not None and not recording.problems:
+        on_step("replaying it on the same storage")
+        try:
+            runs, parts = _replays(folder, data, question.skip, on_step), reads_parts(data, recording)
+            recording, engine, replays = check_by_replay(recording, runs, one_engine=parts)
+        except DlemuError as error:
+            failure = "its replay failed"
+            on_step(f"{failure}: {error}")
+    reason = failure or verdict(recording, recording.problems, replays[-1] if replays else None)
+    answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
+    return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
+
+
+def _recorded(
+    question: RecordQuestion, folder: str, on_step: Callable[[str], None]
+) -> tuple[Recording, Data | None, int | None]:
+    """Run the job, if it has not run before; return what was measured, its data, and how it ended."""
+    rows, status = question.rows, None
+    if question.command:
+        rows = os.path.join(folder, ROWS)
+        owned.claim(folder, ROWS + "/")
+        hook = with_hook(folder, rows, steps=question.steps, minutes=question.minutes, skip=question.skip)
+        status = run_attached(question.command, hook)
+    on_step("reading what was recorded")
+    processes = read_rows(rows)
+    if not processes and status == -signal.SIGINT:
+        raise Interrupted(signal.SIGINT)  # Ctrl-C before the job took its first batch
+    if not processes and status:
+        raise DlemuError(
+            f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
+            "above, and run it without `dlemu record --`"
+        )
+    recording = analyse(processes, question.skip)
+    return recording, data_of(files_of(processes, question.skip), recording), status
+
+
+def how_ended(status: int) -> str:
+    """Return how a process ended, by its status: negative for a signal."""
+    return f"with status {status}" if status >= 0 else f"by signal {-status}"
+
+
+def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
+    if bool(question.command) == bool(question.rows):
+        raise UserError(
+            "wanted a job to record, as in `dlemu record -- python train.py`, or --rows FOLDER of a job that ran"
+        )
+    if question.rows and not os.path.isdir(question.rows):
+        raise UserError(f"--rows is {question.rows}, which is not a folder: wanted a folder with a recorded job's rows")
+    check_place(folder, setting="--output", ours=(RECORD,))
+    if os.path.lexists(os.path.join(folder, RECORD)):
+        raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
+    if os.path.lexists(recipe):
+        raise UserError(f"{recipe} already exists: name another file with --out, or remove it")
+    if not recipe.endswith(".yaml"):
+        raise UserError(f"--out is {recipe}: wanted a name that ends in .yaml, as workload files have")
+    parent = os.path.dirname(os.path.abspath(recipe))
+    if question.out and not os.path.isdir(parent):
+        raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
+
+
+def _replays(
+    folder: str, data: Data, skip: int, on_step: Callable[[str], None]
+) -> Callable[[Recording, str, str], Replay]:
+    def replayed(recording: Recording, engine: str, name: str) -> Replay:
+        on_step(f"{name}, engine {engine}")
+        return run_replay(folder, recording, data, engine, name, skip, lambda: None)
+
+    return replayed
+
+
+def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:
+    """Write the recipe and record.json; return the answer, marked as replayable if `reason` is empty."""
+    answer = replace(answer, replayable=not reason, reason=reason, recipe=os.path.basename(recipe))
+    text = recipe_text(
+        answer.recording,
+        answer.data,
+        engine=engine,
+        replayable=answer.replayable,
+        reason=reason,
+        replay=answer.replays[-1] if answer.replays else None,
+    )
+    write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), text)
+    save_answer(folder, RECORD, answer)
+    return answer

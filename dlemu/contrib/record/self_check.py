@@ -1,0 +1,251 @@
+"""Replays a recipe (the workload made from a recording) on the same storage, to check that it behaves like the job.
+
+A replay is `dlemu train` with the same hook, so calls, bytes and CPU time are measured in the same way as in the job.
+The CPU time of dlemu's own reader is known only after a replay: the emulated preprocessing is then adjusted to match
+the recorded CPU time, and the reader engine is chosen whose number of read calls is closest.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from dlemu.config.literal import override
+from dlemu.contrib.record.answer import Data, Recording, Replay
+from dlemu.contrib.record.data_seen import cached_before, cached_words
+from dlemu.contrib.record.hook import ROWS, with_hook
+from dlemu.contrib.record.recipe import workload_of
+from dlemu.contrib.record.rows import Fetch, ProcessRows, read_rows
+from dlemu.extend import fresh_folder, run_train, write_text
+from dlemu.results.kinds import read_result
+
+MAX_ERROR_PERCENT = 5.0  # larger differences in samples/s: the recipe is marked as not replayable
+MIN_COVERAGE_PERCENT = 95.0  # below it too many of the job's reads were not seen
+MAX_BYTES_ERROR_PERCENT = 10.0
+"""Allowed difference in bytes from devices, where these are more than _DEVICE_SHARE of the job's reads."""
+_MAX_REPLAYS = 3  # a first guess, one with another engine, one with adjusted CPU time
+_CALLS_TOLERANCE = 0.1  # larger accepts other request patterns; smaller repeats replays for headers and ends of files
+_CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
+_CORE_TOLERANCE = 0.01
+"""Share of a worker's core: a smaller difference in CPU time does not change throughput."""
+_STEP_TOLERANCE = 0.005  # a tenth of MAX_ERROR_PERCENT
+_LARGE_CALL_BYTES = 131_072
+"""For larger read calls, the kernel's read-ahead (this is its usual window) determines the requests to the device."""
+_MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
+_DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they do not limit the job's speed
+_MAX_CORE_WAIT_PERCENT = 10.0
+"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
+WORKLOAD = "workload.yaml"
+_COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "got_ns", "finished_ns")
+
+Replays = Callable[[Recording, str, str], Replay]
+"""Function `(recording, reader engine, folder name)` that runs a replay and returns its measurements."""
+
+
+def check_by_replay(
+    recording: Recording, replays: Replays, *, one_engine: bool = False
+) -> tuple[Recording, str, list[Replay]]:
+    """Replay a recording until read calls and CPU time match, three times at most.
+
+    `one_engine`: `matched` is the only one that can read the job's files.
+    Returns the recording with adjusted preprocessing, the reader engine, and the replays.
+    """
+    engine, done = "matched", list[Replay]()
+    while True:
+        done.append(replays(recording, engine, f"replay-{len(done) + 1}"))
+        last = done[-1]
+        most_calls = max(last.calls_per_sample, recording.calls_per_sample)
+        large = most_calls * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
+        if len(done) == _MAX_REPLAYS:
+            return recording, engine, done
+        if (
+            len(done) == 1
+            and not recording.mapped
+            and not one_engine
+            and not large
+            and _relative_error(last.calls_per_sample, recording.calls_per_sample) > _CALLS_TOLERANCE
+        ):
+            engine = "fast" if recording.calls_per_sample < last.calls_per_sample else "library"
+            continue
+        nearest = min(done, key=lambda one: _relative_error(one.calls_per_sample, recording.calls_per_sample)).engine
+        best = [one for one in done if one.engine == nearest][-1]  # the latest: with the recording as now adjusted
+        missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
+        core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
+        fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
+        preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
+        added = _added_computation(recording, best)
+        if best is last and preprocess == recording.preprocess.mean and not added:
+            return recording, engine, done
+        engine = best.engine
+        recording = replace(
+            recording,
+            preprocess=recording.preprocess.scaled(preprocess),
+            computation=recording.computation.longer(added),
+            hand_over_added=recording.hand_over_added + added,
+        )
+
+
+def _added_computation(recording: Recording, replay: Replay) -> float:
+    """Return the time to add to the computation, s: the job may take longer than the replay to receive a ready batch.
+
+    0 if the accelerator has work queued meanwhile (not `synchronous`): then receiving a batch does not delay it.
+    """
+    missing = recording.hand_over - recording.hand_over_added - replay.hand_over
+    step = recording.parts.step
+    known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
+    return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
+
+
+def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None) -> str:
+    """Return why a recipe is not replayable; empty if it is."""
+    if problems:
+        return "; ".join(problems)
+    if recording.coverage_percent < MIN_COVERAGE_PERCENT:
+        share = recording.coverage_percent
+        return f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %"
+    if replay is None:
+        return "it was not replayed"
+    error = replay.error_percent(recording)
+    if abs(error) > MAX_ERROR_PERCENT:
+        queued = 100 * recording.parts.cpu_queue / recording.parts.step
+        hint = f"; {queued:.0f} % of a step waited for a core: try a quieter host"
+        message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
+        return message + (hint if queued > _MAX_CORE_WAIT_PERCENT else "")
+    device = recording.device_bytes_per_sample
+    off = 100 * _relative_error(replay.device_bytes_per_sample, device)
+    if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
+        message = (
+            f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
+        )
+        hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
+        return message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
+    return ""
+
+
+def _relative_error(value: float, wanted: float) -> float:
+    return abs(value / wanted - 1) if wanted > 0 else float(value > 0)
+
+
+def run_replay(
+    parent: str, recording: Recording, data: Data, engine: str, name: str, skip: int, look: Callable[[], None]
+) -> Replay:
+    """Replay a recording on the job's own files, which are only read; raises UserError or DlemuError."""
+    folder = fresh_folder(parent, name)
+    write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
+    rows = os.path.join(folder, ROWS)
+    overrides = [f"workload={os.path.join(folder, WORKLOAD)}", *_overrides(recording, data, skip)]
+    results = fresh_folder(folder, "results")
+    launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
+    run_train(overrides, results, look, launcher)
+    lead = skip + recording.loading.workers * recording.loading.prefetch
+    return replay_of(name, results, rows, engine, lead, recording.files_per_sample)
+
+
+def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
+    """Return the overrides of a replay: its data and length, and everything but the training itself turned off."""
+    steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
+    samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
+    pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
+    cached = cached_before(data, recording)
+    return [
+        "dataset.source=folder",
+        override(("dataset", "data_folder"), data.folder),
+        f"ranks={recording.loaders}",
+        f"train.epochs={math.ceil(steps / pass_steps)}",
+        f"train.total_training_steps={steps}",
+        *(["reader.evict_page_cache=never"] if cached == 100 else cached_words(cached)),
+        "workflow.checkpoint=false",
+        "metric.cached=true",
+        "metric.ceiling_seconds=0",
+        "metric.scaling_seconds=0",
+        "telemetry.enabled=false",
+        "output.report=false",
+    ]
+
+
+def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_per_sample: int = 1) -> Replay:
+    """Return the measurements of a replay, without the first `lead` steps of each rank, as in the recording.
+
+    They are per sample of the job, which has `files_per_sample` of the replay's.
+    """
+    steps = read_result(results).training
+    columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
+    columns["samples"] = columns["samples"] / files_per_sample
+    order = np.lexsort((columns["step"], columns["epoch"], columns["rank"]))
+    _, first, taken = np.unique(columns["rank"][order], return_index=True, return_counts=True)
+    number = np.arange(len(order)) - np.repeat(first, taken)  # of each step within its rank
+    measured = number >= lead if (number >= lead).any() else number >= 0
+    kept = {name: values[order][measured] for name, values in columns.items()}
+    seconds = float((kept["wait_ns"] + kept["compute_ns"] + kept["sync_ns"]).sum()) / 1e9
+    processes = read_rows(rows)
+    made = [fetch for process in processes for fetch in _made(process.fetches)]
+    per_batch = max(1.0, float(kept["samples"].mean()))
+    samples = max(1.0, per_batch * len(made))
+    counted = _counted(processes, lead)
+    wait = kept["wait_ns"] / 1e9
+    taking = wait - np.minimum(core_waits(processes, kept["asked_ns"], kept["got_ns"]) / 1e9, wait)
+    return Replay(
+        folder=name,
+        engine=engine,
+        samples_per_second=float(kept["samples"].sum()) / seconds * len(first) if seconds else 0.0,
+        wait_p50=float(np.quantile(wait, 0.5)),
+        wait_p99=float(np.quantile(wait, 0.99)),
+        hand_over=_hand_over(taking, kept["finished_ns"] <= kept["asked_ns"]),
+        calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
+        device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in counted) / max(1.0, per_batch * len(counted)),
+        worker_cpu_per_sample=_cpu(processes, per_batch),
+    )
+
+
+def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
+    """Return the median time to receive a batch that was ready, s; 0 if none was."""
+    return float(np.median(wait[ready])) if ready.any() else 0.0
+
+
+def core_waits(
+    processes: Sequence[ProcessRows], asked_ns: NDArray[np.int64], got_ns: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return how long a trainer waited for a core in each request of a batch, ns; the recording's hand-over lacks it.
+
+    The rows do not name ranks: a request's batch is the last that any trainer received before `got_ns`.
+    """
+    batches = sorted((batch for rows in processes for batch in rows.batches), key=lambda batch: batch.t1)
+    if not batches:
+        return np.zeros(len(asked_ns), np.int64)
+    begun, ended, queued = np.array([(one.t0, one.t1, max(0, one.queue1 - one.queue0)) for one in batches]).T
+    place = np.maximum(np.searchsorted(ended, got_ns, side="right") - 1, 0)
+    return np.where((begun[place] >= asked_ns) & (ended[place] <= got_ns), queued[place], 0)
+
+
+def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
+    """Return a worker's batches without the first two, which include its start and files that are opened only once."""
+    return fetches[2:] if len(fetches) > 4 else fetches[1:]
+
+
+def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
+    """Return the batches that were loaded once a trainer had requested `lead` of its own, as in the recording.
+
+    How much of a dataset that is read again comes from devices depends on how much was left out before.
+    """
+    requested = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
+    begin = min((times[lead] for times in requested if len(times) > lead), default=0)
+    return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
+
+
+def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
+    """Return CPU seconds per sample, as in the recording: the total of workers; of a trainer, only those of loading."""
+    seconds = batches = 0.0
+    for rows in processes:
+        made = _made(rows.fetches)
+        if rows.passes:
+            seconds, batches = seconds + sum(fetch.cpu for fetch in made) / 1e9, batches + len(made)
+        elif len(made) > 1:
+            seconds += (made[-1].process_cpu - made[0].process_cpu) / 1e9
+            batches += len(made) - 1
+    return seconds / (batches * per_batch) if batches else 0.0

@@ -1,0 +1,143 @@
+"""A small training job as users write them; a script of its own, for nothing of it knows of a recorder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+asked = argparse.ArgumentParser()
+asked.add_argument("data")
+asked.add_argument("--workers", type=int, default=0)
+asked.add_argument("--method", default="fork")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped", "pairs", "parts", "beside"], default="map")
+asked.add_argument("--epochs", type=int, default=1)
+asked.add_argument("--accumulate", type=int, default=1)
+asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
+asked.add_argument("--step", type=float, default=0.0, help="seconds of a step")
+asked.add_argument("--evaluate", action="store_true")
+asked.add_argument("--save", default="")
+asked.add_argument("--kill-at", type=int, default=0)
+asked.add_argument("--dynamo", action="store_true", help="have optimizers import all that they do by themselves")
+asked.add_argument("--virtual", action="store_true", help="the clock goes on only in sleep; and the one-line way")
+words = asked.parse_args()
+
+if words.virtual:
+    now_ns = 1
+    time.monotonic_ns = lambda: now_ns
+
+    def sleep(seconds: float) -> None:
+        global now_ns
+        now_ns += round(seconds * 1e9)
+
+    time.__dict__["sleep"] = sleep
+    import dlemu.contrib.record.recorder
+
+    # The kernel's clocks are not this one: it is one that does not account for threads.
+    dlemu.contrib.record.recorder._hooks.meter.read = lambda: [-1] * 8
+    dlemu.contrib.record.recorder._hooks.meter.queue = lambda: -1
+
+import numpy as np  # noqa: E402  # after the recorder
+import torch  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+if not words.dynamo:  # it takes a second, and optimizers import it only to say that they are not to be compiled
+    dynamo = ModuleType("torch._dynamo")
+    dynamo.__dict__["disable"] = lambda function, *_, **__: function
+    dynamo.__dict__["graph_break"] = lambda: None
+    torch.__dict__["_dynamo"] = sys.modules["torch._dynamo"] = dynamo
+
+
+class Files(Dataset[torch.Tensor]):
+    def __init__(self, folder: str) -> None:
+        self.paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        time.sleep(words.fetch)
+        return torch.from_numpy(np.load(self.paths[place])[:1000].copy())
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __init__(self, folder: str) -> None:
+        self.files = Files(folder)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        yield from (self.files[place] for place in range(first, len(self.files), step))
+
+
+class Tokens(Dataset[torch.Tensor]):
+    def __init__(self, folder: str) -> None:
+        self.tokens = np.memmap(os.path.join(folder, "tokens.bin"), np.uint16, "r")
+        valid = os.path.join(folder, "valid.bin")
+        self.held_out = np.memmap(valid, np.uint16, "r") if os.path.exists(valid) else None  # mapped and not read
+
+    def __len__(self) -> int:
+        return len(self.tokens) // 2048
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return torch.from_numpy(self.tokens[place * 2048 : (place + 1) * 2048].astype(np.int64))
+
+
+class Pairs(Files):
+    """An image, and the mask beside it."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(os.path.join(folder, "images"))
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        mask = self.paths[place].replace("images", "masks").replace(".npy", ".txt")
+        with open(mask, "rb") as file:
+            return super().__getitem__(place) + len(file.read())
+
+
+class Parts(Files):
+    """A piece of each file, from anywhere in it."""
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        with open(self.paths[place], "rb") as file:
+            file.seek(4096 * (place % 8))
+            return torch.frombuffer(bytearray(file.read(4096)), dtype=torch.uint8)
+
+
+def main() -> None:
+    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens, "pairs": Pairs, "parts": Parts}
+    options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
+    dataset = kinds.get(words.kind, Files)(os.path.join(words.data, "labelled" * (words.kind == "beside")))
+    options |= {"shuffle": words.kind != "iterable", "num_workers": words.workers}
+    loader = DataLoader(dataset, batch_size=4, **options)
+    unlabelled = (
+        DataLoader(Files(words.data + "/unlabelled"), batch_size=12, **options) if words.kind == "beside" else ()
+    )
+    held_out = DataLoader(dataset, batch_size=8)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(words.epochs):
+        for number, _batch in enumerate(zip(loader, unlabelled, strict=True) if unlabelled else loader, start=1):
+            if number == words.kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            model(torch.zeros(1, 4)).sum().backward()
+            time.sleep(words.step)
+            if number % words.accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+            if words.evaluate and number == 3:
+                with torch.no_grad():
+                    for _held in held_out:
+                        time.sleep(words.step)
+        if words.save:
+            torch.save({"weights": torch.zeros(50_000)}, words.save)
+    print("trained", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

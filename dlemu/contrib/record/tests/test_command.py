@@ -1,0 +1,155 @@
+"""`dlemu record` as a user types it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from datagen.errors import DlemuError, UserError
+from dlemu.contrib.record.answer import read_record
+from dlemu.contrib.record.command import command
+from dlemu.contrib.record.hook import ROWS
+from dlemu.contrib.record.run import RecordQuestion, how_ended, record
+from dlemu.contrib.record.tests.made_rows import Trainer, steady
+from dlemu.jobs.training.folder import read_run
+from dlemu.results.kinds import kind_of
+from tests.e2e.harness import DLEMU, dlemu
+
+JOB = str(Path(__file__).with_name("job.py"))
+
+
+@pytest.mark.parametrize(
+    ("question", "says"),
+    [
+        (RecordQuestion(), "wanted a job to record"),
+        (RecordQuestion(command=("true",), rows="x"), "wanted a job to record"),
+        (RecordQuestion(rows="nowhere"), "--rows is nowhere, which is not a folder"),
+        (RecordQuestion(command=("true",), out="there.yaml"), "there.yaml already exists"),
+        (RecordQuestion(command=("true",), out="job.txt"), "wanted a name that ends in .yaml"),
+        (RecordQuestion(command=("true",), out="no/job.yaml"), "make it first"),
+        (RecordQuestion(command=("no-such-program-here",)), "can't be started"),
+        (RecordQuestion(command=("true",)), "the job left no rows"),
+        (RecordQuestion(command=(sys.executable, "-c", "")), "the job left no rows"),
+    ],
+)
+def test_what_can_not_be_recorded_is_refused_with_what_to_do(
+    question: RecordQuestion, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.yaml").write_text("somebody's")
+    with pytest.raises(UserError, match=says.replace(".", r"\.")):
+        record(question, folder=str(tmp_path / "answer"))
+    assert Path("there.yaml").read_text() == "somebody's"
+    assert os.listdir() == ["there.yaml"], "no folder of a recording that holds nothing"
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"), [("exit 3", "with status 3"), ("exit 2", "with status 2"), ("kill -9 $$", "by signal 9")]
+)
+def test_a_job_that_fails_before_its_first_batch_has_failed(line: str, ended: str, tmp_path: Path) -> None:
+    with pytest.raises(DlemuError, match=f"the job ended {ended} before it took a batch") as failure:
+        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
+    assert failure.value.exit_status == 3, "as of a job that fails later"
+
+
+def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
+    row = '"k":"process","version":1,"pid":1,"parent":null,"rank":null,"ranks":1,"python":"","torch":"","cores":1'
+    line = f'mkdir "$DLEMU_RECORD"; echo \'{{{row}}}\' > "$DLEMU_RECORD/1.jsonl"'
+    with pytest.raises(UserError, match="0 batches were seen"):
+        record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
+    assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
+
+
+def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:
+    assert [how_ended(status) for status in (3, -9)] == ["with status 3", "by signal 9"]
+
+
+def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, replayable, wanted in ((7, True, 3), (-9, False, 3), (0, True, 0), (None, False, 1)):
+        answer = SimpleNamespace(replayable=replayable)
+        recorded = SimpleNamespace(answer=answer, folder="", recipe="", job_status=status)
+        monkeypatch.setattr("dlemu.contrib.record.run.record", lambda *_, recorded=recorded, **__: recorded)
+        monkeypatch.setattr("dlemu.contrib.record.page.print_record", lambda *_: None)
+        assert CliRunner().invoke(command, ["--no-report", "--", "python", "train.py"]).exit_code == wanted
+
+
+@pytest.mark.slow
+def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> None:
+    data = tmp_path / "acme-secret" / "patients"
+    data.mkdir(parents=True)
+    for number in range(40):
+        np.save(data / f"alice{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
+    before = {path: path.stat().st_mtime_ns for path in data.iterdir()}
+    recipe, answer = tmp_path / "job.yaml", tmp_path / "answer"
+    options = ["--no-replay", "--skip", "2", "--out", str(recipe), "--output", str(answer)]
+    job = [sys.executable, JOB, str(data), "--epochs", "4", "--step", "0.01"]
+    ended = dlemu("record", *options, "--", *job, cwd=tmp_path)
+    assert ended.status == 1, ended.err
+    assert "NOT REPLAYABLE: it was not replayed" in " ".join(ended.out.split())
+    assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
+    assert (answer / "report.html").stat().st_size > 10_000
+    found = read_record(str(answer))
+    assert found is not None
+    assert (found.recording.batch_size, found.data and found.data.files) == (4, 40)
+    text, page = recipe.read_text(), (answer / "report.html").read_text()
+    assert not [word for word in ("acme", "secret", "patients", "alice", str(tmp_path)) if word in text + page]
+    assert yaml.safe_load(text)["reader"]["batch_size"] == 4
+    assert {path: path.stat().st_mtime_ns for path in data.iterdir()} == before
+    kind = kind_of(str(answer))
+    assert kind is not None
+    assert kind.name == "record"
+    again = dlemu("record", "--no-replay", "--rows", str(answer / "rows"), "--json", cwd=tmp_path)
+    assert again.status == 1, again.err
+    assert '"complete": true' in again.out
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("ext4", True), ("tmpfs", True), ("fuse.sshfs", False), ("nfs4", False)])
+def test_whether_the_kernel_counts_what_the_datas_file_system_reads_is_kept(
+    kind: str, counted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "0.npy"
+    data.write_bytes(bytes(5000))
+    trainer = Trainer()
+    steady(trainer, 30, wait_ms=10, body_ms=5)
+    trainer.worker.fetches[0].files.append(str(data))
+    (tmp_path / "rows").mkdir()
+    monkeypatch.setattr("dlemu.contrib.record.run.read_rows", lambda _: trainer.processes)
+    monkeypatch.setattr("dlemu.contrib.record.run.describe_folder", lambda _: SimpleNamespace(file_system=kind))
+    question = RecordQuestion(rows=str(tmp_path / "rows"), replay=False)
+    assert record(question, folder=str(tmp_path / "answer")).answer.recording.device_bytes_counted == counted
+
+
+@pytest.mark.slow
+def test_recording_dlemu_itself_gives_back_its_settings(tmp_path: Path) -> None:
+    """Its batches have no shape, it steps no optimizer, and a thread of it reads ahead."""
+    data = [
+        f"dataset.data_folder={tmp_path / 'data'}",
+        "dataset.format=npz",
+        "dataset.num_files_train=160",
+        "dataset.record_length_bytes=20000",
+    ]
+    assert dlemu("datagen", "workload=default", *data).status == 0
+    settings = ["reader.batch_size=4", "reader.read_threads=2", "train.computation_time=0.1", "train.epochs=2"]
+    settings += ["reader.prefetch_size=8"]  # far enough ahead for a busy machine
+    others = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "metric.cached=true", "output.report=false"]
+    job = [DLEMU, "train", "workload=default", *data, *settings, *others, f"output.folder={tmp_path / 'run'}"]
+    options = ["--no-replay", "--no-report", "--output", str(tmp_path / "answer")]
+    assert dlemu("record", *options, "--", *job, cwd=tmp_path).status == 1
+    found = read_record(str(tmp_path / "answer"))
+    assert found is not None
+    recording, dataset = found.recording, found.data
+    assert (recording.batch_size, recording.loading.workers, recording.ranks) == (4, 2, 1)
+    met_ns = np.asarray(read_run(str(tmp_path / "run")).training["met_ns"])
+    real = np.concatenate([np.diff(epoch) for epoch in met_ns.reshape(2, 40)]) / 1e9
+    lateness = float(np.abs(real - 0.1).max())  # of the host, as the run logged it; hardly any where it is idle
+    assert recording.computation.mean == pytest.approx(0.1, abs=0.002 + lateness)
+    assert dataset is not None
+    assert (dataset.format, dataset.files, dataset.samples_per_file) == ("npz", 160, 1)
+    assert os.path.samefile(dataset.folder, tmp_path / "data" / "train")

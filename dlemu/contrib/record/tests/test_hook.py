@@ -1,0 +1,386 @@
+"""The hook in real jobs: what it sees, and that it neither breaks nor outlives them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dlemu
+from dlemu.contrib.record.hook import with_hook
+from dlemu.contrib.record.recording import analyse, files_of
+from dlemu.contrib.record.rows import ENDING, VERSION, ProcessRows, read_rows
+
+HOOK = Path(dlemu.__file__).with_name("record.py")
+JOB = str(Path(__file__).with_name("job.py"))
+FILES = 48
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arrays")
+    random = np.random.default_rng(1)
+    for number in range(FILES):
+        np.save(folder / f"{number}.npy", random.integers(0, 255, 4000 + 100 * number, dtype=np.uint8))
+    return folder
+
+
+def train(
+    folder: Path, *words: str, before: Sequence[str] = (), **window: Any
+) -> tuple[list[ProcessRows], subprocess.CompletedProcess[str]]:
+    """Run the job with the hook; return its rows and how it ended."""
+    folder.mkdir(exist_ok=True)
+    hook = with_hook(str(folder), str(folder / "rows"), **{"minutes": 10.0, **window})
+    if "--virtual" in words:  # the job imports it
+        del hook["PYTHONPATH"]
+    ended = subprocess.run(
+        [sys.executable, *before, JOB, *words],
+        env=os.environ | hook,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return (read_rows(str(folder / "rows")) if (folder / "rows").is_dir() else []), ended
+
+
+def hook_module() -> Any:
+    """Return the hook as a module that has installed nothing."""
+    spec = importlib.util.spec_from_file_location("hook_under_test", HOOK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_is_one_file_for_python_3_9_and_the_standard_library() -> None:
+    tree = ast.parse(HOOK.read_text(), feature_version=(3, 9))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
+
+
+def test_it_and_its_reader_are_of_one_version(tmp_path: Path) -> None:
+    module = hook_module()
+    assert (module.ROWS_VERSION, module.ENDING) == (VERSION, ENDING)
+    variables = {module.FOLDER, module.STEPS, module.MINUTES, module.SKIP}
+    assert with_hook(str(tmp_path), "rows", minutes=1.0).keys() == {"PYTHONPATH", *variables}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "method", "epochs"),
+    [(0, "fork", 2), (2, "fork", 2), (2, "spawn", 1)],  # each pass spawns workers that import torch again
+)
+def test_every_batch_of_a_real_job_is_seen(data: Path, tmp_path: Path, workers: int, method: str, epochs: int) -> None:
+    saved = tmp_path / "weights.pt"
+    words = ["--workers", str(workers), "--method", method, "--epochs", str(epochs), "--evaluate", "--save", str(saved)]
+    words += ["--dynamo"] * (workers == 0)
+    rows, ended = train(tmp_path / "job", str(data), *words)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (0, "trained"), ended.stderr
+    recording = analyse(rows, 0)
+    seen = (recording.batch_size, recording.steps, recording.passes, recording.evaluations)
+    assert seen == (4, epochs * FILES // 4, epochs, epochs)
+    assert (recording.loading.workers, recording.loading.start_method) == (workers, method)
+    assert (recording.loading.order, recording.loading.samples) == ("shuffled", FILES)
+    assert recording.opens_per_sample == pytest.approx(1)
+    whole = sum(path.stat().st_size for path in data.iterdir()) / FILES
+    assert whole < recording.read_bytes_per_sample < whole + 8192, "np.load reads the header's block twice"
+    assert recording.calls_per_sample >= 2
+    assert recording.coverage_percent > 95
+    assert recording.saves is not None
+    assert recording.saves.count == epochs
+    assert recording.saves.bytes == pytest.approx(saved.stat().st_size, rel=0.01)
+    names = {name for name in files_of(rows, 0) if name.startswith(str(data))}
+    assert names == {str(path) for path in data.iterdir()}
+
+
+@pytest.mark.slow
+def test_two_recordings_of_one_job_agree_on_what_it_computes_whatever_its_storage(data: Path, tmp_path: Path) -> None:
+    """On a clock of its own, so to the nanosecond; by the one-line way."""
+    found = []
+    for name, fetch in (("fast", "0"), ("slow", "0.050")):
+        words = ["--virtual", "--kind", "iterable", "--accumulate", "2", "--epochs", "3", "--step", "0.020"]
+        rows, ended = train(tmp_path / name, str(data), *words, "--fetch", fetch)
+        assert ended.returncode == 0, ended.stderr
+        found.append(analyse(rows, 4))
+    fast, slow = found
+    assert [one.computation.mean for one in found] == pytest.approx([0.020, 0.020], rel=0.03)
+    assert slow.wait.mean == pytest.approx(0.200, rel=0.01)
+    assert (fast.loading.iterable, fast.gradient_accumulation_steps, fast.batch_size) == (True, 2, 4)
+    assert slow.parts.waiting == pytest.approx(0.200, rel=0.01)
+
+
+@pytest.mark.slow
+def test_rows_of_a_killed_job_are_there_and_the_window_ends_the_recording_alone(data: Path, tmp_path: Path) -> None:
+    words = ["--workers", "2", "--epochs", "3"]
+    rows, ended = train(tmp_path / "killed", str(data), *words, "--kill-at", "9")
+    assert ended.returncode == -signal.SIGKILL
+    assert analyse(rows, 0).steps == 8
+    for path in (tmp_path / "killed" / "rows").glob("*" + ENDING):
+        path.write_bytes(path.read_bytes()[:-7])  # as the disk may have it after a crash of the host
+    assert analyse(read_rows(str(tmp_path / "killed" / "rows")), 0).steps == 7
+    rows, ended = train(tmp_path / "window", str(data), *words, steps=5, skip=2)
+    assert (ended.returncode, ended.stderr.splitlines()[-1]) == (0, "trained"), ended.stderr
+    (trainer,) = [one for one in rows if one.passes]
+    assert (len(trainer.batches), [end.why for end in trainer.ends]) == (7, ["steps"])
+    assert sum(fetch.n or 0 for one in rows for fetch in one.fetches) < FILES, "workers see that the window is over"
+
+
+@pytest.mark.slow
+def test_ranks_of_a_launcher_are_told_apart(data: Path, tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    rows, ended = train(tmp_path / "job", str(data), "--epochs", "2", before=launcher)
+    assert ended.returncode == 0, ended.stderr
+    assert {one.process.rank for one in rows if one.passes} == {0, 1}
+    recording = analyse(rows, 2)
+    assert (recording.ranks, recording.ranks_that_read, recording.problems) == (2, "all", ())
+
+
+@pytest.mark.slow
+def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("tokens.bin", "valid.bin"):
+        np.arange(2048 * 64, dtype=np.uint16).tofile(tmp_path / "data" / name)
+    rows, ended = train(tmp_path / "job", str(tmp_path / "data"), "--kind", "mapped", "--workers", "1", "--epochs", "2")
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert recording.mapped
+    assert recording.read_bytes_per_sample == pytest.approx(4096, rel=0.05)
+    # a library may look for a folder for temporary files meanwhile, by a file that is open for an instant
+    names = {name for name in files_of(rows, 4) if name.startswith(str(tmp_path))}
+    assert names == {str(tmp_path / "data" / "tokens.bin")}
+
+
+@pytest.mark.slow
+def test_what_a_library_reads_by_threads_of_its_own_is_seen(tmp_path: Path) -> None:
+    """pyarrow reads row groups so: the worker's own thread reads next to nothing."""
+    jobs, data = Path(__file__).parents[2] / "scripts" / "validation" / "jobs", tmp_path / "rows"
+    subprocess.run([sys.executable, str(jobs / "data.py"), "rows", str(data), "50"], check=True)
+    hook = with_hook(str(tmp_path), str(tmp_path / "written"), minutes=10.0)
+    argv = [str(jobs / "rows.py"), str(data), "--steps=40", "--step-seconds=0", "--workers=1"]
+    subprocess.run([sys.executable, *argv], env=os.environ | hook, check=True, capture_output=True, timeout=240)
+    recording = analyse(read_rows(str(tmp_path / "written")), 4)
+    assert not recording.mapped
+    assert recording.coverage_percent > 95
+    assert recording.read_bytes_per_sample == pytest.approx(32_768, rel=0.2)
+
+
+@pytest.mark.slow
+def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "rows").write_text("a file where the folder of rows should be")
+    rows, ended = train(tmp_path / "job", str(data))
+    assert (ended.returncode, rows) == (0, [])
+    warnings = [line for line in ended.stderr.splitlines() if line.startswith("dlemu record:")]
+    assert len(warnings) == 1, ended.stderr
+    assert "the job continues" in warnings[0]
+
+
+def test_a_thread_that_ends_leaves_no_files_open() -> None:
+    """A job may take its batches in a thread of their own, one for each pass."""
+    meter = hook_module()._Meter()
+    meter.read()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        thread = threading.Thread(target=meter.read)
+        thread.start()
+        thread.join()
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "flags", "opens"),
+    [
+        ("rb", os.O_RDONLY, 1),
+        ("r+b", os.O_RDWR, 1),
+        (None, os.O_RDONLY | os.O_CLOEXEC, 1),
+        ("ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0),
+        ("xb", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0),
+        (None, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0),
+        (None, os.O_RDWR | os.O_TMPFILE, 0),
+    ],
+)
+def test_files_that_a_dataset_writes_are_no_data(mode: str | None, flags: int, opens: int) -> None:
+    """Logs, caches, and temporary files that a decoder takes."""
+    module = hook_module()
+    hooks = module._Hooks()
+    hooks.local.fetch = module._Fetch()
+    hooks.audit("open", ("/data/file", mode, flags))
+    assert hooks.local.fetch.opens == opens
+
+
+def test_a_dataset_in_shared_memory_is_data_and_devices_are_not() -> None:
+    fetch = hook_module()._Fetch()
+    for name in ("/dev/shm/images/1.jpg", "/dev/urandom", "/proc/self/io"):
+        fetch.opened(name)
+    assert (fetch.opens, fetch.new) == (1, ["/dev/shm/images/1.jpg"])
+
+
+def test_names_that_are_no_utf_8_are_read_and_a_truncated_row_is_not(tmp_path: Path) -> None:
+    name = os.fsdecode(b"/data/b\xe4r.bin")
+    process = {"k": "process", "version": VERSION, "pid": 1, "parent": None, "rank": None, "ranks": 1}
+    process |= {"python": "3", "torch": "2", "cores": 1}
+    numbers = ("t0", "t1", "bytes", "cpu", "queue", "read", "calls", "device", "system_cpu", "opens")
+    totals = (f"process_{what}{ending}" for what in ("read", "device", "cpu") for ending in ("", "_in"))
+    fetch = {"k": "fetch", "n": 1, **dict.fromkeys((*numbers, *totals), 1), "files": [name]}
+    lines = [json.dumps(row) for row in (process, fetch)]
+    (tmp_path / f"1{ENDING}").write_text("\n".join([*lines, lines[1][:-2]]))
+    (rows,) = read_rows(str(tmp_path))
+    assert [one.files for one in rows.fetches] == [[name]]
+
+
+def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("print('the site')")
+    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=1.0)
+    path = f"{hook['PYTHONPATH']}{os.pathsep}{tmp_path / 'site'}"
+    code = (
+        "import sys; print('_dlemu_record' in sys.modules, sorted({'json', 'threading', 'dlemu'} & set(sys.modules)))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | hook | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = ran.stdout.splitlines()
+    assert first == "the site"
+    assert second.startswith("True")
+    assert "dlemu'" not in second
+    assert not (tmp_path / "rows").exists(), "a process that trains nothing leaves nothing"
+
+
+class Stream:
+    """A device's queue: work ends at `now` or later."""
+
+    now = 0.0
+    free = 0.0
+
+    def query(self) -> bool:
+        return self.free <= self.now
+
+
+class Event:
+    """As torch.cuda.Event; whoever waited for one would hang."""
+
+    device = Stream()
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: Stream) -> None:
+        self.at = max(stream.free, stream.now)
+
+    def query(self) -> bool:
+        return self.at <= self.device.now
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at - self.at
+
+
+class Cuda:
+    """The part of torch.cuda that the hook uses: there is nothing in it that synchronises."""
+
+    def __init__(self) -> None:
+        Event.device = self.stream = Stream()
+        self.Event = Event
+
+    def default_stream(self) -> Stream:
+        return self.stream
+
+
+@pytest.mark.parametrize(("waits_for_device", "wait_ms"), [(False, 0.0), (True, 0.0), (True, 40.0)])
+def test_device_times_come_later_and_are_the_devices_own(waits_for_device: bool, wait_ms: float) -> None:
+    cuda = Cuda()
+    times, found, drained = hook_module().DeviceTimes(cuda), [], []
+    stream = cuda.stream
+    for batch in range(40):
+        drained.append(times.end_step())
+        stream.now += wait_ms  # the host waits for its batch, and the device goes on with what it has
+        times.begin_step(batch)
+        stream.now += 1.0  # the host only hands over
+        stream.free = max(stream.free, stream.now) + 25.0
+        if waits_for_device:
+            stream.now = stream.free  # loss.item()
+        found += times.completed()
+    stream.now = stream.free
+    found += times.completed()
+    assert [batch for batch, _, _ in found] == list(range(len(found)))
+    assert len(found) >= 30
+    assert all(ms == pytest.approx(25.0, abs=1.1) for _, ms, _ in found[1:])
+    assert all(waited == pytest.approx(wait_ms) for _, _, waited in found[1:])
+    assert all(drained[1:]) == waits_for_device
+
+
+@pytest.mark.slow
+def test_a_gpu_is_never_waited_for_and_tells_what_a_step_takes(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here: the test above drives the same code by a stand-in for events")
+    times = hook_module().DeviceTimes(torch.cuda)
+    matrix, found = torch.rand(2048, 2048, device="cuda"), []
+    for batch in range(50):
+        times.end_step()
+        times.begin_step(batch)
+        for _ in range(20):
+            matrix = matrix @ matrix
+        found += times.completed()
+    torch.cuda.synchronize()
+    times.end_step()
+    found += times.completed()
+    assert len(found) >= 45
+    assert all(ms > 0 for _, ms, _ in found)
+
+
+@pytest.mark.slow
+def test_a_batch_costs_less_than_100_us(data: Path, tmp_path: Path) -> None:
+    """By CPU time, and the least of several rounds: neighbours on this machine do not count.
+
+    A reading of /proc takes 1.7 us of a core of its own; where it takes longer, so may the hook.
+    """
+    code = f"""
+import json, os, sys, time
+sys.argv = ["job", {str(data)!r}]
+import torch
+from torch.utils.data import DataLoader
+import dlemu.contrib.record.recorder as hook
+loader = DataLoader(list(range(800)), batch_size=4)
+def took():
+    began = time.thread_time()
+    for _ in loader: pass
+    return (time.thread_time() - began) / 200
+took()
+recorded = min(took() for _ in range(40))
+hook._process.ended = True
+unrecorded = min(took() for _ in range(40))
+file = os.open("/proc/self/io", os.O_RDONLY)
+def reading():
+    began = time.thread_time()
+    for _ in range(1000): os.pread(file, 512, 0)
+    return (time.thread_time() - began) / 1000
+print(json.dumps([recorded, unrecorded, min(reading() for _ in range(40))]))
+"""
+    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=9.0)
+    del hook["PYTHONPATH"]
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | hook, capture_output=True, text=True, check=False, timeout=240
+    )
+    assert ran.returncode == 0, ran.stderr
+    recorded, unrecorded, reading = json.loads(ran.stdout)
+    assert recorded - unrecorded < 100e-6 * max(1.0, reading / 1.7e-6)

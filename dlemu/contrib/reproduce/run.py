@@ -1,0 +1,213 @@
+"""Runs the steps of a vendor document one after another, each a dlemu command; reproduce.json lists their folders."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from datagen.registry import find, names, nearest
+from dlemu.config import digest, load
+from dlemu.config.literal import override
+from dlemu.config.points import points
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.contrib.reproduce.steps import Command, DocumentQuestion, Step
+from dlemu.extend import (
+    Planned,
+    RunBegan,
+    RunEnded,
+    RunList,
+    RunsPlanned,
+    UserError,
+    detect_launcher,
+    module_command,
+    new_folder,
+    take_folder,
+)
+from dlemu.metrics.verdict import COMPLETED
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.kinds import kind_of_command
+from dlemu.runner.child_run import run_command
+
+REPRODUCED = "reproduce.json"
+DOCUMENTS = "dlemu.contrib.reproduce.documents"
+_SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone:
+    """A step that has ended."""
+
+    name: str
+    command: Command
+    words: tuple[str, ...]
+    seconds: float
+    folder: str = ""
+    """Folder of its results; empty in files of older versions, where the folder had the step's name."""
+
+    @property
+    def place(self) -> str:
+        """Return the name of the folder of its results, in the document's folder."""
+        return self.folder or self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduced:
+    """A reproduced document: reproduce.json."""
+
+    schema_version: int = ANSWER_VERSION
+    complete: bool
+    title: str
+    about: str
+    question: DocumentQuestion
+    capacity_tb: tuple[float | None, ...] = ()
+    """Size of each drive's file system, 1e12 bytes."""
+    steps: tuple[StepDone, ...] = ()
+
+
+OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]], None]
+
+
+def document_names() -> list[str]:
+    """Return the names of the documents, as users write them."""
+    return [name.replace("_", "-") for name in names(DOCUMENTS)]
+
+
+def module_of(document: str) -> str:
+    """Return the name of a document's module; raises UserError for an unknown document."""
+    module = document.replace("-", "_")
+    if module not in names(DOCUMENTS):
+        hint = nearest(document, document_names())
+        raise UserError(f"there is no document {document!r}: {hint}wanted one of {', '.join(document_names())}")
+    return module
+
+
+def reproduce(
+    question: DocumentQuestion,
+    *,
+    folder: str = "",
+    config_dir: str | None = None,
+    on_event: OnEvent = lambda _event: None,
+) -> tuple[Reproduced, str]:
+    """Run the steps of a document; return the answer and its folder.
+
+    An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
+    folders named after their workloads. Raises UserError, DlemuError.
+    """
+    module = module_of(question.document)
+    _check(question)
+    steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
+    _check_overrides(question, steps)
+    public = replace(
+        question,
+        overrides=tuple(without_secrets(question.overrides)),
+        settings_digest=digest(list(_workloads(steps, config_dir))),
+    )
+    folder = folder or new_folder("reproduce", f"{question.document}-")
+    planned = [
+        Planned(what=step, name=step.name, label=f"{number} of {len(steps)}: {step.says}", settings={})
+        for number, step in enumerate(steps, start=1)
+    ]
+    runs = Document(folder, public, planned, on_event)
+    runs.config_dir = config_dir
+    runs.resume()
+    return runs.run_missing(), folder
+
+
+class Document(RunList[Step, StepDone, Reproduced]):
+    """The steps of a document."""
+
+    file, noun, runs_in, answer_type = REPRODUCED, "document", "steps", Reproduced
+    config_dir: str | None = None
+
+    def answer(self, *, complete: bool) -> Reproduced:
+        """Return the answer with the steps that have run."""
+        module = module_of(self.question.document)
+        return Reproduced(
+            complete=complete,
+            title=find(DOCUMENTS, module, "TITLE"),
+            about=find(DOCUMENTS, module, "ABOUT"),
+            question=self.question,
+            capacity_tb=tuple(_capacity_tb(drive) for drive in self.question.drives),
+            steps=tuple(self.runs),
+        )
+
+    def is_of(self, run: StepDone, planned: Planned[Step]) -> bool:
+        """Return whether a step that has run is the planned one."""
+        return run.name == planned.name
+
+    def make_folder(self, planned: Planned[Step]) -> str:
+        """Return the folder for a step; sweeps and packings keep theirs and go on where they were interrupted."""
+        if planned.what.command not in ("sweep", "pack"):
+            return super().make_folder(planned)
+        folder = os.path.join(self.folder, planned.name)
+        take_folder(folder, "--output")
+        return folder
+
+    def start(self, planned: Planned[Step], folder: str) -> StepDone:
+        """Run one step as a command, like a user; raises DlemuError with the command's own message."""
+        step = planned.what
+        options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
+        command = module_command("dlemu", step.command, *options, *step.words)
+        match step.command:
+            case "probe":
+                command += ["--output", folder, "--json"]
+            case "pack":
+                command += [override(("output", "folder"), folder), "--no-report"]
+            case "train" | "sweep":
+                command += [override(("output", "folder"), folder), "output.report=false"]
+        began = time.monotonic()
+        kind = None if step.command == "datagen" else kind_of_command(step.command)
+        done = COMPLETED if kind is not None and kind.job else (0,)
+        run_command(command, folder, lambda: None, "" if kind is None else kind.answer, done=done)
+        return StepDone(
+            name=step.name,
+            command=step.command,
+            words=(*options, *without_secrets(step.words)),
+            seconds=time.monotonic() - began,
+            folder=os.path.basename(folder),
+        )
+
+
+def _check(question: DocumentQuestion) -> None:
+    if detect_launcher() != "none":
+        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
+    if not question.drives:
+        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
+    for drive in question.drives:
+        if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
+            raise UserError(f"{drive} is not a writable folder: wanted one on each of the storages to compare")
+    for name, values in (("price", question.price), ("watts", question.watts)):
+        if values and (len(values) != len(question.drives) or min(values) <= 0):
+            raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
+
+
+def _check_overrides(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+    """Raise UserError for settings that no step uses, or by which a step would not be what its table says."""
+    if question.overrides and not any(step.command in ("train", "sweep") for step in steps):
+        raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
+    for word in question.overrides:
+        key = word.partition("=")[0].lstrip("+")
+        if key in _SET_BY_DOCUMENTS:
+            raise UserError(f"{key} is set by the document: leave it out")
+        if len(points([word])) > 1:
+            raise UserError(f"{word} has several values: wanted one, since the document varies other settings")
+
+
+def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
+    """Yield the workloads of all steps that have one; raises UserError for wrong settings of any, before the first."""
+    for step in steps:
+        if step.command in ("datagen", "train", "sweep"):  # `dlemu pack`: words of its own, on the data made before
+            yield from (load(point.words, config_dir=config_dir) for point in points(step.words))
+
+
+def _capacity_tb(drive: str) -> float | None:
+    state = os.statvfs(drive)
+    return state.f_blocks * state.f_frsize / 1e12 if state.f_blocks else None
+
+
+def read_reproduced(folder: str) -> Reproduced | None:
+    """Return the reproduced document in a folder, None where there is none; raises UserError for a damaged one."""
+    return read_answer(folder, REPRODUCED, Reproduced)

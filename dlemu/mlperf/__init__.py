@@ -1,4 +1,0 @@
-"""MLPerf Storage: `rules` of each edition, `audit` of results, `check` of submissions, `rehearsal` of a submission.
-
-Each package imports only those before it, and `dlemu.dlio` for DLIO's formats; no lower layer imports `dlemu.mlperf`.
-"""
