@@ -13,13 +13,13 @@ PAGES = {
     "studies/series/figures": "a search, a sweep, or several folders with `--output`",
     "studies/compare/figures": "a comparison",
     "jobs/checkpoint/figures": "a run of checkpoints",
-    "jobs/kvcache/figures": "KV-cache offload",
-    "jobs/pack/figures": "a packing",
+    "contrib/kvcache/figures": "KV-cache offload",
+    "contrib/pack/figures": "a packing",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
     "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
-    "studies/record/figures": "a recorded job",
-    "mlperf/audit/figures": "an audit",
+    "contrib/record/figures": "a recorded job",
+    "contrib/mlperf/audit/figures": "an audit",
 }
 """Folder below dlemu/ -> whose page it is."""
 

@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import select
 import signal
 import socket
@@ -30,6 +31,7 @@ KEPT = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_", 
 """What a variable's name begins with that Python, a library or dlemu reads while it starts."""
 _APART = {"dlemu.contrib.record.recorder", "dlemu.comm.mpi", "dlemu.comm.store", "dlemu.contrib.record.hook"}
 """They do something when they are imported, or import what dlemu itself imports only when it has to."""
+_LOADERS_AND_TESTS = re.compile(r"^dlemu\.(loaders|contrib\.dali)\.|\.tests\b")
 _FRAMEWORKS = {"torch", "tensorflow", "mpi4py", "h5py"}
 _MOST_BYTES = 1 << 20
 
@@ -168,7 +170,7 @@ def _import_all(further: list[str]) -> None:
     import dlemu
 
     for module in pkgutil.walk_packages(dlemu.__path__, "dlemu.", onerror=lambda _: None):
-        if module.name not in _APART and not module.name.startswith("dlemu.loaders."):
+        if module.name not in _APART and not _LOADERS_AND_TESTS.search(module.name):
             importlib.import_module(module.name)
     found = _FRAMEWORKS & set(sys.modules)
     assert not found, f"{found} came along: dlemu imports them only when they are wanted"

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import dlemu
 from datagen import owned
 from dlemu.extend import write_text
 
 HOOK, ROWS = "hook", "rows"
 """Subfolders of a recorded job's folder: for the hook, and for the rows that it writes."""
-_SOURCE = Path(dlemu.__file__).with_name("record.py")
+_SOURCE = Path(__file__).with_name("recorder.py")
 _COMPILED = [f"sitecustomize.cpython-3{minor}.pyc" for minor in range(9, 30)]
 """What the job's Python, of any version, leaves beside the hook: dlemu may remove it with the hook."""
 

@@ -135,7 +135,7 @@ def test_a_refused_run_leaves_no_folder_of_blocks(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-REPOSITORY = str(Path(__file__).parents[3])
+REPOSITORY = str(Path(__file__).parents[4])
 FULL_LATER = ("call=write", "at=100", "how=ENOSPC")
 MPIRUN = Path(sys.executable).parent / "mpirun"
 mpi = [pytest.mark.mpi, pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun in the environment")]

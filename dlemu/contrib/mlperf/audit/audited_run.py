@@ -6,14 +6,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 
 from dlemu.comm.failure import Role
-from dlemu.config.workload_files import SUFFIX, workload_names
+from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, step_fingerprints
@@ -150,8 +150,7 @@ def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | Non
 
 def shipped_pairs() -> dict[str, dict[str, Any]]:
     """Return workload -> accelerator -> {batch_size, computation_time} of the workloads that come with dlemu."""
-    folder = resources.files("dlemu.configs") / "workload"
-    loaded = {name: yaml.load((folder / f"{name}{SUFFIX}").read_text(), YAML_LOADER) for name in workload_names()}
+    loaded = {name: yaml.load(Path(path).read_text(), YAML_LOADER) for name, path in shipped_workloads().items()}
     return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
 
 

@@ -23,7 +23,7 @@ from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
+PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
 SHIPPED = shipped_pairs()
 FORMULAS = {"v1": "dlio_v1", "v2": "dlio", "v3": "dlio_v3"}
 

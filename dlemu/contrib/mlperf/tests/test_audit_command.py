@@ -21,7 +21,7 @@ from dlemu.contrib.mlperf.audit.saved_audit import audit_row
 from dlemu.contrib.mlperf.audit_command import command
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
 
-DOCS = Path(__file__).parents[2] / "docs" / "audit.md"
+DOCS = Path(__file__).parents[4] / "docs" / "audit.md"
 
 
 def audit(*words: object) -> Result:

@@ -25,7 +25,7 @@ from dlemu.contrib.mlperf.tests.broken_rules import expected, numbered, sentence
 from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit, make_tree, moved, runs
 from dlemu.results.finding import SEVERITIES, Located
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "published-runs"
+PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
 EDITIONS = ("1.0", "2.0", "3.0")
 Change = Callable[[Path], object]
 

@@ -15,7 +15,7 @@ from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.known import known_rules, official_name, rule_groups
 from dlemu.contrib.mlperf.rules.official import official_rules, unknown_rules
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 GIVEN = re.compile(
     r'(?:"(?:error|warning|info)"|severity|exact|leaf|leaf\.path|result\.path),\s*"([a-z]+(?:\.[a-z_]+)?)"'
 )
@@ -24,7 +24,7 @@ UNAPPLIED = re.compile(r'unapplied\(\s*"([a-z._]+)"')
 
 def test_every_rule_that_the_code_gives_is_described() -> None:
     given = set()
-    for path in (ROOT / "dlemu" / "mlperf").rglob("*.py"):
+    for path in (ROOT / "dlemu" / "contrib" / "mlperf").glob("[!t]*/*.py"):
         text = path.read_text()
         given |= set(GIVEN.findall(text)) | set(UNAPPLIED.findall(text))
     given = {name for name in given if name not in ("error", "warning", "info") and not name.endswith(".json")}  # files

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import dlemu
+from dlemu.contrib.record import hook as hook_maker
 from dlemu.contrib.record.hook import with_hook
 from dlemu.contrib.record.recording import analyse, files_of
 from dlemu.contrib.record.rows import ENDING, VERSION, ProcessRows, read_rows
 
-HOOK = Path(dlemu.__file__).with_name("record.py")
+HOOK = Path(hook_maker.__file__).with_name("recorder.py")
 JOB = str(Path(__file__).with_name("job.py"))
 FILES = 48
 
@@ -169,7 +169,7 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
 @pytest.mark.slow
 def test_what_a_library_reads_by_threads_of_its_own_is_seen(tmp_path: Path) -> None:
     """pyarrow reads row groups so: the worker's own thread reads next to nothing."""
-    jobs, data = Path(__file__).parents[2] / "scripts" / "validation" / "jobs", tmp_path / "rows"
+    jobs, data = Path(__file__).parents[4] / "scripts" / "validation" / "jobs", tmp_path / "rows"
     subprocess.run([sys.executable, str(jobs / "data.py"), "rows", str(data), "50"], check=True)
     hook = with_hook(str(tmp_path), str(tmp_path / "written"), minutes=10.0)
     argv = [str(jobs / "rows.py"), str(data), "--steps=40", "--step-seconds=0", "--workers=1"]

@@ -307,7 +307,7 @@ def test_a_loader_that_read_everything_before_is_seen_to() -> None:
 
 
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
-    with pytest.raises(UserError, match=r"left no rows.*import dlemu\.record"):
+    with pytest.raises(UserError, match=r"left no rows.*import dlemu\.contrib\.record"):
         analyse([], 10)
     trainer = Trainer()
     trainer.rows.process.seen = ["jax"]

@@ -200,9 +200,11 @@ def test_a_job_in_an_environment_without_dlemu_is_recorded(data: Path, tmp_path:
     assert (found.recording.batch_size, found.recording.passes) == (BATCH, 2)
 
     beside = tmp_path / "beside"
-    (beside / "dlemu").mkdir(parents=True)
-    (beside / "dlemu" / "__init__.py").touch()
-    shutil.copy(HOOK_FILE, beside / "dlemu" / "record.py")
+    package = beside / "dlemu" / "contrib" / "record"
+    package.mkdir(parents=True)
+    for folder in (beside / "dlemu", package.parent, package):
+        (folder / "__init__.py").touch()
+    shutil.copy(HOOK_FILE, package / "recorder.py")
     script = beside / "train.py"
     script.write_text(
         "import dlemu.contrib.record.recorder\n"
