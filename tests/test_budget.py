@@ -1,0 +1,29 @@
+"""The program does not grow: budget.toml says how large each package, the whole, its tests and its pages may be."""
+
+from __future__ import annotations
+
+from tests import budget
+
+
+def test_no_package_grows() -> None:
+    limits, sizes = budget.read_budget()["packages"], budget.packages()
+    assert sizes.keys() <= limits.keys(), "a new package: take its room from another in tests/budget.toml"
+    over = [
+        f"{name}: {size} {what}, {limits[name][what]} in tests/budget.toml"
+        for name, measured in sizes.items()
+        for what, size in measured.items()
+        if size > limits[name][what]
+    ]
+    assert not over
+
+
+def test_the_whole_does_not_grow() -> None:
+    limits = budget.read_budget()["whole"]
+    assert not {name: (size, limits[name]) for name, size in budget.whole().items() if size > limits[name]}
+
+
+def test_what_grows_is_noticed() -> None:
+    names = budget.inner_names()
+    assert ("datagen.storage.storage_base", "NULL_STORAGE") in names
+    assert not [module for module, _ in names if module.startswith(("dlemu.extend", "dlemu.results", "dlemu.contrib"))]
+    assert sum(size["files"] for size in budget.packages().values()) == len(list(budget.product()))
