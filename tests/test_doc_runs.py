@@ -22,7 +22,6 @@ from tests.test_doc_commands import commands_of
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = {
-    "output.openmetrics=": "a folder of the system: tests/e2e/test_watch.py",
     "results/b --price": "two trainings: tests/report/test_comparison.py",
     "dlemu reproduce": "minutes by design: tests/report/test_document.py",
     "dlemu mlperf run": "a whole submission's runs: tests/e2e/test_mlperf_run.py",
@@ -31,7 +30,6 @@ ELSEWHERE = {
     "$s3": "tests/e2e/test_objects.py",
     "gs://": "a bucket",
     "s3://": "a bucket",
-    "/dev/nvme1n1": "a device",
     "--preset micron-6550": "512 workers",
     "telemetry.block_trace": "root: tests/telemetry",
     "kv.trace=": "a trace of the reader's: tests/jobs/kvcache",
@@ -49,7 +47,6 @@ ELSEWHERE = {
     "checkpoint.format=": "tests/e2e/test_sweep.py",
     "report DIR --output": "tests/report",
     "report DIR_A": "tests/report",
-    "size workload=unet3d accelerator=v100": "as the README's",
     "telemetry.interval_seconds": "as the README's",
     "--preset amax": "as the probe above it",
     "doctor  ": "as the first run's",
@@ -60,8 +57,6 @@ ELSEWHERE = {
     "checkpoint.odirect=": "tests/e2e/test_checkpoints.py",
     "report results/": "tests/report",
     "audit results/ --edition": "tests/mlperf/test_audit.py",
-    "workload=bert ranks=15": "as unet3d",
-    "workload=resnet50 dataset": "as unet3d",
     "checkpoint workload=llama3_70b": "as llama3_8b",
     "workload=llama3_70b ranks=64 --from": "another model than the run's: tests/jobs/test_checkpoint_prediction.py",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 
 import click
@@ -18,10 +19,12 @@ _COMMON = {
     "--json": "`--json`: print the JSON result, and nothing else on stdout.",
 }
 """Options that mean the same wherever they are; a command only names them."""
+_USUAL = re.compile(r",? 2 a usage error(?=, \d|\.)|, 128 \+ signal(?=\.)")
 _HEAD = """# Commands
 
 Made by `scripts/docs` from the commands; `dlemu COMMAND --help` has examples. Arguments of the form `KEY=VALUE` are
-[settings](settings.md). Exit statuses, where nothing else is said: [results.md](results.md#1-exit-statuses).
+[settings](settings.md). Of exit statuses only those are named that differ from
+[results.md](results.md#1-exit-statuses).
 
 Options that several commands have:
 
@@ -47,7 +50,8 @@ def _sections(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
     arguments = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
     options = [param for param in command.params if isinstance(param, click.Option)]
     common = ", ".join(f"`{name}`" for name in _COMMON if name in {option.opts[0] for option in options})
-    status = [text for text in others if text.startswith("Exit status:") and not text.endswith("that a signal ended.")]
+    statuses = (_USUAL.sub("", text) for text in others if text.startswith("Exit status:"))
+    status = [text for text in statuses if not text.endswith("that a signal ended.")]
     title = " ".join([*words, *arguments])
     yield "\n\n".join([f"## {title}", f"{first} {f'Also {common}.' if common else ''}".rstrip(), *status]) + "\n"
     lines = [f"- {_option(option, context)}" for option in options if option.opts[0] not in _COMMON]

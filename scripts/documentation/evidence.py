@@ -27,10 +27,22 @@ HELP = {
 _CHECKS = ["case", "what", "theory", "measured", "off by", "CPU wait", ""]
 _FIGURES = ["what", "dlemu", "beside", "", "ratio", "wanted", ""]
 _PLAIN = "plain read of the same bytes"
-_IN_FILES_ONLY = {"CPU wait", "null model", "test", "job waited for a core", "trials", "every count at full length"}
+_IN_FILES_ONLY = {
+    "AU % of one more",
+    "limited by",
+    "CPU wait",
+    "null model",
+    "test",
+    "job waited for a core",
+    "trials",
+    "every count at full length",
+    "by prediction",
+    "seen",
+    "run",
+}
 _SERIES = {"room", "campaign"}
 """First columns of tables in which samples of one package follow each other."""
-_MACHINE = re.compile(r" \d\d:\d\d, \d+ cores, \d+ GB, [^;]*? minutes\.")
+_MACHINE = re.compile(r"( \d\d:\d\d)?, \d+ cores, \d+ GB, [^;]*?( minutes| at the (start|end) [\d.]+)\.")
 _OFF_BY = re.compile(r"(?P<off>[+-][\d.]+) *(?P<unit>\S*) *\(wanted (?P<sign>\+-|<=) (?P<margin>[\d.]+)\)")
 
 
@@ -113,7 +125,7 @@ def _checks(checks: Sequence[Check]) -> str:
     rows, exact = list[list[str]](), list[str]()
     for what in dict.fromkeys(check.what for check in checks):
         alike = [check for check in checks if check.what == what]
-        held = f"{sum(check.status == 'ok' for check in alike)} of {len(alike)}"
+        held = f"{sum(check.status == 'ok' for check in alike)}/{len(alike)}"
         farthest = max(alike, key=lambda check: check.farness)
         if not farthest.farness:
             exact.append(f"{what} ({held})")

@@ -12,13 +12,13 @@ _HEAD = """# What `dlemu mlperf check` knows
 Made by `scripts/docs` from `dlemu/mlperf/rules/known.yaml`. An `error` breaks a rule or contradicts the files, a
 `warning` may do so, an `info` is for information; a rule without one of these words is an `error`. It holds in all
 editions, unless it names some. The last words in brackets are its source: the text of the rules, a workload file, or
-the edition's own checker with its name of the rule (v2.0: `mlpstorage/rules.py`; v3.0: the submission checker;
-https://github.com/mlcommons/storage); a rule without source is dlemu's own. `dlemu audit` applies the rules of
-"Numbers", and with `--edition` also the rules on single runs, as `rules.NAME`.
+the edition's own checker (https://github.com/mlcommons/storage) with its name or number of the rule; a rule without
+source is dlemu's own. `dlemu audit` applies the rules of "Numbers", and with `--edition` also the rules on single runs,
+as `rules.NAME`.
 
-Of the {count} rules of v3.0's text and checker {statuses}. `known`: the rules below check it; `known otherwise`: they
-check it differently or in part; `not checkable`: no file of a tree shows it. `dlemu mlperf check --list-rules` prints
-each of them, with the rules that check it.
+Of the {count} rules of v3.0's text and checker {statuses}.
+`known`: the rules below check it; `known otherwise`: they check it differently or in part; `not checkable`: no file of
+a tree shows it. `dlemu mlperf check --list-rules` prints each of them, with the rules that check it.
 """
 
 
@@ -31,8 +31,8 @@ def page() -> str:
 
 
 def _line(rule: KnownRule) -> str:
-    severity = f"{rule.severity}, in v3.0's own round a warning" if rule.warned else rule.severity
+    severity = "warning in v3.0's own round" if rule.warned and rule.severity == "error" else rule.severity
     editions = "" if rule.editions == ALL else f"v{' and v'.join(rule.editions)}"
-    sources = [rule.text, *(f"v{edition} `{name}`" for edition, name in rule.official.items())]
+    sources = [rule.text, *(f"v{edition}: `{name.split()[0]}`" for edition, name in rule.official.items())]
     said = "; ".join(filter(None, ["" if severity == "error" else severity, editions, *sources]))
     return f"- `{rule.name}`: {rule.meaning}{f' ({said})' if said else ''}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -124,7 +125,7 @@ def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None 
     plain, explained = list[str](), list[str]()
     for name, key in _keys(kind).items():
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
-        words = _key(key, given.get(hints[name], hints[name]), places or {})
+        words = _key(key, given.get(hints[name], hints[name]), places or {}, meaning)
         if meaning:
             explained.append(f"- {words}: {meaning}")
         else:
@@ -133,11 +134,18 @@ def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None 
     return "\n".join([f"### {(titles or {}).get(kind, kind.__name__)}", "", title, "", *lines, ""])
 
 
-def _key(key: str, hint: Any, places: Titles) -> str:
-    """Return a key with `?` where it may be null, `[]` where it is a list, and its type where that is no plain one."""
+def _key(key: str, hint: Any, places: Titles, meaning: str) -> str:
+    """Return a key with `?` where it may be null, `[]` where it is a list, and its type if that says more."""
     words = type_words(hint, places)
+    if is_told(words, meaning):
+        return f"`{key}{'?' * words.endswith(' null')}`"
     plain, suffix = words.rstrip("[]?"), words[len(words.rstrip("[]?")) :]
     return f"`{key}{suffix}`" if plain in _PLAIN.values() else f"`{key}` ({words})"
+
+
+def is_told(words: str, meaning: str) -> bool:
+    """Say whether a type lists values, and the meaning names them all."""
+    return words.startswith("`") and all(value in meaning for value in re.findall("`[^`]*`", words))
 
 
 def _arguments(kind: type[Any]) -> dict[Any, Any]:

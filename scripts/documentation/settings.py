@@ -12,7 +12,7 @@ import yaml
 from datagen.ranges import Range, Unit, declared
 from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, tree
-from documentation.result_types import type_words
+from documentation.result_types import is_told, type_words
 
 _HEAD = """# Settings
 
@@ -56,12 +56,21 @@ def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Itera
 
 def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
     declarations = declared(section)[field.name]
-    ranges = [part.words.partition(", and at most")[0] for part in declarations if isinstance(part, Range)]
+    ranges = [_range(part) for part in declarations if isinstance(part, Range)]
     units = [str(part) for part in declarations if isinstance(part, Unit)]
     default = _default(field)
     shown = default not in ("needed", "`[]`", "`{}`", "`null`")
-    taken = ", ".join([*_type(hints[field.name], shown=shown), *ranges, *units])
-    return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {_one_line(texts.get(field.name, ''))}"
+    meaning = _one_line(texts.get(field.name, ""))
+    kind = [words for words in _type(hints[field.name], shown=shown) if not is_told(words, meaning)]
+    taken = ", ".join([*kind, *ranges, *units])
+    return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {meaning}"
+
+
+def _range(allowed: Range) -> str:
+    """Return a range in few words: the largest count that is taken is of no use to a reader."""
+    if ", and at most" in allowed.words:
+        return f">= {allowed.minimum:g}"
+    return allowed.words.replace("more than ", "> ")
 
 
 def _type(hint: Any, *, shown: bool) -> list[str]:

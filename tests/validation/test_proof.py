@@ -81,7 +81,7 @@ def test_what_was_measured_is_kept_as_tables(module: Callable[[str], Any], tmp_p
     assert [len(table["rows"]) for table in found["tables"]] == [1, 2]
     assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
     page = importlib.import_module("documentation.evidence")._section("ratios", found)
-    assert "| c | limited by | storage | loader |  | 0 of 1 |" in page
+    assert "| c | limited by | storage | loader |  | 0/1 |" in page
 
 
 def test_every_group_was_measured(module: Callable[[str], Any]) -> None:
