@@ -132,7 +132,7 @@ def _checks(checks: Sequence[Check]) -> str:
         shown = [check for check in alike if check.status == "MISSED" or (check is farthest and check.farness)]
         rows += [[check.case, what, check.theory, check.measured, check.off_by, held] for check in shown]
     table = _markdown(["case", "what", "wanted", "measured", "off by", "pass"], rows) if rows else ""
-    also = f"Exactly as wanted: {', '.join(exact)}." if exact else ""
+    also = f"As wanted: {', '.join(exact)}." if exact else ""
     return "\n\n".join(filter(None, [table, also]))
 
 
