@@ -50,9 +50,9 @@ def whole() -> dict[str, int]:
         "product_lines": sum(size["lines"] for size in sizes),
         "product_files": sum(size["files"] for size in sizes),
         "product_functions": sum(size["functions"] for size in sizes),
-        "settings": sum(_rows(text) for path, text in pages.items() if path.name == "settings.md"),
+        "settings": sum(_keys(text) for path, text in pages.items() if path.name == "settings.md"),
         "documented_keys": sum(
-            _rows(text) for path, text in pages.items() if path.name in ("results.md", "answers.md")
+            _keys(text) for path, text in pages.items() if path.name in ("results.md", "answers.md")
         ),
         "commands": len(commands()),
         "words_by_hand": sum(_words(text) for path, text in pages.items() if path not in generated),
@@ -87,8 +87,11 @@ def _words(text: str) -> int:
     return len(text.split())
 
 
-def _rows(text: str) -> int:
-    return text.count("\n| `")
+def _keys(text: str) -> int:
+    """Return the number of keys in the lists of a page: `- `KEY`, `KEY` (TYPE): MEANING`."""
+    heads = (re.sub(r" \(.*?\)", "", line) for line in text.splitlines())
+    lists = (re.match(r"- `[^`]+`(?:, `[^`]+`)*", head) for head in heads)
+    return sum(found[0].count("`") // 2 for found in lists if found)
 
 
 def read_budget() -> dict[str, dict[str, Any]]:

@@ -22,16 +22,14 @@ from tests.test_doc_commands import commands_of
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = {
-    "output.openmetrics=": "a folder of the system: tests/e2e/test_watch.py",
     "results/b --price": "two trainings: tests/report/test_comparison.py",
     "dlemu reproduce": "minutes by design: tests/report/test_document.py",
-    "dlemu mlperf run": "a whole submission's runs: tests/e2e/test_mlperf_run.py",
+    "dlemu mlperf run": "a whole submission's runs: dlemu/contrib/mlperf/tests/test_mlperf_run.py",
     "dlemu record": "wants a training: dlemu/contrib/record/tests",
     "dlemu together": "wants two files of the reader's: tests/e2e/test_together.py",
     "$s3": "tests/e2e/test_objects.py",
     "gs://": "a bucket",
     "s3://": "a bucket",
-    "/dev/nvme1n1": "a device",
     "--preset micron-6550": "512 workers",
     "telemetry.block_trace": "root: tests/telemetry",
     "kv.trace=": "a trace of the reader's: dlemu/contrib/kvcache/tests",
@@ -41,7 +39,7 @@ ELSEWHERE = {
     "checkpoint.job_ranks": "tests/checkpoints/test_shards.py",
     "workload=job.yaml": "a recipe of the reader's: dlemu/contrib/record/tests",
     "size workload=my.yaml": "as the README's",
-    "workload=colfax": "large pictures: tests/e2e/test_pack.py",
+    "workload=colfax": "large pictures: dlemu/contrib/pack/tests/test_pack_e2e.py",
     "drives=": "as a sweep of one drive: tests/e2e/test_sweep.py",
     "workload=unet3d,resnet50": "as the sweep above it",
     "ranks=8 reader.read_threads=": "as the sweep above it",
@@ -49,7 +47,6 @@ ELSEWHERE = {
     "checkpoint.format=": "tests/e2e/test_sweep.py",
     "report DIR --output": "tests/report",
     "report DIR_A": "tests/report",
-    "size workload=unet3d accelerator=v100": "as the README's",
     "telemetry.interval_seconds": "as the README's",
     "--preset amax": "as the probe above it",
     "doctor  ": "as the first run's",
@@ -60,8 +57,6 @@ ELSEWHERE = {
     "checkpoint.odirect=": "tests/e2e/test_checkpoints.py",
     "report results/": "tests/report",
     "audit results/ --edition": "dlemu/contrib/mlperf/tests/test_audit.py",
-    "workload=bert ranks=15": "as unet3d",
-    "workload=resnet50 dataset": "as unet3d",
     "checkpoint workload=llama3_70b": "as llama3_8b",
     "workload=llama3_70b ranks=64 --from": "another model than the run's: tests/jobs/test_checkpoint_prediction.py",
 }

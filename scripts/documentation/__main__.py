@@ -9,8 +9,8 @@ from pathlib import Path
 from documentation import evidence
 from documentation.audit import COLUMNS_BEGIN, columns
 from documentation.commands import page as commands_page
-from documentation.figures import FIGURES_BEGIN, figure_tables
-from documentation.metrics import METRICS_BEGIN, metric_tables
+from documentation.figures import FIGURES_BEGIN, figure_lists
+from documentation.metrics import METRICS_BEGIN, metric_lists
 from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, answers_page, checkpoint_tables, tables
 from documentation.settings import page as settings_page
@@ -27,8 +27,8 @@ PAGES: dict[str, Callable[[], str]] = {
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "results.md": (BEGIN, tables),
     "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
-    "metrics.md": (METRICS_BEGIN, metric_tables),
-    "report.md": (FIGURES_BEGIN, figure_tables),
+    "metrics.md": (METRICS_BEGIN, metric_lists),
+    "report.md": (FIGURES_BEGIN, figure_lists),
     "audit.md": (COLUMNS_BEGIN, columns),
 }
 """Pages with a part that is made, behind a marker."""
@@ -57,17 +57,6 @@ def _with_part(name: str) -> str:
     begin, part = PARTS[name]
     before, _, rest = text.partition(begin)
     return f"{before}{begin}\n\n{part()}\n{END}{rest.partition(END)[2]}"
-
-
-def by_hand(name: str) -> str:
-    """Return what is written by hand on a page: nothing of those made whole, no fenced code, no trademark."""
-    if name in PAGES:
-        return ""
-    text = (DOCS / name).read_text().replace(TRADEMARK, "")
-    if name in PARTS:
-        before, _, rest = text.partition(PARTS[name][0])
-        text = before + rest.partition(END)[2]
-    return "".join(text.split("```")[::2])
 
 
 if __name__ == "__main__":

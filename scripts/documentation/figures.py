@@ -1,4 +1,4 @@
-"""The figures of pages, from the folders in which they are files: a table a folder, each figure in its own words."""
+"""The figures of pages, from the folders in which they are files: a list a folder, each figure in its own words."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ PAGES = {
 """Folder below dlemu/ -> whose page it is."""
 
 
-def figure_tables() -> str:
-    """Return a table for each folder; one that no page is known of is an error."""
+def figure_lists() -> str:
+    """Return a list for each folder; one that no page is known of is an error."""
     package = Path(__file__).parents[2] / "dlemu"
     folders = {path.relative_to(package).as_posix(): path for path in package.rglob("figures") if _files(path)}
     assert folders.keys() == PAGES.keys(), folders.keys() ^ PAGES.keys()
-    return "\n".join(_table(page, folders[folder]) for folder, page in PAGES.items())
+    return "\n".join(_list(page, folders[folder]) for folder, page in PAGES.items())
 
 
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("[a-z]*.py"))
 
 
-def _table(page: str, folder: Path) -> str:
-    lines = [f"On the page of {page}:", "", "| file | shows |", "|---|---|"]
+def _list(page: str, folder: Path) -> str:
+    lines = [f"On the page of {page}:", ""]
     for path in _files(folder):
         text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        lines.append(f"| `{path.stem}` | {summary(text)} |")
+        lines.append(f"- `{path.stem}`: {summary(text).removeprefix('Figure: ')}")
     return "\n".join(lines) + "\n"

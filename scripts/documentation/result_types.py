@@ -1,9 +1,10 @@
-"""The schemas of results as Markdown: a table a type, from the types and their docstrings."""
+"""The schemas of results as Markdown: a list a type, from the types and their docstrings."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 import typing
 from collections.abc import Iterator
@@ -35,12 +36,12 @@ GUIDES = {
 _HEAD = """# Answers: every key of size.json, sweep.json, ...
 
 Made by `scripts/docs` from the types. These are the files that searches, sweeps, comparisons, predictions, probes and
-the like leave in their folders; `--json` prints the same, and
-`dlemu schema COMMAND` a JSON Schema of it. Results of training are in [results.md](results.md), those of
-checkpoints in [checkpoints.md](checkpoints.md). Keys are added within a `schema_version`, never changed.
+the like leave in their folders, and that `--json` prints. Results of training are in [results.md](results.md), those of
+checkpoints in [checkpoints.md](checkpoints.md). A `?` marks what may be null, `[]` a list; `dlemu schema COMMAND`
+prints a JSON Schema with all types.
 """
 Titles = dict[type[Any], str]
-_PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null", Any: "anything"}
+_PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "anything"}
 
 
 def tables() -> str:
@@ -54,8 +55,8 @@ def checkpoint_tables() -> str:
     types = "\n".join(_table(kind) for kind in _reachable(CheckpointSummary) if kind not in known)
     for kind in known:
         types = types.replace(f"(#{kind.__name__.lower()})", f"(results.md#{kind.__name__.lower()})")
-    rows = "\n".join(f"| `{name}` | {meaning} |" for name, meaning in IO_COLUMNS.items())
-    return f"{types}\n### checkpoints.parquet\n\n| column | meaning |\n|---|---|\n{rows}\n"
+    columns = "\n".join(f"- `{name}`: {meaning}" for name, meaning in IO_COLUMNS.items())
+    return f"{types}\n### checkpoints.parquet\n\n{columns}\n"
 
 
 def answers_page() -> str:
@@ -121,13 +122,30 @@ def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None 
     hints, texts, given = typing.get_type_hints(kind), meanings(kind), _arguments(kind)
     title = inspect.getdoc(kind) or ""
     title = title.split("\n\n")[0].replace("\n", " ").replace("None", "null")
-    lines = [f"### {(titles or {}).get(kind, kind.__name__)}", "", title, "", "| key | type | meaning |"]
-    lines.append("|---|---|---|")
+    plain, explained = list[str](), list[str]()
     for name, key in _keys(kind).items():
-        meaning = " ".join(texts.get(name, "").split()).replace("None", "null").replace("|", "\\|")
-        words = type_words(given.get(hints[name], hints[name]), places or {})
-        lines.append(f"| `{key}` | {words} | {meaning} |")
-    return "\n".join(lines) + "\n"
+        meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
+        words = _key(key, given.get(hints[name], hints[name]), places or {}, meaning)
+        if meaning:
+            explained.append(f"- {words}: {meaning}")
+        else:
+            plain.append(words)
+    lines = [*([f"- {', '.join(plain)}"] if plain else []), *explained]
+    return "\n".join([f"### {(titles or {}).get(kind, kind.__name__)}", "", title, "", *lines, ""])
+
+
+def _key(key: str, hint: Any, places: Titles, meaning: str) -> str:
+    """Return a key with `?` where it may be null, `[]` where it is a list, and its type if that says more."""
+    words = type_words(hint, places)
+    if is_told(words, meaning):
+        return f"`{key}{'?' * words.endswith(' null')}`"
+    plain, suffix = words.rstrip("[]?"), words[len(words.rstrip("[]?")) :]
+    return f"`{key}{suffix}`" if plain in _PLAIN.values() else f"`{key}` ({words})"
+
+
+def is_told(words: str, meaning: str) -> bool:
+    """Say whether a type lists values, and the meaning names them all."""
+    return words.startswith("`") and all(value in meaning for value in re.findall("`[^`]*`", words))
 
 
 def _arguments(kind: type[Any]) -> dict[Any, Any]:
@@ -154,9 +172,12 @@ def type_words(hint: Any, places: Titles) -> str:
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_words(part, places) for part in inner)
+        words = " or ".join(type_words(part, places) for part in inner if part is not type(None))
+        if type(None) not in inner:
+            return words
+        return f"{words} or null" if ", " in words or " or " in words else f"{words}?"
     if origin is tuple:
-        return f"list of {type_words(inner[0], places)}"
+        return f"{type_words(inner[0], places)}[]"
     if origin is dict:
-        return f"mapping of {type_words(inner[0], places)} to {type_words(inner[1], places)}"
+        return f"{type_words(inner[1], places)} by {type_words(inner[0], places)}"
     return str(hint)

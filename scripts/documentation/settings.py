@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting with its type, default, range, unit and meaning, from the fields themselves."""
+"""docs/settings.md: every setting, a line each, from the fields themselves."""
 
 from __future__ import annotations
 
@@ -12,51 +12,76 @@ import yaml
 from datagen.ranges import Range, Unit, declared
 from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, tree
-from documentation.result_types import type_words
+from documentation.result_types import is_told, type_words
 
 _HEAD = """# Settings
 
 Made by `scripts/docs` from the fields of `dlemu/config/schema.py`, `dlemu/config/model.py` and `datagen/spec.py`.
-`dlemu train --cfg ...` prints all of them with their values and meanings. On a command line a setting is
-`SECTION.KEY=VALUE`; in a workload's file it stands in its section. Names are DLIO's where DLIO has the setting. A time
-is a number of seconds, or drawn anew each time: `{mean: M, stdev: S}`,
-`{type: normal|uniform|gamma|exponential|poisson, ...}`. `dlemu pack` has settings of its own: [packing.md](packing.md).
+On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
+prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
+what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
+anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`. `dlemu pack` has
+settings of its own: [packing.md](packing.md).
 """
 
 
 def page() -> str:
     """Return the page."""
-    return "\n".join([_HEAD, *_tables("", tree(), "")])
+    return "\n".join([_HEAD, *_lists("", tree(), "", {})])
 
 
-def _tables(where: str, section: Any, text: str) -> Iterator[str]:
-    """Yield the table of a section, and then those of the sections in it."""
+def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:
+    """Yield the settings of a section, and then those of the sections in it; of equal sections the first has the list.
+
+    `listed` is filled: where the settings of a kind of section stand.
+    """
+    yield f"## {where.rstrip('.') or 'Of the run'}\n"
+    if text:
+        yield f"{text}\n"
+    if section in listed:
+        yield f"Keys as in `{listed[section]}`: {', '.join(f'`{where}{field.name}`' for field in fields(section))}.\n"
+        return
+    listed[section] = where.rstrip(".")
     hints, texts = get_type_hints(section), meanings(section)
     inner = {field.name: hints[field.name] for field in fields(section) if _is_section(hints[field.name])}
-    rows = [_row(where, field, section, hints, texts) for field in fields(section) if field.name not in inner]
-    head = "| setting | type | default | range | unit | meaning |\n|---|---|---|---|---|---|"
-    yield "\n".join([f"## {where.rstrip('.') or 'Of the run'}", "", *([text, ""] if text else []), head, *rows, ""])
+    lines = [_line(where, field, section, hints, texts) for field in fields(section) if field.name not in inner]
+    yield "\n".join([*lines, ""])
     for name, kind in inner.items():
-        yield from _tables(f"{where}{name}.", kind, _one_line(texts.get(name, kind.__doc__)))
+        yield from _lists(f"{where}{name}.", kind, _one_line(texts.get(name, kind.__doc__)), listed)
     for name, hint in hints.items():
         for kind in filter(is_dataclass, get_args(hint)):
             title = f"{where}{name}[]." if typing.get_origin(hint) is tuple else f"{where}{name}.NAME."
-            yield from _tables(title, kind, _one_line(kind.__doc__))
+            yield from _lists(title, kind, _one_line(kind.__doc__), listed)
 
 
-def _row(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
-    said = declared(section)[field.name]
-    ranges = [part.words for part in said if isinstance(part, Range)]
-    units = [part for part in said if isinstance(part, Unit)]
-    words = "time" if hasattr(hints[field.name], "from_value") else _type(hints[field.name])
-    cells = (f"`{where}{field.name}`", words, _default(field), *map("".join, (ranges, units)))
-    return f"| {' | '.join(cells)} | {_one_line(texts.get(field.name, '')).replace('|', chr(92) + '|')} |"
+def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
+    declarations = declared(section)[field.name]
+    ranges = [_range(part) for part in declarations if isinstance(part, Range)]
+    units = [str(part) for part in declarations if isinstance(part, Unit)]
+    default = _default(field)
+    shown = default not in ("needed", "`[]`", "`{}`", "`null`")
+    meaning = _one_line(texts.get(field.name, ""))
+    kind = [words for words in _type(hints[field.name], shown=shown) if not is_told(words, meaning)]
+    taken = ", ".join([*kind, *ranges, *units])
+    return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {meaning}"
 
 
-def _type(hint: Any) -> str:
+def _range(allowed: Range) -> str:
+    """Return a range in few words: the largest count that is taken is of no use to a reader."""
+    if ", and at most" in allowed.words:
+        return f">= {allowed.minimum:g}"
+    return allowed.words.replace("more than ", "> ")
+
+
+def _type(hint: Any, *, shown: bool) -> list[str]:
+    """Return a type in words, nothing where the default shows it."""
+    if hasattr(hint, "from_value"):
+        return ["time"]
     if any(is_dataclass(part) or typing.get_origin(part) is dict for part in get_args(hint)):
-        return "mapping by name" if typing.get_origin(hint) is dict else "list of mappings"
-    return type_words(hint, {})
+        return ["mapping by name" if typing.get_origin(hint) is dict else "list of mappings"]
+    if hint in (int, float, bool, str) and shown:
+        return []
+    return [type_words(hint, {})]
 
 
 def _default(field: Field[Any]) -> str:

@@ -37,9 +37,6 @@ SWEEP = (
 WANTED = {
     "readme-au": ("sweep", "au_by_count"),
     "size-au": ("drive-a", "au_by_count"),
-    "trial-throughput": ("trial", "throughput"),
-    "trial-queue-depth": ("trial", "queue_depth"),
-    "compare-au": ("both", "au_by_count"),
     "compare-feeds": ("both", "economy"),
 }
 """Name of a picture -> the result it is of, and the figure."""
@@ -73,11 +70,7 @@ def draw(results: Path) -> None:
     sides = [str(results / name) for name in DRIVES]
     given = ("--price", "900,600", "--output", str(results / "both"))
     subprocess.run(dlemu("compare", *sides, *given), check=True)
-    answer = json.loads((results / "drive-a" / "size.json").read_text())
-    passing = next(one for one in answer["trials"] if one["accelerators"] == answer["max_accelerators"])
-    folders = {"trial": results / "drive-a" / passing["folder"]} | {
-        name: results / name for name in (*DRIVES, "both", "sweep")
-    }
+    folders = {name: results / name for name in (*DRIVES, "both", "sweep")}
     for folder in folders.values():
         subprocess.run(dlemu("report", str(folder), "--svg"), check=True, capture_output=True)
     os.makedirs(PICTURES, exist_ok=True)

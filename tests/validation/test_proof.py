@@ -80,8 +80,8 @@ def test_what_was_measured_is_kept_as_tables(module: Callable[[str], Any], tmp_p
     assert found["summary"].startswith("2 of 3 hold. 20")
     assert [len(table["rows"]) for table in found["tables"]] == [1, 2]
     assert all(len(row) == len(table["columns"]) for table in found["tables"] for row in table["rows"])
-    page = importlib.import_module("documentation.evidence")._section(tmp_path / "kept" / "ratios.json")
-    assert "| c | limited by | storage | loader |  |  | MISSED |" in page
+    page = importlib.import_module("documentation.evidence")._section("ratios", found)
+    assert "| c | limited by | storage | loader |  | 0/1 |" in page
 
 
 def test_every_group_was_measured(module: Callable[[str], Any]) -> None:

@@ -832,5 +832,5 @@ if __name__ == "sitecustomize":
     if os.environ.get(FOLDER):
         _never_fails(_install)(os.environ[FOLDER])
     _run_hidden_sitecustomize(os.path.dirname(os.path.abspath(__file__)))
-elif __name__ == "dlemu.contrib.record.recorder":
+elif __name__.rpartition(".")[2] == "recorder":
     _never_fails(_install)(os.environ.get(FOLDER) or DEFAULT_FOLDER)
