@@ -1,0 +1,744 @@
+"""Feeds the frozen runs to the functions that compute numbers, and translates what these return.
+
+This is the one file of this folder that may change: when the inside is rebuilt, it is translated anew here. What a
+frozen run holds, and how its numbers are named, stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from datagen.engines import READER_VERSION
+from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
+from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
+from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.comm.environment import HostFacts, StorageFacts
+from dlemu.config import load
+from dlemu.config.literal import override
+from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.figures_of import figures as checkpoint_figures
+from dlemu.jobs.checkpoint.issues import Issue as CheckpointIssue
+from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
+from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
+from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence
+from dlemu.jobs.checkpoint.limits import What as CheckpointCause
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
+from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import PhaseSummary
+from dlemu.jobs.kvcache.job import KVCACHE
+from dlemu.jobs.kvcache.rows import COLUMNS as KV_COLUMNS
+from dlemu.jobs.kvcache.summary import KvSummary
+from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures
+from dlemu.jobs.pack.limits import Advice as PackAdvice
+from dlemu.jobs.pack.limits import Seen as PackEvidence
+from dlemu.jobs.pack.limits import What as PackCause
+from dlemu.jobs.pack.words import PackSettings
+from dlemu.jobs.pack.worker import FIELDS as PACK_FIELDS
+from dlemu.jobs.probe.kernel_aio import Requests
+from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.training.figures_of import figures as training_figures
+from dlemu.jobs.training.issues import Issue as TrainIssue
+from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
+from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.prediction.calibration import calibrate_from_run
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue
+from dlemu.jobs.training.prediction.prediction import Limit as PredictedCause
+from dlemu.jobs.training.prediction.prediction import Seen as PredictedEvidence
+from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
+from dlemu.jobs.training.steplog import STEP_DTYPE
+from dlemu.jobs.training.summary import Metrics, Summary
+from dlemu.metrics.au import kept_rows
+from dlemu.metrics.cache import Cached
+from dlemu.metrics.causes import find_causes
+from dlemu.metrics.findings import Finding
+from dlemu.metrics.limit import Advice as TrainAdvice
+from dlemu.metrics.limit import Limit, Scaling
+from dlemu.metrics.limit import Seen as TrainEvidence
+from dlemu.metrics.limit import What as TrainCause
+from dlemu.metrics.spread import Mean, RankSpread
+from dlemu.plan.samples import Plan
+from dlemu.plan.streams import StreamPlan
+from dlemu.results.file_names import KILLED
+from dlemu.results.journal import RunJournal
+from dlemu.results.measured import RunFacts
+from dlemu.runner.rows_job import RowsRun
+from dlemu.studies.answers import Question, Trial
+from dlemu.studies.compare.compare_sides import compare_runs
+from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of
+from dlemu.studies.size.size_verdict import Seen as SizeEvidence
+from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
+from tests.truth.frozen import Columns, FrozenRun
+from tests.truth.frozen import read as read_frozen
+
+Numbers = dict[str, Any]
+"""What was computed of a run, as JSON has it. Findings are `origin.code`, or the code alone where it is a new one."""
+
+
+def numbers_of(frozen: FrozenRun) -> Numbers:
+    """Compute the numbers of a frozen run anew."""
+    compute: dict[str, Callable[[FrozenRun], Numbers]] = {
+        "train": _train_numbers,
+        "checkpoint": _checkpoint_numbers,
+        "kvcache": _kv_numbers,
+        "pack": _pack_numbers,
+        "probe": _probe_numbers,
+        "predict": _predict_numbers,
+        "size": _size_numbers,
+        "compare": _compare_numbers,
+    }
+    numbers: Numbers = _plain(compute[frozen.kind](frozen))
+    return numbers
+
+
+_PARTS_OF_CAUSES = (
+    *(f"loader, {part}" for part in ("prefetch", "readers", "requests")),
+    *("storage, server", "storage, network", "host CPU, TLS"),
+)
+CODES: dict[str, dict[str, Iterable[str]]] = {
+    "train": {
+        "cause": [*get_args(TrainCause), *_PARTS_OF_CAUSES],
+        "evidence": TrainEvidence,
+        "advice": TrainAdvice,
+        "issue": TrainIssue,
+        "page_cache": Cached,
+    },
+    "checkpoint": {
+        "cause": get_args(CheckpointCause),
+        "evidence": CheckpointEvidence,
+        "advice": CheckpointAdvice,
+        "issue": CheckpointIssue,
+    },
+    "pack": {"cause": get_args(PackCause), "evidence": PackEvidence, "advice": PackAdvice},
+    "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
+    "predict_checkpoints": {"issue": PredictedCheckpointIssue},
+    "size": {"evidence": SizeEvidence},
+}
+"""Kind -> origin -> the codes that there are."""
+
+
+# What all kinds of run have
+
+
+def _workload(frozen: FrozenRun) -> Workload:
+    return load([override(key.split("."), value) for key, value in frozen.settings.items()])
+
+
+def _structured(columns: Columns, dtype: np.dtype[np.void]) -> Any:
+    rows = np.zeros(len(next(iter(columns.values()))), dtype)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+def _run_facts(frozen: FrozenRun) -> dict[str, Any]:
+    """Return the keywords of the facts of any kind of run, but for its journal."""
+    return {
+        "workload": _workload(frozen),
+        "ranks": frozen.facts["ranks"],
+        "seed": frozen.facts.get("seed", 0),
+        "started_at": "",
+        "recorders": tuple(RecorderHead(**_head(node, host)) for node, host in _recorders(frozen)),
+        "failure": KILLED if frozen.facts.get("killed") else frozen.facts.get("failure"),
+    }
+
+
+def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keywords of the journal of any kind of run."""
+    file_system = facts.get("file_system")
+    return {
+        "wall_clock_offset_ns": 0,
+        "started_ns": facts["began_ns"],
+        "ended_ns": facts.get("ended_ns"),
+        "hosts": tuple(
+            HostFacts(
+                host=host["name"],
+                cpu_count=host["cores"],
+                cpu_usable=host["usable_cores"],
+                cpu_limit=host.get("cpu_limit_cores"),
+                memory_bytes=host["memory_bytes"],
+            )
+            for host in facts["hosts"]
+        ),
+        "rank_nodes": tuple(facts["host_of_rank"]),
+        "storage": None if file_system is None else StorageFacts(folder="", file_system=file_system),
+        "requests": _request_counts(facts.get("object_requests")),
+        "lost_recorders": tuple(facts.get("hosts_with_lost_telemetry", ())),
+        "cpu_seconds": tuple(facts.get("cpu_seconds_of_ranks", ())),
+    }
+
+
+def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
+    """Return the counters of requests to an object store; the histograms are pairs of upper edge in ms and count."""
+    if requests is None:
+        return ()
+    values = RequestCounts().values
+    for name, count in requests.items():
+        if name in INDEX:
+            values[INDEX[name]] = count
+    for number, name in enumerate(("first_byte_ms", "last_byte_ms")):
+        for upper_ms, count in requests[name]:
+            place = round(FINE * math.log(1000 * upper_ms / LOWEST_US) / math.log(GROWTH))
+            values[len(COUNTERS) + number * BINS + place] = count
+    return tuple(values.tolist())
+
+
+def _recorders(frozen: FrozenRun) -> Iterable[tuple[int, Mapping[str, Any]]]:
+    return ((host["host"], host) for host in frozen.facts.get("telemetry", ()))
+
+
+def _head(node: int, host: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "host": host["name"],
+        "node": node,
+        "boot_id": host["machine"],
+        "interval_seconds": host["interval_seconds"],
+        "probes": (),
+        "devices": tuple(DeviceFacts(**device) for device in host["devices"]),
+        "notes": (),
+        "cpu_seconds": 0.0,
+        "seconds": 0.0,
+    }
+
+
+def _telemetry(frozen: FrozenRun) -> tuple[HostTelemetry, ...]:
+    readings = frozen.rows("telemetry")
+    hosts = []
+    for node, host in _recorders(frozen):
+        own = {name: values[readings["host"] == node] for name, values in readings.items()}
+        keys = list(map(Series, own["probe"].tolist(), own["source"].tolist(), own["metric"].tolist()))
+        places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
+        hosts.append(
+            HostTelemetry(
+                **_head(node, host),
+                series=tuple(places),
+                which=np.array([places[key] for key in keys], np.int32),
+                time_ns=own["time_ns"],
+                value=own["value"],
+            )
+        )
+    return tuple(hosts)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has of a value."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return _plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _without(value: Any, *names: str) -> Numbers:
+    return {name: item for name, item in asdict(value).items() if name not in names}
+
+
+def _codes(origin: str, findings: Iterable[Finding]) -> set[str]:
+    return {f"{origin}.{finding.code}" for finding in findings}
+
+
+def _findings_of_limit(limit: Any) -> set[str]:
+    if limit is None:
+        return set()
+    return _codes("evidence", limit.seen) | _codes("advice", limit.to_do)
+
+
+# Training
+
+
+def _train_run(frozen: FrozenRun) -> Run:
+    facts = frozen.facts
+    plan = facts["plan"]
+    shared: dict[str, Any] = {
+        "num_files": plan["files"],
+        "num_samples_per_file": plan["samples_per_file"],
+        "batch_size": plan["batch_size"],
+        "ranks": facts["ranks"],
+        "file_shuffle": plan["shuffles_files"],
+        "sample_shuffle": plan["shuffles_samples"],
+        "seed": facts["seed"],
+        "seed_change_epoch": plan["reshuffles_each_epoch"],
+    }
+    streams = plan.get("files_read_in_turn")
+    stream_plan = streams and StreamPlan(**shared, cycle=streams, block_length=plan["records_in_turn"])
+    scaling, early = facts.get("rates_by_readers"), facts.get("stopped_early")
+    journal = Journal(
+        **_journal(facts),
+        ceiling_au_percent=facts.get("ceiling_au_percent"),
+        cpu_apart=tuple(CpuApart(**part) for part in facts.get("cpu_seconds_of_ranks_not_for_reading", ())),
+        checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
+        eviction_seconds=tuple(facts.get("eviction_seconds", ())),
+        stopped_early=early and StoppedEarly(**early),
+        scaling=scaling and Scaling(**scaling),
+        clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
+    )
+    return Run(
+        "",
+        Facts(
+            **_run_facts(frozen),
+            plan=None if streams else Plan(**shared, worker_streams=plan.get("ranges_of_a_rank", 1)),
+            stream_plan=stream_plan or None,
+            num_files_train=plan["files"],
+            num_files_eval=facts.get("files_for_evaluation", 0),
+            num_samples_per_file=plan["samples_per_file"],
+            total_bytes=facts["dataset_bytes"],
+            batches_ahead=facts["batches_ahead_of_a_rank"],
+            reader_version=READER_VERSION,
+            journal=journal,
+        ),
+        _structured(frozen.rows("train_steps"), STEP_DTYPE),
+        _telemetry(frozen),
+    )
+
+
+def _train_numbers(frozen: FrozenRun) -> Numbers:
+    run = _train_run(frozen)
+    summary, metrics = run.summary, run.summary.metrics
+    limit, cache = summary.limited_by, summary.page_cache
+    return {
+        "complete": summary.complete,
+        "outcome": summary.outcome,
+        "verdict": summary.verdict_code,
+        **_au_numbers(metrics),
+        **_rates(metrics),
+        "lost_percent": summary.loss_percent,
+        "lost_in_counted_steps_percent": summary.kept_loss_percent,
+        "lost_in_epochs_percent": summary.loss_percent_per_epoch,
+        "lost_by_cause_percent": _causes(run),
+        "cause": limit.name if limit else None,
+        "cause_confidence": limit.confidence if limit else None,
+        "au_percent_without_cause": {cause.name: cause.au_percent for cause in limit.causes} if limit else {},
+        "findings": sorted(_train_findings(summary)),
+        "from_storage_percent": cache and _mean(cache.from_storage_percent),
+        "served_by_storage_percent": cache and cache.served_percent,
+        "dataset_to_memory_ratio": cache and cache.dataset_to_memory_ratio,
+        "speed_changes": summary.speed_changes,
+        "stalls": summary.stalls,
+        "ran_out": summary.ran_out,
+        "first_touch": summary.first_touch,
+        "slow_folders": summary.slow_folders,
+        "stragglers": [_without(straggler, "where") for straggler in summary.stragglers],  # in words
+        "other_readers": summary.other_readers,
+        "evaluation": summary.evaluation,
+        "checkpoints": summary.checkpoints,
+        "asynchronous_checkpoints": summary.asynchronous_checkpoints,
+        "samples_of_epochs": summary.audit,
+        "object_requests": summary.requests,
+        "power": summary.telemetry.power if summary.telemetry else (),
+    }
+
+
+def _au_numbers(metrics: Metrics) -> Numbers:
+    uncertainty = metrics.au_uncertainty
+    return {
+        "au_counted_steps_percent": _mean(metrics.au_percent),
+        "au_sustained_percent": _mean(metrics.au_sustained_percent),
+        "uncertainty_percent": uncertainty and uncertainty.expanded_percent,
+        "uncertainty_parts_percent": [part.percent for part in uncertainty.budget] if uncertainty else [],
+        "au_whole_epochs_percent": _mean(metrics.au_whole_percent),
+        "au_dlio_2_percent": _mean(metrics.au_dlio_percent),
+        "au_dlio_1_percent": _mean(metrics.au_dlio_v1_percent),
+        "prefetch_credit_percent": metrics.prefetch_credit_percent,
+        "ceiling_au_percent": metrics.ceiling_au_percent,
+        "au_threshold_percent": metrics.au_threshold_percent,
+        "planned_steps_of_epochs": metrics.steps_per_epoch,
+        "dropped_samples": metrics.dropped_samples,
+    }
+
+
+def _rates(metrics: Metrics) -> Numbers:
+    waits = metrics.wait_ms
+    return {
+        "samples": metrics.samples,
+        "app_bytes": metrics.app_bytes,
+        "read_calls": metrics.read_calls,
+        "samples_per_second": _mean(metrics.samples_per_second),
+        "app_mb_per_second": _mean(metrics.app_mb_per_second),
+        "app_mib_per_second": _mean(metrics.app_mib_per_second),
+        "device_mb_per_second": _mean(metrics.device_mb_per_second),
+        "device_bytes_percent_of_app": _mean(metrics.device_bytes_percent_of_app),
+        "request_bytes": _mean(metrics.asked_request_bytes),
+        "device_request_kib": _mean(metrics.device_request_kib),
+        "training_seconds": metrics.training_seconds,
+        "total_seconds": metrics.total_seconds,
+        "first_batch_seconds": _mean(metrics.time_to_first_batch_seconds),
+        "wait_ms": waits and waits.all_steps,
+        "wait_of_counted_steps_ms": waits and waits.kept_steps,
+        "wait_of_epochs_ms": waits.per_epoch if waits else [],
+        "wait_of_ranks_p99_ms": waits.per_rank_p99 if waits else [],
+        "read_ms": metrics.read_ms,
+        "woke_late_ms": metrics.host_oversleep_ms,
+        "hand_over_share_of_wait": metrics.handover_share_of_wait,
+        "cpu_seconds": metrics.cpu_seconds,
+        "cpu_seconds_per_gb": metrics.cpu_seconds_per_gb,
+        "read_cpu_seconds_per_gb": metrics.read_cpu_seconds_per_gb,
+        "worker_cpu_seconds_per_gb": metrics.reader_cpu_seconds_per_gb,
+    }
+
+
+def _mean(value: Mean | None) -> Numbers | None:
+    if value is None:
+        return None
+    numbers: Numbers = {"mean": value.mean, "of_epochs": value.per_epoch}
+    return numbers | {"of_ranks": value.per_rank} if isinstance(value, RankSpread) else numbers
+
+
+def _causes(run: Run) -> Numbers | None:
+    """Return the loss of the counted steps by what workers did meanwhile."""
+    metric, reader = run.facts.workload.metric, run.facts.workload.reader
+    kept = kept_rows(run.training, metric.exclude_start_steps, metric.exclude_end_steps)
+    if not len(kept):
+        return None
+    causes = find_causes(
+        kept,
+        preprocesses=preprocessing_sleeps(reader.preprocess_time, run.training),
+        workers=run.facts.ranks * max(1, reader.read_threads),
+        reads_stall=reads_stall(run.facts.workload),
+    )
+    return {
+        "reading": causes.storage,
+        "preprocessing": causes.pause,
+        "computing": causes.computing,
+        "waiting_for_a_core": causes.starved,
+        "not_begun": causes.queueing,
+        "handing_over": causes.hand_over,
+    }
+
+
+def _train_findings(summary: Summary) -> set[str]:
+    found = {
+        "speed_changed": summary.speed_changes,
+        "stalled": summary.stalls,
+        "ran_out": summary.ran_out,
+        "first_touch": summary.first_touch,
+        "slow_folder": summary.slow_folders,
+        "straggler": summary.stragglers,
+        "other_readers": summary.other_readers,
+    }
+    cached = (summary.page_cache.finding,) if summary.page_cache and summary.page_cache.finding else ()
+    return (
+        _findings_of_limit(summary.limited_by)
+        | _codes("issue", summary.findings)
+        | _codes("page_cache", cached)
+        | {f"pattern.{name}" for name, value in found.items() if value}
+    )
+
+
+# Checkpoints
+
+
+def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
+    facts = frozen.facts
+    under_way = facts.get("under_way")
+    journal = CheckpointJournal(
+        **_journal(facts),
+        clock_offsets_ns=tuple(facts.get("clock_offsets_ns", ())),
+        ceiling_gb_per_second=facts.get("ceiling_gb_per_second"),
+        under_way=under_way and UnderWay(**under_way),
+        complete=tuple(facts["complete_checkpoints"]),
+        removed=tuple(facts.get("removed_checkpoints", ())),
+        eviction_seconds=facts.get("eviction_seconds"),
+        peak_memory_bytes=tuple(facts.get("peak_memory_bytes_of_ranks", ())),
+    )
+    return CheckpointRun(
+        "",
+        CheckpointRunFacts(**_run_facts(frozen), journal=journal),
+        _structured(frozen.rows("checkpoint_parts"), IO_DTYPE),
+        np.zeros(0, PROGRESS_DTYPE),
+        _telemetry(frozen),
+    )
+
+
+def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
+    summary = _checkpoint_run(frozen).summary
+    phases = (summary.write, summary.read)
+    partial = summary.partial
+    findings = _codes("issue", summary.findings).union(
+        *(_findings_of_limit(phase.limited_by) for phase in phases if phase)
+    )
+    return {
+        "complete": summary.complete,
+        "outcome": summary.verdict_code,
+        "files": summary.what.files,
+        "bytes": summary.what.bytes,
+        "tensor_bytes": summary.what.tensor_bytes,
+        "parameters": summary.what.parameters,
+        "write": _phase_numbers(summary.write),
+        "read": _phase_numbers(summary.read),
+        "training_cost": summary.training,
+        "asynchronous": summary.asynchronous,
+        "ceiling_gb_per_second": summary.ceiling_gb_per_second,
+        "peak_memory_mb": summary.peak_memory_mb,
+        "cpu_seconds": summary.cpu_seconds,
+        "total_seconds": summary.total_seconds,
+        "complete_checkpoints": summary.complete_checkpoints,
+        "partial": partial and _without(partial, "folder"),
+        "object_requests": summary.requests,
+        "findings": sorted(findings),
+    }
+
+
+def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
+    if phase is None:
+        return None
+    limit = phase.limited_by
+    return {
+        "checkpoints": phase.checkpoints,
+        "slowest_rank_gib_per_second": phase.slowest_gib_per_second,
+        "slowest_rank_seconds": phase.slowest_seconds,
+        "rank0_gib_per_second": phase.rank0_gib_per_second,
+        "rank0_seconds": phase.rank0_seconds,
+        "wall_gb_per_second": phase.wall_gb_per_second,
+        "fsync_percent": phase.fsync_percent,
+        "from_storage_percent": phase.from_storage_percent,
+        "device_mb_per_second": phase.device_mb_per_second,
+        "steady": phase.steady,
+        "cpu_seconds_per_gb": phase.cpu_seconds_per_gb,
+        "content_cpu_seconds_per_gb": phase.content_cpu_seconds_per_gb,
+        "slowest_ranks": [_without(rank, "host") for rank in phase.slowest_ranks],
+        "cause": limit.what if limit else None,
+        "cause_confidence": limit.confidence if limit else None,
+    }
+
+
+# KV cache
+
+
+def _kv_numbers(frozen: FrozenRun) -> Numbers:
+    dtype = np.dtype([(name, np.int64) for name in KV_COLUMNS])
+    facts = RunFacts(**_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
+    run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), KVCACHE)
+    summary: KvSummary = run.summary
+    limit = summary.limited_by
+    return {
+        "complete": summary.complete,
+        "outcome": summary.outcome,
+        "sustained": summary.sustained,
+        "backlog": summary.backlog,
+        "prompts": summary.prompts,
+        "load_seconds": summary.load_seconds,
+        "prompts_per_second": summary.prompts_per_second,
+        "input_tokens_mean": summary.input_tokens_mean,
+        "users": summary.users,
+        "first_token_seconds": summary.ttft_seconds,
+        "load_from_storage_seconds": summary.load_times,
+        "load_by_size_seconds": summary.loads_by_size,
+        "utilisation_percent": summary.utilisation_percent,
+        "gpu_seconds_computed": summary.gpu_seconds_computed,
+        "gpu_seconds_won": summary.gpu_seconds_won,
+        "break_even_gb_per_second": summary.break_even_gb_per_second,
+        "window_seconds": summary.window_seconds,
+        "read_bytes": summary.read_bytes,
+        "written_bytes": summary.written_bytes,
+        "read_gb_per_second": summary.read_gb_per_second,
+        "write_gb_per_second": summary.write_gb_per_second,
+        "token_bytes": summary.what.token_bytes,
+        "block_bytes": summary.what.block_bytes,
+        "tokens_from_percent": summary.tiers,
+        "blocks_read": summary.blocks_read,
+        "blocks_written": summary.blocks_written,
+        "blocks_evicted": summary.evicted,
+        "from_storage_percent": summary.from_storage_percent,
+        "devices": summary.devices,
+        "fifo": summary.fifo,
+        "official": summary.official,
+        "ceiling_times": summary.ceiling_times,
+        "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
+        "late_p99_ms": summary.late_ms_p99,
+        "cause": limit.what if limit else None,
+        "findings": [],
+    }
+
+
+# Packing
+
+
+def _pack_numbers(frozen: FrozenRun) -> Numbers:
+    facts, rows = frozen.facts, frozen.rows("pack_processes")
+    telemetry = _telemetry(frozen)
+    files = tuple(
+        PackedFile(
+            number=number,
+            samples=file["images"],
+            source_bytes=0,
+            bytes=0,
+            crc32=0,
+            skipped=(Skipped(path="", reason=""),) * file["damaged"],
+        )
+        for number, file in enumerate(facts["packed_files"])
+    )
+    measured = PackMeasurement(
+        rows=np.stack([rows[name] for name in PACK_FIELDS], axis=1),
+        begin_ns=facts["began_ns"],
+        end_ns=facts["ended_ns"],
+        telemetry=telemetry[0] if telemetry else None,
+        finished=files,
+        cores=facts["cores"],
+        file_system=facts["file_system"],
+    )
+    after = PackedSet(
+        about={},
+        format="tfrecord",
+        ending="tfrecord",
+        files=facts["files"],
+        images_per_file=facts["images_per_file"],
+        complete=True,
+        made=files,
+    )
+    before = replace(after, complete=False, made=files[: facts["files_packed_before"]])
+    figures = compute_figures(measured, PackSettings(processes=facts["processes"]), before, after, "", 0)
+    limit = figures.limited_by
+    return {
+        **_without(figures, "skipped_paths", "limited_by", "train", "warnings", "shares", "device"),
+        "time_percent": figures.shares,
+        "device": figures.device,
+        "cause": limit.what,
+        "cause_confidence": limit.confidence,
+        "findings": sorted(_findings_of_limit(limit)),
+    }
+
+
+# Probes
+
+
+def _probe_numbers(frozen: FrozenRun) -> Numbers:
+    facts = frozen.facts
+    spec = CellSpec(access=facts["access"], size_bytes=facts["request_bytes"], depth=facts["depth"], jobs=facts["jobs"])
+    if "fio_report" in facts:
+        cell = cell_of_fio(facts["fio_report"], spec)
+    else:
+        rows = frozen.rows("probe_requests")
+        jobs = [rows["job"] == job for job in range(facts["jobs"])]
+        requests = [
+            Requests(rows["end_ns"][own], rows["latency_ns"][own], cpu_seconds)
+            for own, cpu_seconds in zip(jobs, facts["cpu_seconds_of_jobs"], strict=True)
+        ]
+        cell = _cell_of_requests(spec, facts["began_ns"], requests, facts["seconds"])
+    return {
+        "seconds": cell.seconds,
+        "mb_per_second": cell.mb_per_second,
+        "requests_per_second": cell.iops,
+        "latency_ms": cell.latency_ms,
+        "cpu_seconds_per_gb": cell.cpu_seconds_per_gb,
+        "findings": [],
+    }
+
+
+# Judgements of several runs
+
+
+def _predict_numbers(frozen: FrozenRun) -> Numbers:
+    (name,) = frozen.of
+    run = _train_run(read_frozen(name))
+    calibration = calibrate_from_run(run)
+    answer = predict(run.facts.workload, calibration, ranks=frozen.facts.get("accelerators"), most=64)
+    return {
+        "verdict": answer.verdict_code,
+        "outcome": answer.outcome,
+        "max_accelerators": answer.max_accelerators,
+        "max_accelerators_interval": answer.max_accelerators_interval,
+        "counts": {
+            str(count.accelerators): {
+                "au_percent": count.au_percent,
+                "au_interval_percent": count.au_interval_percent,
+                "au_sustained_percent": count.au_sustained_percent,
+                "samples_per_second": count.samples_per_second,
+            }
+            for count in answer.counts
+        },
+        "mb_per_second_by_readers": {str(part.readers): part.mb_per_second for part in calibration.curve},
+        "cause": answer.limited_by.what,
+        "findings": sorted(_codes("issue", answer.findings) | _codes("evidence", answer.limited_by.seen)),
+    }
+
+
+def _size_numbers(frozen: FrozenRun) -> Numbers:
+    facts = frozen.facts
+    known = Known(
+        hosts=("here",),
+        probe_mb_per_second=facts["probe_mb_per_second"],
+        mb_per_accelerator=facts["mb_per_second_of_an_accelerator"],
+        most=facts["most_accelerators"],
+        most_why=Finding("most_asked"),
+        naive_seconds_per_trial=facts["seconds_of_a_whole_run"],
+    )
+    question = Question(
+        workload="",
+        accelerator="",
+        threshold_percent=facts["threshold_percent"],
+        confidence_percent=facts["confidence_percent"],
+    )
+    answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
+    one_more, edge = answer.for_one_more, answer.edge
+    return {
+        "outcome": outcome_of(answer, facts["accelerators_wanted"]),
+        "max_accelerators": answer.max_accelerators,
+        "too_close_to_tell": answer.too_close_to_tell,
+        "passing": edge.passing and edge.passing.accelerators,
+        "failing": edge.failing and edge.failing.accelerators,
+        "counts": {
+            str(count.accelerators): {
+                "au_sustained_percent": count.au_sustained_percent,
+                "half_width_percent": count.half_width_percent,
+                "passed": count.passed,
+                "trials": count.trials,
+            }
+            for count in answer.counts
+        },
+        "one_more_wants_mb_per_second": one_more.wanted_mb_per_second,
+        "most_delivered_mb_per_second": one_more.most_delivered_mb_per_second,
+        "storage_mb_per_second": answer.storage_mb_per_second,
+        "storage_could_feed": answer.host_only and answer.host_only.storage_could_feed,
+        "naive_seconds": answer.naive_seconds,
+        "cause": answer.limited_by.what,
+        "findings": sorted(_codes("evidence", answer.limited_by.seen)),
+    }
+
+
+def _trial(trial: Mapping[str, Any]) -> Trial:
+    au = float(np.mean(trial["au_of_windows_percent"]))
+    return Trial(
+        accelerators=trial["accelerators"],
+        folder="",
+        au_percent=au,
+        au_sustained_percent=au,
+        half_width_percent=0.0,
+        settled=True,
+        stretch_au_percent=tuple(trial["au_of_windows_percent"]),
+        seconds=trial["seconds"],
+        ceiling_au_percent=trial["ceiling_au_percent"],
+        samples_per_second=0.0,
+        app_mb_per_second=trial["app_mb_per_second"],
+        mb_per_accelerator=trial["mb_per_second_of_an_accelerator"],
+        limited_by=Limit(what=trial["cause"], confidence="high") if trial["cause"] else None,
+    )
+
+
+def _compare_numbers(frozen: FrozenRun) -> Numbers:
+    a, b = map(read_frozen, frozen.of)
+    if a.kind == "train":
+        pair = compare_runs(training_figures(_train_run(a)), training_figures(_train_run(b)))
+    else:
+        pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
+    return {
+        "differences": {name: value for name, value in pair.metrics.items() if name != _OLD_NAME},
+        "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
+        "findings": [],
+    }
+
+
+_OLD_NAME = "au_rules_percent"  # the AU of whole epochs, by a name that goes
