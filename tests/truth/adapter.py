@@ -14,7 +14,6 @@ from typing import Any, get_args
 import numpy as np
 
 from datagen.engines import READER_VERSION
-from datagen.packing.packed_set import PackedFile, PackedSet, Skipped
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
 from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
 from dlemu.checkpoints.saved import SavedCheckpoint
@@ -22,6 +21,16 @@ from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
+from dlemu.contrib.kvcache.job import KVCACHE
+from dlemu.contrib.kvcache.rows import COLUMNS as KV_COLUMNS
+from dlemu.contrib.kvcache.summary import KvSummary
+from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
+from dlemu.contrib.pack.limits import Advice as PackAdvice
+from dlemu.contrib.pack.limits import Seen as PackEvidence
+from dlemu.contrib.pack.limits import What as PackCause
+from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
+from dlemu.contrib.pack.words import PackSettings
+from dlemu.contrib.pack.worker import FIELDS as PACK_FIELDS
 from dlemu.jobs.checkpoint.figures_of import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.issues import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
@@ -32,15 +41,6 @@ from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import PhaseSummary
-from dlemu.jobs.kvcache.job import KVCACHE
-from dlemu.jobs.kvcache.rows import COLUMNS as KV_COLUMNS
-from dlemu.jobs.kvcache.summary import KvSummary
-from dlemu.jobs.pack.analyse import PackMeasurement, compute_figures
-from dlemu.jobs.pack.limits import Advice as PackAdvice
-from dlemu.jobs.pack.limits import Seen as PackEvidence
-from dlemu.jobs.pack.limits import What as PackCause
-from dlemu.jobs.pack.words import PackSettings
-from dlemu.jobs.pack.worker import FIELDS as PACK_FIELDS
 from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
 from dlemu.jobs.training.figures_of import figures as training_figures
