@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -48,13 +47,6 @@ def test_sound_runs_end_with_0_and_a_line_each(tree: Path) -> None:
     assert max(map(len, lines[:8])) <= 140
 
 
-def test_block_times_without_settings_give_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path / "run1", kept=0)
-    shutil.rmtree(tmp_path / "run1" / "configs")
-    lines = audit(tmp_path).output.splitlines()
-    assert lines[-1].startswith("1 run: 0 recomputed from all steps, 0 from block times, 1 from less;")
-
-
 def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     (tree / "unet3d" / "run2" / "summary.json").write_text("{")
     result = audit(tree)
@@ -62,16 +54,6 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     assert "error file.broken: 1 run" in result.output
     assert "unet3d/run2: summary.json: " in result.output
     assert result.output.splitlines()[-1].endswith("1 with errors")
-
-
-def test_each_finding_is_told_with_what_it_wanted(tmp_path: Path) -> None:
-    write_run(tmp_path / "run1")
-    config = tmp_path / "run1" / "configs" / "config.yaml"
-    config.write_text(config.read_text().replace("batch_size: 7", "batch_size: 14"))
-    lines = audit(tmp_path, "--edition", "2.0").output.splitlines()
-    for seen, wanted in (("reader.batch_size=14", "wanted: 7;"), ("train.epochs=2", "wanted: 5;")):
-        (at,) = (at for at, line in enumerate(lines) if line.endswith(seen))
-        assert wanted in lines[at + 1]
 
 
 def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from dlemu.cli import cli, guarded
-from dlemu.cli.options import Number, numbers_above_0
+from dlemu.cli.options import Number
 
 
 def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> object:
@@ -240,12 +240,3 @@ def test_every_option_that_takes_a_number_has_a_range_without_nan() -> None:
                 assert parameter.type.max is not None
                 seen += 1
     assert seen >= 9
-
-
-@pytest.mark.parametrize("text", ["nan,1", "1,nan", "inf,1", "0,1", "1,-1", "1", "1,2,3", "x,1", ","])
-def test_two_prices_are_two_numbers_above_0(
-    text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(["compare", "a", "b", "--price", text], monkeypatch) == 2
-    assert f"--price {text}: wanted two numbers above 0" in capsys.readouterr().err
-    assert numbers_above_0("1, 2.5,3e2") == (1, 2.5, 300)

@@ -17,7 +17,6 @@ from dlemu.jobs.training.prediction.curve import (
     smoothed,
     straight_then_flat,
 )
-from dlemu.jobs.training.prediction.event_model import HostCosts
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.results.levels import READ_DTYPE, Level
 from tests.runs import SAMPLE_BYTES, make_job
@@ -89,29 +88,6 @@ def test_a_curve_without_what_chance_made_of_it() -> None:
 # levels
 
 
-def test_what_was_measured_several_times_counts_by_its_time() -> None:
-    found = of(level(1, 50), level(4, 100, seconds=1.0), level(4, 120, seconds=3.0))
-    assert points(found) == pytest.approx({1: 50, 4: 115})
-    assert found.source == "a probe of /data with 1, 4 readers"
-    assert found.half_width_percent == pytest.approx(100 * (1 - 100 / 115) * (1 / 4) ** 0.5), "they differ by more"
-    alike = of(level(1, 50), level(4, 115, 3.0, seconds=1.0), level(4, 115, 1.0, seconds=3.0))
-    assert alike.half_width_percent == pytest.approx((3**2 + 3**2) ** 0.5 / 4), "the root of squares of both"
-    unknown = of(level(1, 50), level(4, 100, float("inf"), seconds=9.0))
-    assert unknown.half_width_percent == 50
-    longest = of(level(1, 50, 7.0, seconds=9.0), level(4, 100, 1.0))
-    assert longest.half_width_percent == pytest.approx(7)
-
-
-def test_readers_that_do_not_wait_for_each_other_share_what_is_known() -> None:
-    """By their reads, 1 and 2 readers; 4 differ by more than chance."""
-    found = of(level(1, 100, 2.0, reads=10), level(2, 206, 2.0, reads=30), level(4, 300, 2.0, reads=30))
-    assert points(found) == pytest.approx({1: 102.25, 2: 204.5, 4: 300})
-    sure = of(level(1, 100, 0.1, reads=10), level(2, 190, 0.1, reads=30))
-    assert points(sure) == pytest.approx({1: 100, 2: 190})
-    narrower = of(level(1, 100, 4.0, reads=10), level(2, 200, 4.0, reads=30), level(4, 412, 2.0, reads=30))
-    assert points(narrower)[4] == pytest.approx(4 * (100 * 40 + 103 * 30) / 70)
-
-
 @pytest.mark.parametrize(
     ("speeds", "saturated"),
     [({1: 100, 2: 119}, True), ({1: 100, 2: 121}, False), ({1: 100, 2: 190, 4: 200}, True), ({1: 100}, False)],
@@ -120,15 +96,6 @@ def test_a_storage_has_no_more_where_twice_the_readers_got_little_more(
     speeds: dict[int, float], saturated: bool
 ) -> None:
     assert of(*(level(readers, speed) for readers, speed in speeds.items())).saturated == saturated
-
-
-def test_samples_and_bytes_are_those_of_one_reader_and_all_levels() -> None:
-    found = of(level(1, 50), level(2, 100, app_bytes=8 * SAMPLE_BYTES))
-    assert (found.samples_per_read, found.sample_bytes) == (4, SAMPLE_BYTES)
-    assert found.bytes_factor == pytest.approx(1.5 * of(level(1, 50)).bytes_factor)
-    assert found.cores == 3.0
-    assert of(level(1, 50), busy_cores=1.5).busy_cores == 1.5
-    assert of(level(1, 50, samples=1)).samples_per_read == 1
 
 
 def test_time_that_a_reader_decodes_is_not_the_storages() -> None:
@@ -140,21 +107,3 @@ def test_time_that_a_reader_decodes_is_not_the_storages() -> None:
     assert slow.decode_seconds_per_sample == pytest.approx(0.004 / 4)
     little = of(level(1, 60, decode_ns=4 * MS // 10, cpu_ns=MS))
     assert (points(little), little.decode_seconds_per_sample) == ({1: 60}, 0.0)
-
-
-def test_costs_are_the_loaders_where_they_were_measured() -> None:
-    assert of(level(1, 50)).costs == HostCosts()
-    costs = LoaderCosts(hand_over_seconds=0.1, between_seconds=0.2, epoch_start_seconds=0.3)
-    found = of(level(1, 50), costs=costs).costs
-    assert (found.hand_over_seconds, found.between_seconds, found.epoch_start_seconds) == (0.1, 0.2, 0.3)
-
-
-def test_how_reads_differ_is_told_by_readers_that_do_not_wait_for_each_other() -> None:
-    """Reads of one reader differ; those of 8 that share all there is are alike."""
-    uneven = np.tile([5 * MS, 15 * MS], 60)
-    ends = np.cumsum(uneven)
-    alone = level(1, 100, reads=120, begin_ns=ends - uneven, end_ns=ends)
-    shared = of(alone, level(2, 100, reads=120), level(8, 100, reads=120))
-    assert np.std(shared.work) < 0.01
-    several = of(alone, level(2, 199, reads=120), level(8, 200, reads=120))
-    assert np.std(several.work) < 0.01

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partialmethod
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from datagen.errors import UserError
 from dlemu.config.duration import NO_TIME, Duration, mean_seconds
@@ -17,7 +15,6 @@ from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
-from dlemu.jobs.training.prediction.page import print_prediction
 from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict
 from tests.prediction.test_calibration import workload
 
@@ -66,13 +63,6 @@ def test_others_take_of_a_bandwidth_what_they_take() -> None:
     assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
 
 
-@pytest.mark.usefixtures("few_rows")
-def test_others_take_a_part_of_what_a_part_of_the_accelerators_has() -> None:
-    asked, speed = workload(ranks=2000, steps=12), 2000 * 0.8 * DEMAND
-    left = predict(asked, replace(given_speed(2 * speed, cores=64), others_mb_per_second=speed), ranks=2000)
-    assert left.au_sustained_percent == pytest.approx(80, abs=3)
-
-
 def test_others_take_first_what_latency_keeps_from_readers() -> None:
     """One reader of 40 MB/s leaves 2520: others that take 2500 do not slow it down, more than that do."""
     curve = (CurvePoint(readers=1, mb_per_second=40.0), CurvePoint(readers=64, mb_per_second=2560.0))
@@ -118,14 +108,6 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     assert low < answer.samples_per_second < high
 
 
-def test_no_count_has_fewer_steps_than_an_au_needs() -> None:
-    """The first step of an epoch is in no AU: of one step there is none, however fast the storage is."""
-    answer = predict(workload(ranks=2, steps=10), given_speed(1e6, cores=64))
-    assert answer.max_accelerators == 10
-    assert all(math.isfinite(count.au_percent) for count in answer.counts)
-    assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "files")
-
-
 def test_a_search_that_the_cores_ended_says_so() -> None:
     asked = workload(ranks=2, steps=60)
     busy = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.025)))
@@ -158,13 +140,6 @@ def test_what_a_count_needs_is_its_demand_at_the_threshold() -> None:
     assert answer.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
 
 
-def test_little_demand_is_not_rounded_to_none(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = workload(ranks=1, steps=60)
-    slow = replace(slow, train=replace(slow.train, computation_time=Duration(mean=50.0)))
-    print_prediction(predict(slow, given_speed(DEMAND, cores=4), ranks=1), "made", Console())
-    assert "1 accelerator needs 0.072 MB/s to pass" in " ".join(capsys.readouterr().out.split())
-
-
 def test_what_cannot_be_predicted_is_said() -> None:
     asked = workload(ranks=2, steps=10)
     with pytest.raises(UserError, match="any number of accelerators passes"):
@@ -189,39 +164,6 @@ def test_what_cannot_be_predicted_is_said() -> None:
         predict(often, given_speed(1000.0, cores=1))
     drawn = replace(asked, train=replace(asked.train, computation_time=Duration(type="exponential", scale=0.05)))
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
-
-
-def test_a_host_that_others_kept_busy_is_told() -> None:
-    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
-    assert predict(asked, known, ranks=2).findings == ()
-    (busy,) = predict(asked, replace(known, busy_cores=1.7), ranks=2).findings
-    assert (busy.code, busy.numbers) == (Issue.BUSY_CORES, {"busy_cores": 1.7, "cores": 4})
-
-
-@pytest.mark.parametrize(
-    ("feeds", "said"),
-    [
-        (10.5, "predicted: 10 pass (AU {au:.1f} %); limited by storage"),
-        (0.3, "predicted: not even 1 passes (AU {au:.1f} %); limited by storage"),
-        (1.0, "predicted: none is certain to pass (AU of 1: {au:.1f} %), 1 is too close to call; limited by storage"),
-        (1e3, "predicted: 20 pass (AU {au:.1f} %), possibly more: --most 20 was the limit"),
-    ],
-)
-def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
-    answer = predict(workload(ranks=20, steps=60), given_speed(feeds * 0.9 * DEMAND, cores=4), most=20)
-    assert answer.verdict == said.format(au=answer.au_sustained_percent)
-
-
-@pytest.mark.parametrize(("share", "word"), [(0.5, "fail"), (0.9, "too close to call"), (9.0, "pass")])
-def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None:
-    answer = predict(workload(steps=60), given_speed(2 * share * DEMAND, cores=4), ranks=2)
-    limit = "" if share > 1 else "; limited by storage"
-    assert answer.verdict == f"predicted: 2 {word} (AU {answer.au_sustained_percent:.1f} %){limit}"
-    assert answer.limited_by.evidence[0] == (
-        f"the sustained AU with 2 accelerators is {answer.au_sustained_percent:.1f} %"
-    )
-    assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
-    assert answer.question.hosts == 1
 
 
 def test_a_limit_is_shown_by_what_changes_without_it() -> None:
@@ -251,18 +193,6 @@ def test_what_a_faster_storage_does_not_raise_is_not_limited_by_it() -> None:
     answer = predict(short, given_speed(1e6, cores=4), ranks=2)
     assert answer.au_sustained_percent == pytest.approx(75, abs=1)
     assert (answer.limited_by.what, "limited by" in answer.verdict) == ("unknown", False)
-
-
-def test_what_would_make_it_worse_is_not_offered() -> None:
-    """A disk that seeks: the more readers, the less each second brings."""
-    asked = workload(ranks=2, steps=100)
-    curve = tuple(CurvePoint(readers=count, mb_per_second=DEMAND * count**-0.5) for count in (1, 4, 16))
-    disk = replace(given_speed(DEMAND, cores=4), curve=curve)
-    slower, now = (Model(asked, disk).with_readers(times).run(2).outcome.au_whole_percent for times in (4, 1))
-    assert slower < now - 10
-    evidence = predict(asked, disk, ranks=2).limited_by.evidence[1]
-    assert "by 0 points with 4 times the readers" in evidence
-    assert "-" not in evidence
 
 
 def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,15 @@ from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.pattern import judge_level
-from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.prediction import run_prediction
-from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
-from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
-from dlemu.jobs.training.prediction.run_prediction import read_known, read_prediction
-from dlemu.results.answer_files import to_json
+from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.results.levels import READ_DTYPE, Level
 from dlemu.results.measured import write_run
 from dlemu.runner.events import PartMeasured
-from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
-from tests.prediction.test_calibration import simulated_run, workload
-from tests.prediction.test_from_probe import level
-from tests.runs import make_job
+from tests.prediction.test_calibration import simulated_run
 
 WORDS = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=700", "train.epochs=1"]
 
@@ -119,22 +111,6 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     assert dlemu.load_result(tmp_path / "q") == again
 
 
-def test_predicted_stands_beside_measured_on_one_page(tmp_path: Path) -> None:
-    asked = workload(steps=60)
-    measured = simulated_run(asked, given_speed(100.0, cores=4), 2)
-    folder = tmp_path / "measured"
-    folder.mkdir()
-    write_run(type(measured)(str(folder), measured.facts, measured.rows))
-    found = read_known(str(folder)).calibration
-    assert found.curve[-1].mb_per_second == pytest.approx(100, rel=0.02)
-    predicted = tmp_path / "predicted"
-    predicted.mkdir()
-    answer = predict(asked, found, ranks=2)
-    (predicted / PREDICT).write_text(to_json(answer))
-    page = Path(write_page([str(predicted), str(folder)], str(tmp_path / "both.html"))).read_text()
-    assert "predicted: predicted" in page
-
-
 def write_measured(top: Path, asked: Workload) -> Path:
     """Make the folder of a run of two ranks."""
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
@@ -180,13 +156,6 @@ def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     assert load([f"workload={tmp_path / 'r' / 'config.yaml'}"]).dataset.num_files_train == 280
 
 
-@pytest.mark.parametrize("option", ["--mb-per-second", "--others-mb-per-second"])
-def test_a_speed_with_a_unit_is_refused_with_the_unit_wanted(option: str) -> None:
-    refused = CliRunner().invoke(command, [*WORDS, option, "2GB"])
-    assert refused.exit_code == 2
-    assert "'2GB' is not a number: wanted a number of MB/s, such as 2000" in refused.output
-
-
 def test_mistakes_are_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give only one of them"):
         dlemu.predict(WORDS, from_folder=tmp_path, mb_per_second=1.0)
@@ -226,66 +195,6 @@ def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
     chance = np.sort(np.random.default_rng(1).integers(0, 2_600_000_000, 130))
     assert half_width(slices) < 20, "an independent window of 0 or 20 reads would make it 48 %"
     assert half_width(chance) > half_width(slices) / 2
-
-
-def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
-    for limit, cores in ((None, 3.0), (1.5, 1.5), (8.0, 3.0)):
-        monkeypatch.setattr(run_prediction, "cpu_limit", lambda limit=limit: limit)
-        assert run_prediction.usable_cores() == cores
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_what_is_probed_is_the_workloads_own_dataset(monkeypatch: pytest.MonkeyPatch, cached: bool) -> None:
-    made = make_job(ranks=2)
-    asked: list[tuple[TrainingJob, dict[str, Any]]] = []
-
-    def probe(job: TrainingJob, **words: Any) -> tuple[tuple[Level, ...], None]:
-        asked.append((job, words))
-        levels = level(1, 1234.56), level(4, 2000)
-        for each in levels:
-            words["on_level"](each)
-        return levels, None
-
-    cpu = iter([10.0, 10.0 + 1e9])
-    monkeypatch.setattr(run_prediction, "inspect", lambda *_, **__: made.found)
-    monkeypatch.setattr(run_prediction, "treatment_of", lambda *_, cached: "cached" if cached else "large")
-    monkeypatch.setattr(run_prediction, "probe_pattern", probe)
-    monkeypatch.setattr(run_prediction, "_others_cpu_seconds", lambda: next(cpu))
-    told: list[Any] = []
-    known = run_prediction.calibrate_by_probe(made.workload, readers=6, cached=cached, on_event=told.append)
-    assert [event.text for event in told] == ["1 reader 1,234.6 MB/s", "4 readers 2,000.0 MB/s"]
-    ((job, words),) = asked
-    assert (job.ranks, job.found) == (1, made.found)
-    assert callable(words.pop("on_level"))
-    assert words == {"evicts": not cached, "again": 6}
-    assert known.busy_cores > 1, "a billion seconds of others in less than one"
-    assert known.cores == run_prediction.usable_cores()
-    assert known.source == "a probe of data/handmade with 1, 4 readers"
-    assert [point.mb_per_second for point in known.curve] == [1234.56, 2000]
-
-
-def test_readers_of_the_count_that_is_asked_for_are_probed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[dict[str, Any]] = []
-    made: list[Workload] = []
-
-    def probed(_: Workload, **words: Any) -> Calibration:
-        seen.append(words)
-        return given_speed(9000.0, cores=4)
-
-    monkeypatch.setattr(run_prediction, "calibrate_by_probe", probed)
-    for name, ranks in (("a", ["ranks=3"]), ("b", [])):
-        words = [*WORDS, *ranks, "reader.read_threads=5", f"output.folder={tmp_path / name}"]
-        answer, folder, asked = run_prediction.run_prediction(
-            words, PredictionRequest(cached=True, make=made.append, on_event=print)
-        )
-        assert folder == str(tmp_path / name)
-        assert made[-1] == asked
-        assert answer.question.overrides == tuple(words[:-1])
-        assert load([f"workload={folder}/config.yaml"]).reader.read_threads == 5
-    assert seen == [{"readers": count, "cached": True, "on_event": print} for count in (15, 0)]
 
 
 @pytest.mark.slow

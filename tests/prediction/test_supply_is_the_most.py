@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -67,19 +66,6 @@ def test_files_that_happen_to_be_small_do_not_make_a_storage_faster() -> None:
     )
     assert answer.null_model.au_percent == pytest.approx(81.9, abs=0.1)
     assert answer.au_sustained_percent <= answer.null_model.au_percent
-
-
-def test_where_reads_differ_the_counts_at_the_edge_are_open() -> None:
-    """Chance in a short run makes intervals wider than the storage's speed does: each count's own interval decides."""
-    work = np.array([0.3] * 60 + [30.0] * 2)
-    known = replace(
-        given_speed(6.02 * 0.9 * DEMAND, cores=4), work=tuple((work / work.mean()).tolist()), samples_per_read=4
-    )
-    answer = predict(workload(ranks=9, steps=12), known)
-    check_consistency(answer)
-    assert answer.max_accelerators_interval is not None
-    low, high = answer.max_accelerators_interval
-    assert high - low >= 2
 
 
 def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> None:
@@ -174,15 +160,3 @@ def test_first_steps_do_not_make_a_storage_saturated() -> None:
     many = predict(short, found, ranks=10)
     assert many.au_sustained_percent < 60
     assert (many.au_sustained_interval_percent[1], many.au_interval_percent[1], many.passed) == (100, 100, None)
-
-
-def test_what_a_worker_takes_between_batches_is_still_seen_where_batches_wait_for_it() -> None:
-    asked = workload(ranks=1, steps=120, read_threads=1)
-    slow = given_speed(2 * DEMAND, cores=4)
-    slow = replace(slow, costs=replace(slow.costs, between_seconds=0.04))
-    run = simulated_run(asked, slow, 1)
-    rows = run.rows
-    assert isinstance(rows, np.ndarray)
-    rows["finished_ns"] -= 40_000_000  # the model counts it as part of the batch, a run as time before the next
-    rows["decode_ns"] = 0
-    assert calibrate_from_run(run).costs.between_seconds == pytest.approx(0.04, abs=0.002)

@@ -18,7 +18,7 @@ from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
 from dlemu.studies.record.answer import read_record
 from dlemu.studies.record.hook import ROWS
-from dlemu.studies.record.run import RecordQuestion, how_ended, record
+from dlemu.studies.record.run import RecordQuestion, record
 from tests.e2e.harness import DLEMU, dlemu
 from tests.recording.made_rows import Trainer, steady
 
@@ -65,10 +65,6 @@ def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="0 batches were seen"):
         record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
     assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
-
-
-def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:
-    assert [how_ended(status) for status in (3, -9)] == ["with status 3", "by signal 9"]
 
 
 def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,27 +127,6 @@ def test_samples_of_two_files_and_parts_of_records_are_replayed(
 
 
 @pytest.mark.slow
-def test_two_loaders_that_feed_each_step_are_replayed_as_one(
-    tmp_path: Path, recorded: Callable[..., RecordAnswer]
-) -> None:
-    folder, random = tmp_path / "data", np.random.default_rng(5)
-    for name, files in (("labelled", FILES), ("unlabelled", 3 * FILES)):
-        (folder / name).mkdir(parents=True)
-        for number in range(files):
-            np.save(folder / name / f"{number}.npy", random.integers(0, 255, 40_000, dtype=np.uint8))
-    found = recorded(str(folder), "--kind", "beside", "--epochs", "3", "--workers", "1", "--step", "0.01")
-    recording, replay = found.recording, found.replays[-1]
-    assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
-    assert found.data is not None
-    assert (recording.loading.workers, recording.read_batch_size, found.data.files) == (2, 8, 4 * FILES)
-    assert "2 loaders feed each step" in " ".join(recording.notes)
-    steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
-    assert set(np.asarray(steps["samples"]).tolist()) == {8}
-    read = np.asarray(steps["app_bytes"]).mean() / 8
-    assert read == pytest.approx(recording.read_bytes_per_sample, rel=0.15), "np.load reads headers twice"
-
-
-@pytest.mark.slow
 def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path, recorded: Callable[..., RecordAnswer]) -> None:
     folder, random = tmp_path / "data", np.random.default_rng(6)
     folder.mkdir()

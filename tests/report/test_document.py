@@ -152,16 +152,6 @@ def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict
     assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
 
 
-def test_different_work_on_two_drives_saves_no_time() -> None:
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    of_two = [
-        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
-        for place, point in enumerate(sweep.points)
-        if point.figures
-    ]
-    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
-
-
 def test_amax_s_storages_beside_each_other() -> None:
     rows = table(documents()["amax"]).rows
     assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]
@@ -172,12 +162,6 @@ def test_colfax_s_tables() -> None:
     tables = document_page(documents()["colfax"]).tables
     assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
     assert list(tables[0].rows[0]) == ["4", "92.0", "2.00", "92.0", "2.00"]
-
-
-def test_an_interrupted_document_is_not_called_reproduced() -> None:
-    whole = documents()["colfax"]
-    cut = replace(whole, answer=replace(whole.answer, complete=False))
-    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
 
 
 def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:

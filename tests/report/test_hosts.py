@@ -50,14 +50,6 @@ def test_each_host_is_a_line_on_one_time_axis(run: Run) -> None:
     assert values[1] > values[0]
 
 
-def test_the_detail_is_of_the_busiest_host_and_says_so(run: Run) -> None:
-    assert "This is node1, whose cores were the busiest of 2 hosts" in draw("host_timeline", run).caption
-
-
-def test_one_host_has_no_figure_beside_others() -> None:
-    assert draw("hosts", hand_made_run()) is None
-
-
 def test_devices_of_the_same_name_on_two_hosts_are_two_lines(run: Run) -> None:
     for one in (run, untraced(run)):
         names = {row["what"] for row in rows_of(draw("queue_depth", one)) if "depth" in row}

@@ -39,17 +39,3 @@ def test_each_point_shows_its_values() -> None:
     }
     assert "aria-" not in svg
     assert "<script" not in svg
-
-
-@pytest.mark.parametrize(
-    ("points", "finding"),
-    [
-        ([point(7, 94, True), point(8, 83, False)], ": 7 pass, 8 do not"),
-        ([point(7, 94, True), point(8, 93, True)], ": 8 pass"),
-        ([point(7, 84, False), point(8, 89, None)], ": none passes"),
-        ([point(7, 84, False), point(8, 93, True)], ""),
-        ([point(7, 94, True, "a"), point(8, 80, False, "b")], ": 7 pass (a); none passes (b)"),
-    ],
-)
-def test_the_title_says_how_many_pass(points: list[Point], finding: str) -> None:
-    assert picture(*points)[0] == f"AU against accelerators{finding}"

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from datagen.errors import UserError
 from datagen.registry import find, names
 from dlemu.jobs.training.result import Run
 from dlemu.report.series import RunSeries, point_of
-from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.answers import SIZE, SizeAnswer, read_sweep
-from dlemu.studies.series.page import _sweep_verdict, print_answer, print_sweep, series_page
 from dlemu.studies.series.series import open_together, points_of
 from tests.report.folders import write_checkpoint_sweep, write_run, write_size, write_sweep
 
@@ -26,7 +20,6 @@ pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas
 from dlemu.studies.pages import write_page
-from dlemu.studies.series.figures._lines import metric_rows
 from tests.report.test_figures import column
 
 FOLDER = "dlemu.studies.series.figures"
@@ -73,12 +66,6 @@ def test_a_sweep_of_checkpoints_is_drawn_by_its_metrics(canvas: Canvas, tmp_path
     assert "NaN" not in picture_file(figure, "svg").decode()
 
 
-def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> None:
-    text = Path(write_page([str(write_checkpoint_sweep(tmp_path))])).read_text()
-    for words in ("8 of 9</strong> points completed", "a full disk", "8.000 +- 0.400", "Metrics against ranks"):
-        assert words in text, words
-
-
 def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs() -> None:
     """Else one side has no line, and the title says that none passes on it."""
     known = {"au_rules_percent": Value(80.0)}
@@ -109,53 +96,11 @@ def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs()
     assert (alone.judged, alone.threshold_percent) == ("au_sustained_percent", 90.0)
 
 
-def test_the_interval_of_a_percentage_is_drawn_from_0_to_100() -> None:
-    def ends(metric: str, value: Value) -> tuple[float, float]:
-        run = JobFigures(kind="checkpoint", workload="llama", ranks=2, metrics={metric: value})
-        (row,) = metric_rows(RunSeries("folder", (point_of(run, {}),)), metric)
-        return row["low"], row["high"]
-
-    assert ends("write_fsync_percent", Value(95.0, 8.0)) == (87.0, 100.0)
-    assert ends("write_fsync_percent", Value(5.0, 8.0)) == (0.0, 13.0)
-    assert ends("write_slowest_seconds", Value(99.0, 8.0)) == (91.0, 107.0)
-
-
-def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) -> None:
-    assert isinstance(size.answer, SizeAnswer)
-    assert size.judged == "au_sustained_percent"
-    assert not metric_rows(size, "au_percent"), "that of the counted steps is another AU"
-    drawn, counts = metric_rows(size, size.judged), size.answer.counts
-    assert [row["at"] for row in drawn] == [4, 8, 9]
-    assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
-    assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
-    ends = [
-        (count.au_percent - count.half_width_percent, count.au_percent + count.half_width_percent) for count in counts
-    ]
-    assert [row["low"] for row in drawn] == pytest.approx([low for low, _ in ends])
-    assert [row["high"] for row in drawn] == pytest.approx([min(high, 100.0) for _, high in ends])
-    figure = find(FOLDER, "au_by_count", "draw")(size, DESK)
-    assert set(column(figure, "level")) == {90.0}
-    assert {row["value"] for row in drawn} <= set(column(figure, "value"))
-
-
 def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> None:
     assert sweep.axis == "accelerators"
     assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
     each = find(FOLDER, "throughput_by_count", "draw")(sweep, DESK)
     assert column(each, "value", line="data_folder=slow", at=16) == pytest.approx([450, 450 / 16])
-
-
-def test_what_a_sweep_varies_is_its_axis(tmp_path: Path) -> None:
-    answer = json.loads((write_sweep(tmp_path) / "sweep.json").read_text())
-    point = answer["points"][0]
-    for values, places in ((("2", "8"), [2.0, 8.0]), (("npz", "hdf5"), ["npz", "hdf5"])):
-        points = [point | {"settings": {"ranks": "1", "reader.x": value}} for value in values]
-        (tmp_path / "sweep.json").write_text(json.dumps(answer | {"points": points}))
-        series = points_of(str(tmp_path))
-        assert isinstance(series, RunSeries)
-        assert series.axis == "reader.x"
-        assert [series.position(one) for one in series.points] == places
-        assert picture_file(find(FOLDER, "au_by_count", "draw")(series, DESK), "svg")
 
 
 def test_runs_side_by_side_are_one_line_over_their_ranks(tmp_path: Path) -> None:
@@ -203,75 +148,7 @@ def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp
     assert "FAIL</strong>: 8 of 9 wanted. 8 x h100 pass" in text
 
 
-def test_a_narrow_terminal_loses_nothing_of_a_sweep(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path)
-    answer = json.loads((folder / "sweep.json").read_text())
-    answer["points"].pop()  # the one that failed has other settings
-    for point in answer["points"]:
-        point["settings"]["dataset.data_folder"] = f"/mnt/{point['settings']['dataset.data_folder']}/unet3d"
-    (folder / "sweep.json").write_text(json.dumps(answer))
-    swept = read_sweep(str(folder))
-    assert swept is not None
-    printed = io.StringIO()
-    print_sweep(swept, str(folder), Console(width=30, file=printed))
-    table = [line.split() for line in printed.getvalue().splitlines()]
-    for drive, ranks, samples, verdict in (
-        ("fast", "1", "30.00", "pass"),
-        ("slow", "16", "225.00", "fail: storage"),
-    ):
-        assert any(
-            line[:2] == [drive, ranks] and samples in line and line[-len(verdict.split()) :] == verdict.split()
-            for line in table
-        )
-
-
-def test_the_terminal_says_the_answer_of_a_search_and_why(tmp_path: Path) -> None:
-    answer = read_answer(str(write_size(tmp_path)), SIZE, SizeAnswer)
-    assert answer is not None
-    printed = io.StringIO()
-    print_answer(answer, "results/x", Console(width=100, file=printed))
-    lines = printed.getvalue().splitlines()
-    assert any(line.split() == ["8", "98.15", "97.35", "to", "98.95", "2", "77.60", "pass"] for line in lines)
-    for line in (
-        "- the device was busy 99 % of the time",
-        "- for an AU of 90 %, 9 would need 81.00 MB/s; in trials and read probe the storage delivered at most 80.00 "
-        "MB/s",
-        "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
-        "5 trials took 75 s; every count up to the edge at full length would take 15 min",
-        "results: results/x",
-    ):
-        assert line in lines
-
-
-@pytest.mark.parametrize(
-    ("passed", "limit", "words"),
-    [
-        (True, "storage", "pass"),
-        (False, "storage", "fail: storage"),
-        (None, "host CPU", "no verdict: host CPU"),
-        (None, "nothing", "no verdict"),
-    ],
-)
-def test_a_verdict_names_what_limited_the_run_unless_nothing_did(passed: bool | None, limit: str, words: str) -> None:
-    figures = JobFigures(kind="training", workload="unet3d", ranks=1, passed=passed, limited_by={"run": limit})
-    assert _sweep_verdict(figures).text == words
-
-
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:
     text = Path(write_page([str(write_sweep(tmp_path))])).read_text()
     assert "no memory for 32 ranks" in text
     assert "8 of 11</strong> runs passed, 1 did not complete" in text
-
-
-@pytest.mark.parametrize("name", ["size.json", "sweep.json"])
-def test_a_damaged_answer_is_told_by_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"schema_version": 1, "complete": true}')
-    with pytest.raises(UserError, match=f"{name} is damaged"):
-        points_of(str(tmp_path))
-
-
-def test_a_prediction_beside_a_search_is_no_second_storage(tmp_path: Path) -> None:
-    series = points_of(str(write_size(tmp_path)))
-    assert isinstance(series, RunSeries)
-    beside = replace(series, points=(*series.points, replace(series.points[0], line="predicted")))
-    assert series_page(beside, "").title == "How many accelerators does this storage feed? handmade h100"

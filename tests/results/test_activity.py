@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,18 +14,8 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import HotDrive
-from dlemu.metrics.over_time import mean_within
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log, with_telemetry
-
-
-def test_a_mean_counts_the_time_that_the_windows_cover() -> None:
-    times, values = np.array([0, 10, 20, 40]), np.array([99.0, 1.0, 3.0, 5.0])
-    assert mean_within(times, values, [(0, 40)]) == pytest.approx((10 + 30 + 100) / 40)
-    assert mean_within(times, values, [(5, 10), (20, 30)]) == pytest.approx((5 + 50) / 15)
-    assert mean_within(times, values, [(-100, 10)]) == pytest.approx(1)
-    assert math.isnan(mean_within(times, values, [(50, 60)]))
-    assert math.isnan(mean_within(times[:1], values[:1], [(0, 10)]))
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
@@ -108,12 +97,6 @@ def test_two_nodes_of_one_machine_share_its_devices() -> None:
     assert activity.device.mean_depth == pytest.approx(3)
 
 
-def test_without_telemetry_all_figures_are_none() -> None:
-    job = make_job()
-    activity = during(job, make_log(job))
-    assert (activity.busy_percent, activity.memory_some_percent, activity.device) == (None, None, None)
-
-
 def test_memory_pressure_reaches_the_verdict() -> None:
     job = make_job()
     log = make_log(job)
@@ -147,16 +130,6 @@ def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
 
 
-def test_throttling_by_a_cpu_limit_and_writes_reach_the_verdict() -> None:
-    job = make_job()
-    log = make_log(job)
-    values = cores(50) | DISK | {("cpu", "", "throttled_percent"): 70.0, ("block", "nvme0n1", "write_mb_per_second"): 8}
-    activity = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),)))
-    assert activity.cpu_throttled_percent == pytest.approx(70)
-    assert activity.device is not None
-    assert activity.device.write_mb_per_second == pytest.approx(8)
-
-
 @pytest.mark.parametrize(("share", "ahead", "named"), [(1.65, 1.0, True), (1.65, 1.6, False), (1.1, 1.0, False)])
 def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float, ahead: float, named: bool) -> None:
     """The kernel's read-ahead for the run counts as the run's own."""
@@ -177,19 +150,6 @@ def test_no_other_readers_are_reported_without_the_kernels_io_accounting() -> No
     assert summary.other_readers is None
 
 
-def test_without_telemetry_the_runs_own_cpu_time_is_compared_with_its_limit() -> None:
-    job = make_job()
-    log = make_log(job)
-    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9 if log.journal.ended_ns else 0
-    hosts = (replace(log.journal.hosts[0], cpu_limit=0.4),)
-    log.rows["started_ns"], log.rows["finished_ns"] = log.rows["ready_ns"] - 40 * MS, log.rows["ready_ns"]
-    log.rows["read_ns"], log.rows["cpu_ns"] = 40 * MS, 1
-    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds, 0.195 * seconds))
-    limit = make_run(job, replace(log, journal=journal)).summary.limited_by
-    assert limit is not None
-    assert limit.what == "host CPU"
-
-
 def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
     """A drive that was too slow for a moment was busy then; its idle time before and after does not matter."""
     job = make_job(epochs=1)
@@ -204,17 +164,6 @@ def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
     activity = during(job, replace(log, telemetry=(replace(watching, value=counted),)))
     assert activity.device is not None
     assert activity.device.mean_depth > 9
-
-
-@pytest.mark.parametrize(
-    ("drive", "celsius", "hot"), [("nvme0", 84.0, True), ("nvme0", 70.0, False), ("nvme1", 84.0, False)]
-)
-def test_a_drive_of_the_dataset_that_is_too_hot_is_found(drive: str, celsius: float, hot: bool) -> None:
-    job = make_job()
-    log = make_log(job)
-    values = DISK | {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): 82.0}
-    found = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),))).hot_drive
-    assert found == (HotDrive(name="nvme0", celsius=84.0, limit_celsius=82.0) if hot else None)
 
 
 def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
@@ -232,21 +181,10 @@ def on_cores(log: RunLog, node: int, count: float, **changes: Any) -> HostTeleme
     return reading(host(log, node, {series: 0.0}, **changes), series, lambda seconds: count * seconds)
 
 
-def test_a_host_without_readings_is_not_the_busiest() -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    hosts = (host(log, 0, {("pressure", "", "memory_some_percent"): 7.0}), host(log, 1, cores(99.5, 0.1)))
-    activity = during(job, replace(log, telemetry=hosts))
-    assert activity.busy_percent == pytest.approx(0.4)
-    assert activity.memory_some_percent == pytest.approx(7)
-    assert (activity.own_percent, activity.cpu_limit_cores, activity.cpu_limit_used_percent) == (None, None, None)
-
-
 @pytest.mark.parametrize(
     ("limits", "used", "told"),
     [
         ((None, 8.0), (1.0, 0.04), (8.0, 0.5)),
-        ((4.0, 8.0), (1.0, 1.0), (4.0, 25.0)),
         ((4.0, 8.0), (1.0, 4.0), (8.0, 50.0)),
     ],
 )
@@ -304,7 +242,6 @@ def below(name: str) -> tuple[DeviceFacts, ...]:
     [
         ("sda", "sda", 82.0, True),
         ("sda", "sda", 81.9, False),
-        ("sda", "sd", 90.0, False),
         ("nvme1n1", "nvme1", 90.0, True),
         ("nvme10n1", "nvme1", 90.0, False),
     ],
@@ -327,27 +264,6 @@ def test_the_drive_furthest_above_its_limit_is_named_with_its_maximum_in_trainin
     before = reading(second, ("temperature", "sdb", "celsius"), lambda at: np.where(at < 0.15, 120.0, 86.0))
     found = during(job, replace(log, telemetry=(first, before))).hot_drive
     assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
-
-
-def test_a_drive_that_was_hot_at_the_last_step_was_hot_in_training() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job)
-    watching = host(log, 0, temperature("sda", 50.0, 82.0), devices=below("sda"))
-    last = watching.time_ns == watching.time_ns.max()
-    for over_ns, is_hot in ((0, True), (1, False)):
-        times = np.where(last, int(log.rows["met_ns"].max()) + over_ns, watching.time_ns)
-        degrees = np.where(last & (watching.which == 0), 90.0, watching.value)
-        found = during(job, replace(log, telemetry=(replace(watching, time_ns=times, value=degrees),))).hot_drive
-        assert (found is not None) == is_hot
-
-
-def test_a_drives_limit_is_its_first_reading() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job)
-    watching = host(log, 0, temperature("sda", 90.0, 82.0), devices=below("sda"))
-    changing = reading(watching, ("temperature", "sda", "limit_celsius"), lambda at: np.where(at < 0.05, 82.0, 95.0))
-    found = during(job, replace(log, telemetry=(changing,))).hot_drive
-    assert found == HotDrive(name="sda", celsius=90.0, limit_celsius=82.0)
 
 
 def test_queue_depth_is_unknown_if_one_device_has_no_readings() -> None:

@@ -28,7 +28,3 @@ def exported_as(own: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 def test_a_kind_that_says_how_it_is_exported_gets_dlio_s_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = exported_as(replace(kind_named("training"), name="own"), tmp_path, monkeypatch)
     assert json.loads((folder / "summary.json").read_text())["metric"]["train_au_mean_percentage"] > 0
-
-
-def test_a_kind_that_does_not_gets_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not exported_as(replace(kind_named("training"), name="own", exported=""), tmp_path, monkeypatch).exists()

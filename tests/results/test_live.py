@@ -190,14 +190,6 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
                 read_run(str(tmp_path))
 
 
-def test_what_a_live_part_wants_is_told_in_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(tmp_path)
-    os.truncate(tmp_path / LIVE / "rank_00002.steps", 3 << 30)  # of holes
-    monkeypatch.setattr(live, "host_memory", lambda: SimpleNamespace(available_bytes=5 << 30))
-    with pytest.raises(UserError, match=r"live needs 6\.0 GiB of memory, more than is free"):
-        read_run(str(tmp_path))
-
-
 def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
     assert not goes_on(str(tmp_path))
     (tmp_path / LIVE).mkdir()
@@ -230,18 +222,10 @@ def test_where_there_are_no_locks_nobody_is_told(tmp_path: Path, monkeypatch: py
             assert len(read_run(str(tmp_path)).rows) == 21
 
 
-def test_facts_that_can_not_be_written_are_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / LIVE).write_text("a file where a folder should be")
-    with pytest.raises(SpaceError, match=rf"{tmp_path}/live/facts\.json could not be written: .*; use a larger disk$"):
-        write_live_facts(str(tmp_path), {}, advice="use a larger disk")
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
-        ("free_ns", -1, "ranges from -1 to"),
-        ("app_bytes", -3, "ranges from -3 to"),
+        ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to"),
         ("epoch", 3, "ranges from 1 to 3, wanted 1 to 2"),
     ],
 )
@@ -297,12 +281,4 @@ def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: 
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
         read_checkpoint_run(str(tmp_path))
     with going_on(str(tmp_path)), pytest.raises(UserError, match="is still running: wait for it to end"):
-        read_checkpoint_run(str(tmp_path))
-
-
-def test_checkpoints_of_a_newer_dlemu_are_named(tmp_path: Path) -> None:
-    killed_checkpoints(tmp_path)
-    path = tmp_path / LIVE / FACTS
-    path.write_text(path.read_text().replace('"facts_version":1', '"facts_version":2'))
-    with pytest.raises(UserError, match="has facts_version 2, wanted 1: update dlemu"):
         read_checkpoint_run(str(tmp_path))

@@ -67,23 +67,6 @@ def test_power_stands_with_what_was_read_for_it() -> None:
     assert meter.gb_per_second_per_watt == pytest.approx(rate.mean / 1e3 / 40)
 
 
-def test_without_telemetry_there_is_none() -> None:
-    job = make_job()
-    summary = make_run(job, make_log(job)).summary
-    assert summary.telemetry is None
-    assert summary.metrics.device_mb_per_second is not None
-    assert summary.metrics.device_mb_per_second.mean is None
-
-
-def test_a_note_of_one_host_of_several_names_it() -> None:
-    job = make_job()
-    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
-    first, second = log.telemetry
-    notes = replace(second, notes=("a note", "only here"))
-    _, telemetry = summary_of(job, RunLog(log.rows, log.journal, (first, notes)))
-    assert telemetry.notes == ("a note", "node1: only here")
-
-
 def test_the_table_has_a_row_a_reading(tmp_path: Path) -> None:
     job = make_job(folder=str(tmp_path))
     log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
@@ -141,81 +124,6 @@ def end_seconds(log: RunLog) -> float:
 def cuts_of(summary: Summary) -> list[dict[str, Number]]:
     """The times that a recorder missed."""
     return [found.numbers for found in summary.findings if found.code == Issue.TELEMETRY_CUT_SHORT]
-
-
-def cuts(job: TrainingJob, log: RunLog) -> list[dict[str, Number]]:
-    return cuts_of(make_run(job, log).summary)
-
-
-def test_what_a_recorder_missed_is_told_in_seconds_of_training() -> None:
-    job = make_job(steps=150)
-    log = with_telemetry(make_log(job))
-    ended = end_seconds(log)
-    (gap,) = cuts(job, kept_readings(log, lambda seconds: seconds < 3))
-    end = {"from_seconds": pytest.approx(2.5, abs=0.05), "to_seconds": pytest.approx(ended, abs=0.05)}
-    assert gap == {"host": "node0", "end": "of training", **end}
-    (gap,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 3) | (seconds > ended)))
-    assert gap == {"host": "node0", **end}, "it lived on: what it missed is no end of its own"
-    (gap,) = cuts(job, kept_readings(log, lambda seconds: (seconds < 0) | (seconds > 8)))
-    assert gap["from_seconds"] == 0
-    assert "end" not in gap
-    long_ago = kept_readings(log, lambda seconds: seconds >= -0.1)
-    (host,) = long_ago.telemetry
-    early = replace(host, time_ns=np.append(host.time_ns[:1] - 60_000_000_000, host.time_ns[1:]))
-    assert cuts(job, replace(long_ago, telemetry=(early,))) == [], "before training nothing is missed"
-
-
-def test_a_recorder_that_reads_seldom_may_read_seldom() -> None:
-    job = make_job(steps=150)
-    log = kept_readings(with_telemetry(make_log(job)), lambda seconds: seconds < 3)
-    assert 8 * 0.5 < 5 < end_seconds(log) - 2.5 < 8 * 2
-    assert len(cuts(job, log)) == 1
-    assert cuts(job, replace(log, telemetry=(replace(log.telemetry[0], interval_seconds=2.0),))) == []
-
-
-def test_a_host_whose_ranks_measured_nothing_has_missed_nothing() -> None:
-    job = make_job(steps=150)
-    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
-    of_second = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 1]), lambda seconds: seconds < 3)
-    (gap,) = cuts(job, of_second)
-    assert gap["host"] == "node1"
-    of_first = kept_readings(replace(log, rows=log.rows[log.rows["rank"] == 0]), lambda seconds: seconds < 3)
-    (gap,) = cuts(job, of_first)
-    assert gap["host"] == "node0"
-
-
-def test_a_recorder_and_a_meter_without_a_figure_have_none() -> None:
-    job = make_job()
-    log = with_telemetry(make_log(job))
-    (host,) = log.telemetry
-    _, telemetry = summary_of(job, replace(log, telemetry=(replace(host, seconds=0.0),)))
-    assert [recorder.cpu_percent for recorder in telemetry.recorders] == [None]
-    _, telemetry = summary_of(job, replace(log, telemetry=(replace(host, cpu_seconds=3.0, seconds=12.0),)))
-    assert [recorder.cpu_percent for recorder in telemetry.recorders] == [25.0]
-    off = replace(host, value=np.where(host.which == 1, 0.0, host.value))
-    _, telemetry = summary_of(job, replace(log, telemetry=(off,)))
-    assert [(meter.mean_watts, meter.gb_per_second_per_watt) for meter in telemetry.power] == [(0.0, None)]
-
-
-def test_power_of_a_host_without_steps_is_not_known() -> None:
-    job = make_job()
-    log = with_telemetry(make_log(job, rank_nodes=(0, 1)))
-    _, telemetry = summary_of(job, replace(log, rows=log.rows[log.rows["rank"] == 0]))
-    assert [(meter.host, meter.mean_watts) for meter in telemetry.power] == [("node0", 40.0), ("node1", None)]
-
-
-def test_devices_that_are_no_block_devices_are_not_asked_for_requests() -> None:
-    job = make_job()
-    log = with_telemetry(make_log(job))
-    (host,) = log.telemetry
-    share = replace(host.devices[0], probe="mount", name="nas:/data")
-    series = (*host.series, host.series[0]._replace(metric="reads_per_second"))
-    both = replace(host, devices=(*host.devices, share), series=series)
-    metrics = make_run(job, replace(log, telemetry=(both,))).summary.metrics
-    assert metrics.device_request_kib is not None
-    assert metrics.device_request_kib.mean is None, "no reads were counted"
-    assert metrics.device_mb_per_second is not None
-    assert metrics.device_mb_per_second.mean is None, "what the mount gave is not known"
 
 
 def test_a_recorder_that_was_lost_in_a_run_shorter_than_any_gap_is_an_issue_too() -> None:

@@ -16,7 +16,7 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import RECENT_SECONDS, Figure, figure_texts
+from dlemu.results.progress import RECENT_SECONDS, Figure
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
 from dlemu.telemetry._live import LiveReadings
 from tests.runs import make_job, make_log
@@ -168,16 +168,3 @@ def test_the_last_readings_of_counted_devices_are_shown(tmp_path: Path) -> None:
         file.write(b', "v": [5]}\n')
     readings.look()
     assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 5}, "a line that was half written is read later"
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "texts"),
-    [
-        ("au_ratio", 0.9712, ("au", "97.1 %")),
-        ("read_bytes_per_second", 2.148e8, ("read", "214.8 MB/s")),
-        ("samples_per_second", 1234.5, ("samples", "1,234.5 /s")),
-        ("device_queue_depth", 3.25, ("device queue depth", "3.25")),
-    ],
-)
-def test_a_figure_is_shown_by_the_unit_in_its_name(name: str, number: float, texts: tuple[str, str]) -> None:
-    assert figure_texts(Figure(name, number, "")) == texts

@@ -8,10 +8,7 @@ from typing import Literal
 
 import pytest
 
-import dlemu.config.loading
 from datagen.errors import SpaceError, UserError
-from datagen.generate import finish, generate
-from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Workflow
 from dlemu.jobs.training.prepare import check_before_making, only_makes_data
@@ -77,18 +74,6 @@ def test_a_folder_that_can_not_be_made_is_refused_before_data_is_made(tmp_path: 
     with pytest.raises(SpaceError, match=f"{tmp_path / 'a'} is not a folder; set output"):
         check(load(settings(tmp_path)))
     check(load(settings(tmp_path, *DATA_ALONE)))
-
-
-def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not again for the command that a message would name if the dataset were not there."""
-    workload = load(settings(tmp_path))
-    prepare_dataset(workload.dataset)
-    generate(workload.dataset)
-    finish(workload.dataset)
-    monkeypatch.setattr(dlemu.config.loading, "composed", None)
-    check(workload)
-    check_before_making(workload, 1)
-    assert prepare(TRAINING, workload, 1)[0].folder == workload.output.folder
 
 
 def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:

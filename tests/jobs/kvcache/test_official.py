@@ -17,7 +17,7 @@ from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.jobs.kvcache.blocks import Content, FileBlocks, Shard
-from dlemu.jobs.kvcache.job import KVCACHE, measure_ceiling, plan_of
+from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.mover import Batch, Operation
 from dlemu.jobs.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
 from dlemu.jobs.kvcache.published import official_result
@@ -107,19 +107,6 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
     assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
 
 
-@pytest.mark.parametrize(
-    ("words", "token_bytes"),
-    [
-        (("kv.kv_heads=4",), 32 * 4 * 128 * 2 * 2),
-        (("kv.layers=8",), 8 * 8 * 128 * 2 * 2),
-        (("kv.layers=8", "kv.kv_heads=1", "kv.element_bytes=1"), 8 * 1 * 128 * 2),
-        (("kv.latent_dim=576",), 32 * 576 * 2),
-    ],
-)
-def test_each_part_of_the_model_can_be_another_one(words: tuple[str, ...], token_bytes: int) -> None:
-    assert draw_turns(settings_of(1, "kv.users=1", "kv.seconds=3", *words), 0).model.token_bytes == token_bytes
-
-
 def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
     plan = draw_turns(settings_of(1, "kv.users=3000", "kv.seconds=10"), 0)
     users = {turn.conversation >> 32: turn.priority for turn in plan.turns}
@@ -128,13 +115,6 @@ def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
     lengths = Counter(turn.conversation for turn in draw_turns(settings_of(1), 0).turns)
     assert np.mean(list(lengths.values())) == pytest.approx(1 / 0.2, rel=0.05), "the last with p 0.2"
     assert max(lengths.values()) <= 50
-
-
-@pytest.mark.parametrize(
-    ("context", "output", "reads"), [(9_999, 1, 2), (9_999, 32, 2), (9_999, 33, 3), (10_000, 99, 0)]
-)
-def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int, output: int, reads: int) -> None:
-    assert Turn(0, 1, 0, context, context, output).reads == reads
 
 
 @pytest.mark.parametrize(
@@ -159,12 +139,6 @@ def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int,
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)
-
-
-def test_settings_that_were_completed_are_complete() -> None:
-    settings = settings_of(1, "kv.users=7")
-    assert settings.threads == 7
-    assert with_option_defaults(settings) == settings
 
 
 @pytest.mark.parametrize("option", [1, 2, 3])
@@ -262,13 +236,6 @@ def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     assert summary.limited_by is not None
     assert summary.limited_by.what == "storage"
     assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)
-
-
-@pytest.mark.parametrize("words", [("workload=mlperf_kv", "kv.seconds=2", "kv.users=2"), ("workload=llama3_1_8b",)])
-def test_a_ceiling_is_measured_however_long_the_threads_take_to_start(words: tuple[str, ...]) -> None:
-    settings = KVCACHE.complete(load([*words, "scale=laptop"])).section(KvSettings)
-    plan = plan_of(settings, 1, 0)
-    assert measure_ceiling(plan, Content(BulkContent(1), 0, settings), 1e-9, None) > 0
 
 
 def test_an_object_that_fits_is_read_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:

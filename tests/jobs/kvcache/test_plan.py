@@ -78,13 +78,6 @@ def test_memory_is_asked_first_and_knows_its_size() -> None:
     assert [tier for tier, _ in second.found] == [Tier.STORAGE, Tier.DRAM, Tier.GPU]
 
 
-def test_memory_holds_as_many_tokens_of_shrunken_blocks() -> None:
-    whole = replace(SMALL, head_dim=4096, dram_gb=4 * 1.5 * BLOCK_GB)
-    chains = prompts([1, 2, 3], [1, 2, 3])
-    tiers = [[tier for tier, _ in plan(each, chains).prompts[1].found] for each in (whole, replace(whole, shrink=4))]
-    assert tiers[0] == tiers[1] == [Tier.STORAGE, Tier.STORAGE, Tier.DRAM]
-
-
 def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
     with pytest.raises(UserError, match=r"kv.capacity_gb is .* and the longest prompt alone has 1.23e-05 GB"):
         plan(replace(SMALL, capacity_gb=2.5 * BLOCK_GB), prompts([1, 2, 3]))
@@ -120,10 +113,3 @@ def test_prompts_go_to_the_rank_that_knows_them() -> None:
     shares = assign_prompts(prompts([1, 2], [5, 6], [1, 2, 3], [5, 6, 7], [8]), 2)
     assert shares == [[0, 2, 4], [1, 3]]
     assert assign_prompts(prompts([1], [2]), 1) == [[0, 1]]
-
-
-def test_as_many_accelerators_compute_as_are_needed() -> None:
-    load = prompts(*[[10 * number] for number in range(101)], tail=7)  # 9 tokens each, 101 in 100 s
-    assert plan(SMALL, load).accelerators == 2  # 0.9 s of computing each second
-    assert plan(replace(SMALL, tp=4, prefill_tokens_per_second=2.5), load).accelerators == 8
-    assert plan(replace(SMALL, accelerators=5), load).accelerators == 5
