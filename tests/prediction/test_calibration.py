@@ -18,7 +18,6 @@ from dlemu.jobs.training.prediction.calibration import (
     calibrate_from_run,
     estimate_curve,
     given_speed,
-    work_quantiles,
 )
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
@@ -90,25 +89,6 @@ def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
     assert first.readers == 1
     assert first.mb_per_second == pytest.approx(10, rel=0.1)
     assert most_mb_per_second(estimate_curve(reads)) == pytest.approx(40, rel=0.05)
-
-
-def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
-    random = np.random.default_rng(2)
-    readers, each = 4, 400
-    latency = random.exponential(0.02, (readers, each))
-    ends = np.cumsum(latency, axis=1)
-    jittered = Reads((ends - latency).ravel(), ends.ravel(), np.full(readers * each, MB))
-    number = np.repeat(np.arange(readers), each)
-    spread = np.std(work_quantiles([(jittered, number)]))
-    assert 0.6 < spread < 1.3  # an exponential's is 1
-    turns = np.where((np.arange(each)[np.newaxis] + np.arange(readers)[:, np.newaxis]) % 2, 0.01, 0.03)
-    ends = np.cumsum(turns, axis=1)
-    in_turn = Reads((ends - turns).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles([(in_turn, number)])) < 0.1
-    bursts = np.tile(np.where(np.arange(each) % 10, 0.002, 0.08), (readers, 1))
-    ends = np.cumsum(bursts, axis=1)
-    together = Reads((ends - bursts).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles([(together, number)])) < 0.05
 
 
 def test_a_run_tells_the_host_it_ran_on() -> None:

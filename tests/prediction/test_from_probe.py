@@ -11,11 +11,7 @@ from dlemu.jobs.training.pattern import LoaderCosts
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import (
     CurvePoint,
-    flat,
-    most_mb_per_second,
-    rates,
     smoothed,
-    straight_then_flat,
 )
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.results.levels import READ_DTYPE, Level
@@ -57,20 +53,6 @@ def points(calibration: Calibration) -> dict[int, float]:
 
 def curve(**points: float) -> tuple[CurvePoint, ...]:
     return tuple(CurvePoint(readers=int(name[1:]), mb_per_second=value) for name, value in points.items())
-
-
-def test_between_and_beyond_what_was_tried() -> None:
-    assert rates(curve(r1=40, r3=100, r4=90), 6).tolist() == [0, 40e6, 70e6, 100e6, 90e6, 90e6, 90e6]
-    assert rates(curve(r2=100, r4=200), 3).tolist() == [0, 100e6, 100e6, 150e6]
-    assert rates(flat(7), 0).tolist() == [0]
-    assert most_mb_per_second(curve(r1=40, r3=100, r4=90)) == 100
-
-
-def test_readers_that_do_not_meet_until_they_get_all() -> None:
-    assert straight_then_flat(50, 200) == curve(r1=50, r4=200)
-    assert straight_then_flat(130, 200) == curve(r1=130, r2=200)
-    assert straight_then_flat(150, 200) == flat(200)
-    assert straight_then_flat(300, 200) == flat(300)
 
 
 def test_a_curve_without_what_chance_made_of_it() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import yaml
 
 import dlemu
 from datagen.errors import UserError
-from dlemu.config import completed, load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
@@ -122,35 +120,6 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
     assert answer.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
     assert "3 epochs" in answer.calibration.source
-
-
-def test_the_accelerator_of_dlios_results_is_named_and_may_be_changed(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    write_dlio_run(run)
-
-    def predicted(*words: str) -> tuple[str, float | None]:
-        answer = dlemu.predict(
-            [*words, "ranks=1", f"output.folder={tmp_path / '-'.join(('p', *words))}"], from_folder=run
-        )
-        assert answer.au_sustained_percent == pytest.approx(100)
-        return answer.question.accelerator, answer.needed_mb_per_second
-
-    name, of_h100 = predicted()
-    assert name == "h100"
-    name, of_a100 = predicted("accelerator=a100")
-    assert name == "a100"
-    assert of_h100 is not None
-    assert of_a100 == pytest.approx(of_h100 * 0.323 / 0.636)
-    config = run / "configs" / "config.yaml"
-    for seconds, known_as in ((0.636, "a100"), (0.5, "")):
-        (run / "configs" / "overrides.yaml").write_text("[]")
-        config.write_text(re.sub("computation_time: .*", f"computation_time: {seconds}", config.read_text()))
-        known = foreign_run(str(run))
-        assert known is not None
-        assert (known.workload.accelerator, known.workload.train.computation_time.mean) == (known_as, seconds)
-        assert load(completed([], known.workload)).accelerator == known_as
-        asked = load(completed(["accelerator=h100"], known.workload))
-        assert asked.train.computation_time.mean == 0.323
 
 
 def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:

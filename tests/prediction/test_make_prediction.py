@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partialmethod
-from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
-from dlemu.config.duration import NO_TIME, Duration, mean_seconds
+from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
@@ -63,19 +62,6 @@ def test_others_take_of_a_bandwidth_what_they_take() -> None:
     assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
 
 
-def test_others_take_first_what_latency_keeps_from_readers() -> None:
-    """One reader of 40 MB/s leaves 2520: others that take 2500 do not slow it down, more than that do."""
-    curve = (CurvePoint(readers=1, mb_per_second=40.0), CurvePoint(readers=64, mb_per_second=2560.0))
-    far = Calibration(source="made", curve=curve, saturated=True, half_width_percent=0.0)
-    asked = workload(ranks=1, steps=60, read_threads=1)
-    alone, unnoticed, noticed = (
-        predict(asked, replace(far, others_mb_per_second=others), ranks=1).samples_per_second
-        for others in (0.0, 2500.0, 2540.0)
-    )
-    assert alone == unnoticed
-    assert noticed == pytest.approx(20, rel=0.1), "20 MB/s of 1 MB samples"
-
-
 def test_decoding_is_the_hosts() -> None:
     asked = workload(ranks=2, steps=100)
     busy = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=0.02)
@@ -106,14 +92,6 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     assert answer.au_sustained_percent == pytest.approx(80, abs=3)
     low, high = answer.samples_per_second_interval
     assert low < answer.samples_per_second < high
-
-
-def test_a_search_that_the_cores_ended_says_so() -> None:
-    asked = workload(ranks=2, steps=60)
-    busy = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.025)))
-    answer = predict(busy, given_speed(1e6, cores=4))
-    assert (answer.max_accelerators, answer.verdict_numbers["ended_by"]) == (7, "cores")
-    assert answer.verdict_code == PredictedVerdict.MOST_TRIED
 
 
 def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
@@ -177,24 +155,6 @@ def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     assert (asked.workload, asked.accelerator) == ("handmade", "")
 
 
-def test_computation_times_that_differ_are_no_limit_of_the_storage() -> None:
-    asked = workload(ranks=4, steps=60)
-    drawn = Duration(type="normal", mean=0.05, stdev=0.02)
-    answer = predict(
-        replace(asked, train=replace(asked.train, computation_time=drawn)), given_speed(1e5, cores=4), ranks=4
-    )
-    assert (answer.passed, answer.limited_by.what) == (False, "nothing")
-
-
-def test_what_a_faster_storage_does_not_raise_is_not_limited_by_it() -> None:
-    """The host hands a batch over in 0.5 ms; steps are shorter."""
-    asked = workload(ranks=2, steps=400)
-    short = replace(asked, train=replace(asked.train, computation_time=Duration(mean=0.000375)))
-    answer = predict(short, given_speed(1e6, cores=4), ranks=2)
-    assert answer.au_sustained_percent == pytest.approx(75, abs=1)
-    assert (answer.limited_by.what, "limited by" in answer.verdict) == ("unknown", False)
-
-
 def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     """X = 3.3 accelerators' worth: 3 would pass at 100 %, 3 at 90 % (3.3 / 0.9 = 3.67)."""
     answer = predict(workload(ranks=6, steps=60), given_speed(3.3 * DEMAND * 1.000498, cores=4), ranks=6)
@@ -202,36 +162,6 @@ def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     assert null.max_accelerators == 3
     assert null.au_percent == pytest.approx(100 * 3.3 / 6, rel=1e-4)
     assert null.samples_per_second == pytest.approx(3.3 * 80, rel=1e-4)
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_what_a_reader_must_know_is_an_issue() -> None:
-    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
-
-    def told(**changes: Any) -> list[str]:
-        return [finding.code for finding in predict(asked, replace(known, **changes), ranks=2).findings]
-
-    assert told() == []
-    tried = CurvePoint(readers=1, mb_per_second=60.0), CurvePoint(readers=2, mb_per_second=100.0)
-    assert told(curve=tried) == []
-    assert told(curve=(tried[0], replace(tried[0], mb_per_second=100.0))) != []
-    assert Issue.READERS_NEVER_TRIED in told(curve=(tried[0], tried[0]))
-    for stated, differs in ((0.4e6, True), (0.6e6, False), (1.9e6, False), (2.1e6, True)):
-        assert bool(told(sample_bytes=stated)) == differs
-    assert told(busy_cores=1.0) == []
-    assert told(saturated=False) == [Issue.NOT_SATURATED]
-    slow = replace(known.costs, step_seconds=mean_seconds(asked.train.computation_time))
-    assert told(costs=slow) == [Issue.HOST_SLOWER_THAN_STEP]
-    assert predict(asked, replace(known, costs=slow), ranks=2).au_dlio_percent is None
-    assert told(costs=replace(slow, step_seconds=0.99 * slow.step_seconds)) == []
-    writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
-    assert [finding.code for finding in predict(writes, known, ranks=2).findings] == [Issue.CHECKPOINTS_LEFT_OUT]
-    job = replace(asked, recorded=replace(asked.recorded, version=1, replayable=True, ranks=2))
-    assert predict(job, known, ranks=2).issues == ()
-    assert "collectives" in " ".join(predict(job, known, ranks=3).issues)
-    long = predict(workload(ranks=2000, steps=200), given_speed(2000 * DEMAND, cores=4), ranks=2000)
-    steps = {"simulated_steps": long.simulated_steps, "planned_steps": 200}
-    assert [finding.numbers for finding in long.findings if finding.code == Issue.STEPS_LEFT_OUT] == [steps]
 
 
 def test_a_search_stops_at_the_most_that_may_be_tried() -> None:

@@ -14,9 +14,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
-from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model
-from dlemu.jobs.training.prediction.outcome import outcome_of, step_rows
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -120,66 +118,3 @@ def test_epochs_that_are_read_while_their_first_step_waits_are_known(
     asked = workload(ranks=1, steps=steps)
     asked = replace(asked, train=replace(asked.train, synchronous=synchronous))
     assert Model(asked, FAST).run(1, as_it_is=True).read_ahead == ahead
-
-
-def hand_made() -> tuple[Scene, EpochTimes]:
-    """Two accelerators, three steps of which the second rank's take longer; seconds."""
-    scene = Scene(
-        app_bytes=np.array([[10.0, 20.0, 30.0], [40.0, 50.0, 60.4]]),
-        work_bytes=np.ones((2, 3)),
-        after_seconds=np.zeros((2, 3)),
-        compute_seconds=np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]),
-        rate=np.ones(5),
-        workers=1,
-        window=1,
-        in_turn=True,
-        synchronous=False,
-        cores=1.0,
-        costs=HostCosts(step_seconds=0.25),
-    )
-    times = EpochTimes(
-        free=np.array([0.0, 3.0, 6.0, 8.0]),
-        ready=np.array([[0.5, 2.0, 4.0], [1.0, 4.0, 5.0]]),
-        started=np.array([[0.1, 1.1, 3.0], [0.2, 1.2, 4.1]]),
-        read=np.array([[0.3, 1.5, 3.5], [0.7, 3.0, 4.6]]),
-        finished=np.array([[0.4, 1.9, 3.9], [0.9, 3.8, 4.8]]),
-    )
-    return scene, times
-
-
-def test_rows_are_those_that_such_an_epoch_would_leave() -> None:
-    scene, times = hand_made()
-    (epoch,) = planned_job(workload(ranks=2, steps=3), 2).schedule
-    rows = step_rows(epoch, scene, times, start_seconds=100.0, batch_size=4)
-    told = {name: (rows[name] / 1e9).reshape(2, 3).tolist() for name in rows.dtype.names or () if name.endswith("_ns")}
-    assert rows["rank"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert rows["step"].tolist() == [1, 2, 3] * 2
-    assert set(rows["epoch"].tolist()) == set(rows["block"].tolist()) == {1}
-    assert rows["samples"].tolist() == [4] * 6
-    assert rows["app_bytes"].tolist() == [10, 20, 30, 40, 50, 60]
-    assert told["free_ns"] == [[100, 103, 106]] * 2
-    assert told["ready_ns"] == [[100.5, 102, 104], [101, 104, 105]]
-    assert told["wait_ns"] == [[0.5, 0, 0], [1, 1, 0]]
-    assert told["compute_ns"] == [[1, 1, 1], [2, 2, 2]]
-    assert told["slept_ns"] == [[101.5, 104, 107], [103, 106, 108]]
-    assert told["sync_ns"] == [[1.5, 2, 1], [0, 0, 0]]
-    assert told["met_ns"] == [[103.25, 106.25, 108.25]] * 2
-    assert told["asked_ns"] == [[100, 103.25, 106.25]] * 2
-    assert told["got_ns"] == [[100.5, 103.25, 106.25], [101, 104, 106.25]]
-    assert told["started_ns"] == [[100.1, 101.1, 103], [100.2, 101.2, 104.1]]
-    assert told["finished_ns"] == [[100.4, 101.9, 103.9], [100.9, 103.8, 104.8]]
-    assert rows["read_ns"].tolist() == [200_000_000, 400_000_000, 500_000_000, 500_000_000, 1_800_000_000, 500_000_000]
-    assert rows["decode_ns"].tolist() == [100_000_000, 400_000_000, 400_000_000, 200_000_000, 800_000_000, 200_000_000]
-
-
-def test_numbers_are_those_of_the_rows() -> None:
-    scene, times = hand_made()
-    asked = workload(ranks=2, steps=3)
-    (epoch,) = planned_job(asked, 2).schedule
-    found = outcome_of(step_rows(epoch, scene, times, start_seconds=0.0, batch_size=4), asked)
-    assert found.au_whole_percent == pytest.approx(100 * 9 / 16)
-    assert found.au_percent == pytest.approx(100 * 6 / 10), "without the first step"
-    assert found.samples_per_second == pytest.approx(24 / 8)
-    assert found.app_mb_per_second == pytest.approx(210e-6 / 8)
-    assert found.training_seconds == pytest.approx(8)
-    assert found.time_to_first_batch_seconds == pytest.approx(1.0)

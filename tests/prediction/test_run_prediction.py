@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -16,12 +15,11 @@ from datagen.errors import UserError
 from dlemu.cli.predict import command
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.pattern import judge_level
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
-from dlemu.results.levels import READ_DTYPE, Level
+from dlemu.results.levels import Level
 from dlemu.results.measured import write_run
 from dlemu.runner.events import PartMeasured
 from dlemu.studies.pages import write_page
@@ -60,18 +58,6 @@ def test_a_storage_that_is_only_a_speed_needs_no_dataset(tmp_path: Path) -> None
     assert f"16 accelerators need {found['needed_mb_per_second']:,.0f} MB/s to pass" in " ".join(shown.split())
     given = CliRunner().invoke(command, [*words, "dataset.num_files_train=168", f"output.folder={tmp_path / 'r'}"])
     assert "predict at most 12" in str(given.exception)
-
-
-def test_files_are_not_assumed_beside_the_users_own(tmp_path: Path) -> None:
-    """40 files of a batch of 2 each fill the steps of some accelerators; no setting could add more."""
-    for number in range(40):
-        (tmp_path / f"{number}.bin").write_bytes(bytes(1000))
-    own = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "reader.batch_size=2"]
-    words = [*own, "train.computation_time=0.1", "--mb-per-second", "100", "--json", f"output.folder={tmp_path}/p"]
-    told = json.loads(run(*words, status=0))
-    assert told["verdict_code"] == "most_tried"
-    assert told["verdict_numbers"]["ended_by"] == "files"
-    assert "files_assumed" not in [finding["code"] for finding in told["findings"]]
 
 
 def test_hosts_with_other_cores_are_predicted(tmp_path: Path) -> None:
@@ -169,32 +155,6 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         read_prediction(str(tmp_path))
     with pytest.raises(UserError, match="holds another result"):
         dlemu.predict([*WORDS, f"output.folder={tmp_path}"], mb_per_second=1.0)
-
-
-def test_a_level_counts_what_lies_between_settling_and_its_end() -> None:
-    rows = np.zeros(400, READ_DTYPE)
-    rows["begin_ns"] = np.arange(400) // 2 * 10_000_000
-    rows["end_ns"] = rows["begin_ns"] + 10_000_000
-    rows["app_bytes"], rows["samples"], rows["reader"] = 1_000_000, 1, np.arange(400) % 2
-    rows["app_bytes"][:100] = 5_000_000  # a burst before it settles
-    level = judge_level(rows, 2, 0, 1.5)
-    assert level.mb_per_second == pytest.approx(200, rel=0.01)
-    assert not level.short
-
-
-def test_bursts_that_even_out_do_not_make_a_level_uncertain() -> None:
-    """Windows of 0.1 s that hold none or two of the reads of 0.2 s: the mean is known all the same."""
-
-    def half_width(begin_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> float:
-        rows = np.zeros(len(begin_ns), READ_DTYPE)
-        rows["begin_ns"], rows["end_ns"] = begin_ns, begin_ns + 1_000_000
-        rows["app_bytes"], rows["samples"], rows["reader"] = 1_000_000, 1, 0
-        return judge_level(rows, 1, 0, 2.0).half_width_percent
-
-    slices = np.repeat(np.arange(13) * 200_000_000, 10) + np.tile(np.arange(10) * 1_000_000, 13)
-    chance = np.sort(np.random.default_rng(1).integers(0, 2_600_000_000, 130))
-    assert half_width(slices) < 20, "an independent window of 0 or 20 reads would make it 48 %"
-    assert half_width(chance) > half_width(slices) / 2
 
 
 @pytest.mark.slow

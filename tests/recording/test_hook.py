@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -174,18 +173,6 @@ def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path,
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("dlemu record:")]
     assert len(warnings) == 1, ended.stderr
     assert "the job continues" in warnings[0]
-
-
-def test_a_thread_that_ends_leaves_no_files_open() -> None:
-    """A job may take its batches in a thread of their own, one for each pass."""
-    meter = hook_module()._Meter()
-    meter.read()
-    before = os.listdir("/proc/self/fd")
-    for _ in range(3):
-        thread = threading.Thread(target=meter.read)
-        thread.start()
-        thread.join()
-    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.mark.parametrize(

@@ -120,15 +120,6 @@ def test_batches_cross_in_as_many_tensors_whose_taking_is_not_burned_again(array
     assert mean_seconds(burned) == pytest.approx(0.0025 if tensors else 0.0035)
 
 
-@pytest.mark.parametrize(
-    ("read", "device", "mapped", "percent"),
-    [(1e5, 0.0, False, 100), (1e5, 1.1e5, False, 0), (1e5, 4e4, False, 60), (4096.0, 40_000.0, True, 0)],
-)
-def test_the_share_that_memory_served_is_recorded(read: float, device: float, mapped: bool, percent: int) -> None:
-    recording = recorded(read_bytes_per_sample=read, device_bytes_per_sample=device, mapped=mapped)
-    assert recording.cached_percent == percent
-
-
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
@@ -192,23 +183,6 @@ def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> No
         assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
 
 
-@pytest.mark.parametrize(("read_of_row", "samples"), [(0.99, 100), (1.02, 100), (0.9, 111)])
-def test_rows_of_parquet_are_counted_unless_some_columns_are_not_read(
-    tmp_path: Path, read_of_row: float, samples: int
-) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    random = np.random.default_rng(1)
-    for number in range(2):
-        table = arrow.table({"image": [random.bytes(10_000) for _ in range(100)]})
-        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=20)
-    row_bytes = (tmp_path / "0.parquet").stat().st_size / 100
-    read = recorded(opens_per_sample=0.01, read_bytes_per_sample=read_of_row * row_bytes)
-    recording = replace(read, loading=replace(read.loading, samples=None))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples
-
-
 def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
     """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
     for number in range(2):
@@ -266,39 +240,6 @@ def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> N
     )
     assert "record_length_bytes_quantiles" not in tree["dataset"]
     assert "11,000 bytes" in next(simplified(recording, data))
-
-
-@pytest.mark.parametrize("ending", [".h5", ".npz", ".bin"])
-def test_files_of_several_samples_that_a_replay_can_not_tell_apart_are_read_in_pieces(
-    ending: str, tmp_path: Path
-) -> None:
-    """Read whole, as one sample each, they would be read 64 times as often as by the job."""
-    for number in range(4):
-        (tmp_path / f"{number}{ending}").write_bytes(bytes(64_000))
-    recording = recorded(opens_per_sample=0.02, read_bytes_per_sample=1000.0)
-    recording = replace(recording, loading=replace(recording.loading, samples=256))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert (data.format, data.files, data.samples_per_file) == ("indexed_binary", 4, 64)
-    assert workload_of(recording, data, engine="matched")["dataset"]["record_length_bytes"] == 1000
-
-
-def test_a_dataset_is_found_through_links_and_without_hidden_files(tmp_path: Path) -> None:
-    stored, folder = tmp_path / "store" / "a" / "b", tmp_path / "data" / "train"
-    for below in (stored, folder):
-        below.mkdir(parents=True)
-    (folder / "kind").symlink_to(stored)
-    (stored / "up").symlink_to(folder)  # a loop
-    for name in ("0.jpg", "1.jpg", ".2.jpg"):
-        (stored / name).write_bytes(bytes(1000))
-    (stored / ".cache").mkdir()
-    (stored / ".cache" / "3.jpg").write_bytes(bytes(1000))
-    opened = str(folder / "kind" / "0.jpg")
-    held_open = str(stored / "0.jpg")  # as the kernel names a file that stays open
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=1000.0)
-    data = data_of(Counter([opened, held_open]), recording)
-    assert data is not None
-    assert (data.folder, data.files, data.bytes) == (str(folder / "kind"), 2, 2000)
 
 
 @pytest.mark.parametrize(

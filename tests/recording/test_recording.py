@@ -6,7 +6,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.studies.record.recipe import workload_of
-from dlemu.studies.record.recording import analyse, files_of
+from dlemu.studies.record.recording import analyse
 from tests.recording.made_rows import MS, Trainer, steady
 
 
@@ -61,19 +61,6 @@ def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() 
     assert found.samples_per_second == pytest.approx(expected.samples_per_second)
 
 
-def test_files_of_evaluations_are_no_data_of_training_where_one_process_reads_both() -> None:
-    trainer = Trainer(workers=0)
-    for name, loader, steps in (("/data/train/0.npy", 1, 1), ("/data/valid/0.npy", 2, 0)):
-        number = trainer.begin(loader=loader)
-        for _ in range(20):
-            trainer.batch(number, 5, 20, steps=steps, grad=steps > 0)
-        trainer.over(number)
-        trainer.rows.fetches[-1].files.append(name)
-    assert set(files_of(trainer.processes, 4)) == {"/data/train/0.npy"}
-    trainer.rows.fetches[19].files.clear()
-    assert set(files_of(trainer.processes, 4)) == {"/data/valid/0.npy"}, "named on first use, as if both read it"
-
-
 def test_batches_that_share_a_step_are_counted_whether_they_are_asked_for_one_by_one_or_at_once() -> None:
     by_one, at_once = Trainer(), Trainer()
     number = by_one.begin()
@@ -89,17 +76,6 @@ def test_batches_that_share_a_step_are_counted_whether_they_are_asked_for_one_by
         assert recording.gradient_accumulation_steps == 4
         assert recording.computation.mean == pytest.approx(0.025, rel=0.01)
         assert recording.computation.quantiles[0] == pytest.approx(0.025, rel=0.01)
-
-
-def test_a_loader_that_is_made_anew_for_each_pass_is_one() -> None:
-    anew = Trainer()
-    for loader in (1, 2):
-        number = anew.begin(loader)
-        for _ in range(40):
-            anew.batch(number, 0.1, 25)
-        anew.over(number)
-    recording = analyse(anew.processes, 4)
-    assert (recording.problems, recording.loaders_per_rank) == ((), 1)
 
 
 def test_loaders_that_feed_each_step_become_one_that_does_the_work_of_all() -> None:
@@ -156,16 +132,6 @@ def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
     rate = tree["reader"]["batch_size"] / (recording.computation.mean + recording.wait.mean)
     assert rate == pytest.approx(recording.samples_per_second, rel=0.01), "all ranks' samples"
     assert "one rank reads for 2" in " ".join(recording.notes)
-
-
-def test_ranks_add_up_and_their_count_does_not_scale() -> None:
-    ranks = [Trainer(rank=0, ranks=2), Trainer(pid=500, rank=1, ranks=2)]
-    for one in ranks:
-        steady(one, 40, wait_ms=0, body_ms=20)
-    recording = analyse([rows for one in ranks for rows in one.processes], 4)
-    assert (recording.ranks, recording.ranks_that_read) == (2, "all")
-    assert recording.samples_per_second == pytest.approx(2 * 8 / 0.020, rel=0.001)
-    assert "does not scale" in " ".join(recording.notes)
 
 
 def test_the_accelerators_own_clock_goes_before_the_hosts() -> None:

@@ -100,33 +100,6 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pairs", "parts"])
-def test_samples_of_two_files_and_parts_of_records_are_replayed(
-    kind: str, tmp_path: Path, recorded: Callable[..., RecordAnswer]
-) -> None:
-    folder, random = tmp_path / "data", np.random.default_rng(4)
-    images = folder / "images" if kind == "pairs" else folder
-    images.mkdir(parents=True)
-    (folder / "masks").mkdir(exist_ok=True)
-    for number in range(FILES):
-        np.save(images / f"{number}.npy", random.integers(0, 255, 60_000, dtype=np.uint8))
-        if kind == "pairs":
-            (folder / "masks" / f"{number}.txt").write_bytes(bytes(5_000))
-    if kind == "parts":
-        (folder / "masks").rmdir()
-    found = recorded(str(folder), "--kind", kind, "--epochs", "3", "--workers", "1", "--step", "0.01")
-    recording, replay = found.recording, found.replays[-1]
-    files, samples = (2 * FILES, 1) if kind == "pairs" else (FILES, 14)
-    assert found.data is not None
-    assert (found.data.files, found.data.samples_per_file) == (files, samples)
-    assert (recording.files_per_sample, recording.batch_size) == (files // FILES, BATCH)
-    steps = read_run(str(tmp_path / "answer" / replay.folder / "results")).training
-    assert set(np.asarray(steps["samples"]).tolist()) == {BATCH * recording.files_per_sample}
-    assert np.asarray(steps["app_bytes"]).mean() / BATCH == pytest.approx(recording.read_bytes_per_sample, rel=0.1)
-    assert replay.samples_per_second < 4 * recording.samples_per_second, "samples of the job, not files"
-
-
-@pytest.mark.slow
 def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path, recorded: Callable[..., RecordAnswer]) -> None:
     folder, random = tmp_path / "data", np.random.default_rng(6)
     folder.mkdir()

@@ -25,7 +25,6 @@ pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas
 from dlemu.studies.pages import write_page
-from tests.report.test_figures import column, rows_of
 from tests.report.test_page import read_page
 
 FOLDER = "dlemu.studies.compare.figures"
@@ -86,17 +85,6 @@ def test_it_draws_what_is_known_and_nothing_else(
             assert "role-axis-title" in svg
             assert "NaN" not in svg
     assert drawn >= 2
-
-
-def test_differences_are_drawn_with_their_intervals(runs: OpenedComparison, sweeps: OpenedComparison) -> None:
-    differences = runs.answer.runs[0].metrics.values()
-    figure = find(FOLDER, "metric_differences", "draw")(runs, DESK)
-    drawn = {row["percent"]: row["high"] - row["low"] for row in rows_of(figure) if "percent" in row}
-    expected = {one.difference_percent: 2 * (one.half_width_percent or 0) for one in differences}
-    assert drawn == pytest.approx(expected)
-    figure = find(FOLDER, "metric_differences", "draw")(sweeps, DESK)
-    last = sweeps.answer.runs[-1]
-    assert last.metrics["total_seconds"].difference_percent in column(figure, "value", at=last.ranks[0])
 
 
 @pytest.mark.parametrize("kind", ["sweeps", "runs", "searches"])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dlemu.jobs.pack.limits import PackLimit
 from dlemu.jobs.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
@@ -16,13 +13,11 @@ from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuesti
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
-from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.reproduce.opened import OpenedDocument
-from dlemu.studies.reproduce.page import document_page, open_document, print_document
-from dlemu.studies.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
+from dlemu.studies.reproduce.page import document_page
+from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced
 from dlemu.studies.reproduce.steps import DocumentQuestion
 from tests.results.handmade import two_hosts
 from tests.runs import make_job
@@ -156,32 +151,6 @@ def test_amax_s_storages_beside_each_other() -> None:
     rows = table(documents()["amax"]).rows
     assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]
     assert [row[-1] for row in rows] == ["302.0", "53.0"]
-
-
-def test_colfax_s_tables() -> None:
-    tables = document_page(documents()["colfax"]).tables
-    assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
-    assert list(tables[0].rows[0]) == ["4", "92.0", "2.00", "92.0", "2.00"]
-
-
-def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
-    steps = (
-        StepDone(name="data-1", command="datagen", words=(), seconds=1.0),
-        StepDone(name="ranks-1", command="train", words=(), seconds=1.0),
-        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
-    )
-    answer = replace(opened("micron-9400", {}).answer, steps=steps)
-    save_answer(str(tmp_path), REPRODUCED, answer)
-    write_run(replace(two_hosts(), folder=str(tmp_path / "ranks-1")))
-    shown = open_document(str(tmp_path))
-    assert list(shown.results) == ["ranks-1"]
-    page = document_page(shown)
-    assert page.verdict[0] == "INCOMPLETE"
-    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
-    assert "data-1" not in page.warning
-    console = Console(width=200, file=StringIO())
-    print_document(answer, str(tmp_path), console)
-    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_micron_s_gb_per_second_and_watt() -> None:

@@ -19,7 +19,6 @@ from tests.report.folders import hand_made_run, with_summary
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.jobs.training.figures._bins import Bins
 from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas
 
@@ -111,13 +110,6 @@ def test_the_accelerators_time_is_whole_and_its_computing_is_au_by_the_rules(run
     assert column(figure, "percent", part="computing") == pytest.approx(owners, abs=0.01)
 
 
-def test_a_device_below_the_file_systems_own_is_not_counted_again(run: Run) -> None:
-    below = [replace(host, devices=(replace(host.devices[0], counted=False),)) for host in run.telemetry]
-    facts = replace(run.facts, recorders=tuple(host.head for host in below))
-    drawn = draw("throughput", replace(run, facts=facts, telemetry=tuple(below)))
-    assert set(column(drawn, "what")) == {"read by the loader"}
-
-
 def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     figure = draw("throughput", run)
     at, mb = column(figure, "at", what="read by the loader"), column(figure, "mb", what="read by the loader")
@@ -125,22 +117,9 @@ def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     assert float((np.array(mb) * widths).sum()) == pytest.approx((run.summary.metrics.app_bytes or 0) / 1e6, rel=0.01)
 
 
-def test_device_throughput_is_the_telemetrys(run: Run) -> None:
-    figure = draw("throughput", run)
-    series = run.series("block", "read_mb_per_second")[0]
-    drawn = np.mean(column(figure, "mb", what="read from the devices"))
-    inside = (series.seconds > 0) & (series.seconds <= max(column(figure, "at")))
-    assert float(drawn) == pytest.approx(float(series.values[inside].mean()), rel=0.1)
-
-
 def test_shares_of_a_histogram_are_a_hundred_percent(run: Run) -> None:
     for name in ("queue_depth_share", "latency", "request_size", "batch_time"):
         assert sum(column(draw(name, run), "percent", what="reads")) == pytest.approx(100, abs=0.1)
-
-
-def test_percentiles_lie_where_the_weight_says() -> None:
-    bins = Bins(np.array([0.0, 10.0, 20.0]), np.array([10.0, 20.0, 40.0]), np.array([50.0, 40.0, 10.0]))
-    assert [bins.percentile(percent) for percent in (50, 70, 95)] == pytest.approx([10, 15, 30])
 
 
 def test_texts_of_others_stay_texts(run: Run) -> None:

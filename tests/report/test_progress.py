@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 
 import pytest
 from rich.console import Console
@@ -62,29 +61,6 @@ def test_a_terminal_is_redrawn_at_most_four_times_a_second() -> None:
     assert 4 <= redraws <= 2 / REDRAW_SECONDS + 4
     assert drawn.endswith("\n\x1b[?25h")
     assert "97.25 %" in drawn
-
-
-def test_a_message_from_elsewhere_begins_a_line_of_its_own() -> None:
-    console, clock = terminal(), Time()
-    progress = TrainingProgress(console, [100], now=clock)
-    clock.seconds += 1
-    progress.step(1, 1, math.nan, math.nan)
-    frame = text_of(console).rpartition("epoch 1/1")[2]
-    assert "\n" in frame
-    assert not frame.rpartition("\n")[2].strip(" \r"), "the cursor stands on an empty line"
-    assert text_of(console).rfind("\x1b[?25h") > text_of(console).rfind("\x1b[?25l"), "and it can be seen"
-
-
-def test_datagen_tells_files_bytes_rate_and_time_left_of_rank_0() -> None:
-    """Shares differ by a file, and another's may fail: what rank 0 has is not multiplied."""
-    console, clock = plain(), Time()
-    progress = DatagenProgress(console, ranks=2, now=clock)
-    for tenth in range(11):
-        progress.update(Progress(tenth * 5, tenth * 100_000_000, 1_000_000_000, 50, tenth * 2.0))
-        clock.seconds += 6
-    lines = text_of(console).splitlines()
-    assert lines[0] == " 20 % rank 0 of 2: 10 files in place, 0.2/1.0 GB, 50 MB/s, 0:00:16 left"
-    assert lines[-1] == "100 % rank 0 of 2: 50 files in place, 1.0/1.0 GB, 50 MB/s"
 
 
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from datagen.registry import find, names
-from dlemu.jobs.training.result import Run
-from dlemu.report.series import RunSeries, point_of
-from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.series.series import open_together, points_of
-from tests.report.folders import write_checkpoint_sweep, write_run, write_size, write_sweep
+from dlemu.report.series import RunSeries
+from dlemu.studies.series.series import points_of
+from tests.report.folders import write_checkpoint_sweep, write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -66,52 +63,11 @@ def test_a_sweep_of_checkpoints_is_drawn_by_its_metrics(canvas: Canvas, tmp_path
     assert "NaN" not in picture_file(figure, "svg").decode()
 
 
-def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs() -> None:
-    """Else one side has no line, and the title says that none passes on it."""
-    known = {"au_rules_percent": Value(80.0)}
-    ours = known | {"au_percent": Value(95.0), "au_sustained_percent": Value(94.0)}
-    points = tuple(
-        replace(
-            point_of(
-                JobFigures(
-                    kind="training",
-                    workload="unet3d",
-                    ranks=ranks,
-                    passed=True,
-                    threshold_percent=90.0,
-                    metrics=metrics,
-                ),
-                {},
-            ),
-            line=line,
-        )
-        for line, ranks, metrics in (("A", 4, ours), ("B", 7, known))
-    )
-    series = RunSeries("folder", points)
-    assert (series.judged, series.threshold_percent) == ("au_rules_percent", None)
-    figure = find(FOLDER, "au_by_count", "draw")(series, DESK)
-    assert figure.title == "AU, whole epochs against accelerators: 4 pass (A); 7 pass (B)"
-    assert set(column(figure, "value")) == {80.0}
-    alone = RunSeries("folder", points[:1])
-    assert (alone.judged, alone.threshold_percent) == ("au_sustained_percent", 90.0)
-
-
 def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> None:
     assert sweep.axis == "accelerators"
     assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
     each = find(FOLDER, "throughput_by_count", "draw")(sweep, DESK)
     assert column(each, "value", line="data_folder=slow", at=16) == pytest.approx([450, 450 / 16])
-
-
-def test_runs_side_by_side_are_one_line_over_their_ranks(tmp_path: Path) -> None:
-    folders = [str(write_run(tmp_path / str(ranks), telemetry=False, ranks=ranks)) for ranks in (1, 2, 3)]
-    series = open_together(folders)
-    assert [point.ranks for point in series.points] == [1, 2, 3]
-    assert {series.line(point) for point in series.points} == {"handmade"}
-    one = points_of(folders[0]).run
-    assert isinstance(one, Run)
-    assert series.points[0].figures.mean("au_percent") == (one.summary.au and one.summary.au.mean)
-    assert series.threshold_percent == 90
 
 
 def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
@@ -126,14 +82,6 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
         assert words in text
     assert 'class="verdict passed"' in text
     assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"
-
-
-def test_a_search_whose_run_is_damaged_keeps_its_page(tmp_path: Path) -> None:
-    folder = write_size(tmp_path)
-    (folder / "trial-01" / "steps.parquet").write_bytes(b"no parquet")
-    text = Path(write_page([str(folder)])).read_text()
-    assert "8 x h100 pass" in text
-    assert "Host node0" not in text
 
 
 def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp_path: Path) -> None:

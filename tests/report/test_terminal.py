@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -92,14 +91,3 @@ def test_a_run_that_ended_before_any_step_counted_still_has_a_table(rows: int) -
     assert "None" not in text
     none = replace(make_log(job), rows=make_log(job).rows[:0])
     assert shown(summary_of(job, none, "no rank came up")).count("INCOMPLETE") == 1
-
-
-def test_nothing_computed_has_no_number_that_looks_like_one() -> None:
-    job = make_job()
-    log = make_log(job)
-    log.rows["compute_ns"] = log.rows["wait_ns"] = log.rows["sync_ns"] = 0
-    summary = summary_of(job, log)
-    assert summary.metrics.au_percent is not None
-    assert summary.metrics.au_percent.mean is None
-    assert row(shown(summary), "counted steps").split()[2] == "-"
-    assert not math.isnan(summary.metrics.training_seconds or 0)

@@ -175,38 +175,6 @@ def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) 
     return replace(watching, value=changed)
 
 
-def on_cores(log: RunLog, node: int, count: float, **changes: Any) -> HostTelemetry:
-    """A host whose only rank uses `count` cores."""
-    series = ("process", f"rank {node}", "cpu_seconds")
-    return reading(host(log, node, {series: 0.0}, **changes), series, lambda seconds: count * seconds)
-
-
-@pytest.mark.parametrize(
-    ("limits", "used", "told"),
-    [
-        ((None, 8.0), (1.0, 0.04), (8.0, 0.5)),
-        ((4.0, 8.0), (1.0, 4.0), (8.0, 50.0)),
-    ],
-)
-def test_the_cpu_limit_with_the_greatest_used_share_counts(
-    limits: tuple[float | None, float], used: tuple[float, float], told: tuple[float, float]
-) -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    facts = tuple(replace(each, cpu_limit=limit) for each, limit in zip(log.journal.hosts, limits, strict=True))
-    log = replace(log, journal=log.journal.noting(hosts=facts))
-    activity = during(job, replace(log, telemetry=tuple(on_cores(log, node, used[node]) for node in (0, 1))))
-    assert (activity.cpu_limit_cores, activity.cpu_limit_used_percent) == pytest.approx(told)
-
-
-def test_the_most_throttled_host_counts() -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    held = ("cpu", "", "throttled_percent")
-    hosts = tuple(host(log, node, cores(50) | {held: percent}) for node, percent in enumerate((12.0, 30.0)))
-    assert during(job, replace(log, telemetry=hosts)).cpu_throttled_percent == pytest.approx(30)
-
-
 def link(name: str, speed: float, received: float) -> dict[tuple[str, str, str], float]:
     return {
         ("network", name, "link_mb_per_second"): speed,
@@ -252,18 +220,6 @@ def test_a_drive_is_hot_if_it_reaches_its_own_limit(device: str, drive: str, cel
     watching = host(log, 0, temperature(drive, celsius, 82.0), devices=below(device))
     found = during(job, replace(log, telemetry=(watching,))).hot_drive
     assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
-
-
-def test_the_drive_furthest_above_its_limit_is_named_with_its_maximum_in_training() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job, rank_nodes=(0, 1))
-    first = host(log, 0, temperature("sda", 95.0, 92.0), devices=below("sda"))
-    second = host(log, 1, temperature("sdb", 88.0, 84.0), devices=below("sdb"))
-    found = during(job, replace(log, telemetry=(first, second))).hot_drive
-    assert found == HotDrive(name="sdb", celsius=88.0, limit_celsius=84.0)
-    before = reading(second, ("temperature", "sdb", "celsius"), lambda at: np.where(at < 0.15, 120.0, 86.0))
-    found = during(job, replace(log, telemetry=(first, before))).hot_drive
-    assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
 
 
 def test_queue_depth_is_unknown_if_one_device_has_no_readings() -> None:

@@ -71,19 +71,6 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
 
 
-def test_nor_is_what_was_read_of_one_taken_for_written() -> None:
-    """Of checkpoint 2 one rank had one of its two files left to write."""
-    run = checkpoint_run(order=[(WRITE, 1), (WRITE, 2), (READ, 2), (READ, 1)], failure="no space")
-    late = (run.rows["phase"] == WRITE) & (run.rows["checkpoint"] == 2) & (run.rows["rank"] == 1)
-    cut = run.rows[~(late & (run.rows["file"] != 0))]
-    cut = cut[~((cut["phase"] == READ) & (cut["checkpoint"] == 2) & (cut["rank"] == 0))]
-    left = CheckpointRun(run.folder, run.facts, cut, run.progress)
-    partial = noted(left, under_way=UnderWay(phase="write", checkpoint=2)).summary.partial
-    assert partial is not None
-    own = cut[(cut["phase"] == WRITE) & (cut["checkpoint"] == 2) & (cut["file"] != WHOLE)]
-    assert (partial.ranks, partial.files, partial.bytes) == (1, 3, int(own["bytes"].sum()))
-
-
 @pytest.mark.parametrize(
     ("failure", "phase", "told"), [(KILLED, "write", True), (KILLED, "read", False), ("no space", "write", False)]
 )
@@ -200,24 +187,6 @@ def test_what_making_the_content_took_is_told_of_writing() -> None:
     assert summary.write.content_cpu_seconds_per_gb == pytest.approx(seconds / gb)
     assert summary.read.content_cpu_seconds_per_gb is None
     assert summary.write.cpu_seconds_per_gb == pytest.approx(written["cpu_ns"].sum() / 1e9 / gb)
-
-
-@pytest.mark.parametrize("took_ns", [0, 2_000_000_000])
-def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: int) -> None:
-    run = checkpoint_run(ranks=1)
-    rows = run.rows.copy()
-    rows["bytes"], rows["storage_bytes"] = 0, 0
-    for name in ("call_ns", "starved_ns", "cpu_ns", "fsync_ns", "mover_cpu_ns", "mover_cpu_wait_ns"):
-        rows[name] = 0
-    rows["ended_ns"] = rows["began_ns"] + took_ns
-    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
-    for phase in (summary.write, summary.read):
-        assert phase is not None
-        assert phase.wall_gb_per_second == (0 if took_ns else None)
-        assert (phase.cpu_seconds_per_gb, phase.content_cpu_seconds_per_gb, phase.limited_by) == (None, None, None)
-        assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
-    assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s per checkpoint")
-    assert "limited by" not in summary.verdict
 
 
 def test_writing_that_slows_down_is_not_steady() -> None:

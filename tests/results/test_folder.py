@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -180,16 +179,6 @@ def test_each_host_has_its_own_clock() -> None:
     assert begins.min() == 0
 
 
-def test_readings_are_series_on_the_runs_own_clock(tmp_path: Path) -> None:
-    run = written(tmp_path)
-    assert [(one.host, one.source) for one in run.series("power", "watts")] == [
-        ("node0", "package-0"),
-        ("node1", "package-0"),
-    ]
-    assert all(np.all(np.diff(one.seconds) > 0) for one in run.series("power"))
-    assert {one.metric for one in run.device_series("block")} == {"read_mb_per_second"}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -314,14 +303,6 @@ def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str
     assert str(tmp_path) in str(caught.value)
 
 
-def test_a_recorder_on_no_host_of_the_run_is_told(tmp_path: Path) -> None:
-    run = written(tmp_path)
-    heads = [json.loads(msgspec.json.encode(replace(head, node=2))) for head in run.facts.recorders]
-    change_facts(tmp_path, {"recorders": heads})
-    with pytest.raises(UserError, match="recorded on hosts that its journal does not list"):
-        read_run(str(tmp_path))
-
-
 def set_column(folder: Path, name: str, value: int, first_rows: int) -> None:
     table = pq.read_table(folder / "steps.parquet")
     values = table[name].to_numpy().copy()
@@ -348,26 +329,6 @@ def test_values_that_no_step_can_have_are_told_with_what_was_wanted(
     with pytest.raises(UserError, match=f"its column {name} .*{said}") as caught:
         read_run(str(tmp_path))
     assert str(tmp_path / "steps.parquet") in str(caught.value)
-
-
-def test_columns_that_are_missing_empty_or_of_another_type_are_named(tmp_path: Path) -> None:
-    written(tmp_path)
-    path = tmp_path / "steps.parquet"
-    whole = pq.read_table(path)
-    pq.write_table(whole.drop_columns(["wait_ns", "sync_ns"]), path)
-    with pytest.raises(UserError, match="is damaged: it lacks the columns wait_ns, sync_ns"):
-        read_run(str(tmp_path))
-    at = whole.column_names.index("sync_ns")
-    for column, said in (
-        (pa.array(["1"] * 48), "its column sync_ns holds string, wanted whole numbers"),
-        (pa.array([1.5] * 48), "its column sync_ns holds double, wanted whole numbers"),
-        (pa.array([None, *[1] * 47], pa.int64()), "its column sync_ns has gaps, wanted whole numbers"),
-    ):
-        pq.write_table(whole.set_column(at, "sync_ns", column), path)
-        with pytest.raises(UserError, match=said):
-            read_run(str(tmp_path))
-    pq.write_table(whole.set_column(at, "sync_ns", whole["sync_ns"].cast(pa.int32())), path)
-    assert sorted(read_run(str(tmp_path)).rows["sync_ns"].tolist()) == sorted(whole["sync_ns"].to_pylist())
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, available_bytes: int) -> None:
@@ -485,15 +446,3 @@ def test_moments_are_seconds_since_training_began() -> None:
     assert rates[-1] == pytest.approx(0, abs=1e-6)
     rows["app_bytes"] = 0
     assert make_run(job, log).read_mb_per_second is None
-
-
-def test_a_rank_of_which_no_first_step_was_kept_has_moments_all_the_same() -> None:
-    """By its clock as it stands: when training began by it is not known."""
-    job = make_job(ranks=2, epochs=1)
-    log = make_log(job)
-    run = make_run(job, type(log)(log.rows[(log.rows["rank"] == 0) | (log.rows["step"] > 3)], log.journal), "why")
-    assert list(run.rank_start_ns) == [0]
-    begins = run.seconds("free_ns", run.training)
-    second = run.training["rank"] == 1
-    assert begins[~second].min() == 0
-    assert begins[second].tolist() == pytest.approx((run.training["free_ns"][second] / 1e9).tolist())

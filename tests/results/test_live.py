@@ -22,7 +22,6 @@ from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.journal import StoppedEarly
 from dlemu.jobs.training.result import make_facts, make_run
-from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.findings import Number
 from dlemu.mlperf.audit.audited_run import audit_trees
@@ -220,25 +219,6 @@ def test_where_there_are_no_locks_nobody_is_told(tmp_path: Path, monkeypatch: py
         assert len(os.listdir("/proc/self/fd")) == before
         with going_on(str(tmp_path)):
             assert len(read_run(str(tmp_path)).rows) == 21
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to"),
-        ("epoch", 3, "ranges from 1 to 3, wanted 1 to 2"),
-    ],
-)
-def test_values_that_no_step_can_have_are_told_of_a_live_part_too(
-    tmp_path: Path, name: str, value: int, said: str
-) -> None:
-    killed(tmp_path)
-    path = tmp_path / LIVE / "rank_00001.steps"
-    rows = np.fromfile(path, STEP_DTYPE)
-    rows[name][2] = value
-    rows.tofile(path)
-    with pytest.raises(UserError, match=f"{tmp_path}/live is damaged: its column {name} .*{said}"):
-        read_run(str(tmp_path))
 
 
 def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> CheckpointRun:

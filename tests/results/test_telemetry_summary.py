@@ -124,15 +124,3 @@ def end_seconds(log: RunLog) -> float:
 def cuts_of(summary: Summary) -> list[dict[str, Number]]:
     """The times that a recorder missed."""
     return [found.numbers for found in summary.findings if found.code == Issue.TELEMETRY_CUT_SHORT]
-
-
-def test_a_recorder_that_was_lost_in_a_run_shorter_than_any_gap_is_an_issue_too() -> None:
-    job = make_job(steps=12)
-    log = with_telemetry(make_log(job))
-    assert end_seconds(log) < 5
-    early = kept_readings(log, lambda seconds: seconds < end_seconds(log) / 2)
-    for left, code in ((early, Issue.TELEMETRY_CUT_SHORT), (replace(log, telemetry=()), Issue.TELEMETRY_MISSING)):
-        assert make_run(job, left).summary.findings == ()
-        lost = replace(left, journal=left.journal.noting(lost_recorders=(0,)))
-        (found,) = make_run(job, lost).summary.findings
-        assert (found.code, found.numbers["host"]) == (code, "node0")

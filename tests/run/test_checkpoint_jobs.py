@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from datagen.storage.posix import Storage
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, write_note
@@ -115,13 +113,6 @@ def test_the_last_few_are_kept_and_an_earlier_run_of_the_same_kind_makes_room(tm
         run(tmp_path, "fourth", num_checkpoints_write="1", num_checkpoints_read="2")
     with pytest.raises(UserError, match=r"holds the checkpoint of another run: small by 2 ranks, format torch; wanted"):
         run(tmp_path, "other", **{"model.num_layers": "3", "checkpoint.num_checkpoints_write": "3"})
-
-
-def test_one_part_of_a_job_does_not_make_room_for_another(tmp_path: Path) -> None:
-    some = {"job_ranks": "4", "num_checkpoints_write": "1", "num_checkpoints_read": "0"}
-    run(tmp_path, "first", **some)
-    with pytest.raises(UserError, match="holds the checkpoint of another run"):
-        run(tmp_path, "other", first_rank="2", **some)
 
 
 def test_what_was_written_is_read_by_other_ranks_in_byte_ranges(tmp_path: Path) -> None:
@@ -354,29 +345,3 @@ def test_each_host_replaces_only_checkpoints_of_the_same_kind_on_a_drive_of_its_
     rank._barrier = lambda: 0
     _CheckpointRank._remove_replaced(rank)
     assert not of_another_run.parent.exists()
-
-
-def test_an_incomplete_checkpoint_that_a_failing_disk_keeps_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(storage: Storage, path: str) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(Storage, "remove", fail)
-    (tmp_path / "global_epoch1_step1").mkdir()
-    job: Any = SimpleNamespace(
-        workload=SimpleNamespace(storage_spec=StorageSpec()),
-        settings=SimpleNamespace(checkpoint_folder=str(tmp_path)),
-        token="",
-        writes=1,
-        folder=f"{tmp_path}/run",
-        folder_of=lambda number: f"{tmp_path}/global_epoch1_step{number}",
-        plan=SimpleNamespace(names=()),
-    )
-    removed = CHECKPOINTS.clean_up(job)
-    assert removed == ([], [1])
-    log: Any = SimpleNamespace(
-        journal=SimpleNamespace(complete=(), removed=()), rows=np.zeros(0, [("file", "i8"), ("phase", "i8")])
-    )
-    left = f"no checkpoint is complete in {tmp_path}; {tmp_path}/global_epoch1_step1, not complete, can't be removed"
-    assert CHECKPOINTS.kept(job, log, removed).sentence.startswith(left)

@@ -51,9 +51,7 @@ def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
     ("words", "ranks", "files", "gigabytes"),
     [
         ([], 18, 2520, 369.4),
-        (["scale=laptop"], 18, 2520, 1.4),
         (["scale=laptop"], 36, 5040, 2.9),
-        ([], 1, 168, 24.6),
         (["metric.exclude_start_steps=11"], 18, 3780, 554.1),
     ],
 )
@@ -119,14 +117,6 @@ def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> 
         to_make(load([*small(tmp_path), f"dataset.data_folder={tmp_path}"]), 2, given=True)
     with pytest.raises(UserError, match="are only read"):
         to_make(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, given=False)
-
-
-def test_evaluation_of_files_of_the_user_is_refused_without_asking_for_more_of_them(tmp_path: Path) -> None:
-    for number in range(4):
-        (tmp_path / f"{number}.bin").write_bytes(bytes(100))
-    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "workflow.evaluation=true"]
-    with pytest.raises(UserError, match=r"dataset.source=folder has only a training set: turn evaluation off"):
-        prepare(TRAINING, load([*words, "reader.batch_size=1"]), 1, wants_verdict=False)
 
 
 def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_there(tmp_path: Path) -> None:

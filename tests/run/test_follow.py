@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from datagen.errors import UserError
@@ -18,7 +17,6 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
 from dlemu.results.progress import RECENT_SECONDS, Figure
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
-from dlemu.telemetry._live import LiveReadings
 from tests.runs import make_job, make_log
 
 
@@ -147,24 +145,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="holds no run"):
             RunFollower(str(folder))
-
-
-def test_the_last_readings_of_counted_devices_are_shown(tmp_path: Path) -> None:
-    device = {"probe": "block", "kind": "disk"}
-    devices = [{**device, "name": "md0", "counted": True}, {**device, "name": "sda", "counted": False}]
-    head = {"host": "a", "node": 0, "boot_id": "", "begun_ns": 0, "interval_seconds": 1, "probes": ["block"]}
-    series = [["block", name, "mean_queue_depth"] for name in ("md0", "sda")]
-    log = tmp_path / "telemetry_00000.jsonl"
-    lines = [
-        {**head, "devices": devices, "notes": []},
-        {"series": series},
-        {"t": 1, "i": [0, 1], "v": [2, 9]},
-    ]
-    log.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines) + b'{"t": 2, "i": [0]')
-    readings = LiveReadings(str(tmp_path))
-    readings.look()
-    assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 2}
-    with open(log, "ab") as file:
-        file.write(b', "v": [5]}\n')
-    readings.look()
-    assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 5}, "a line that was half written is read later"

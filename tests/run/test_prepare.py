@@ -94,23 +94,6 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
 
 
-def test_a_folder_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpaceError, match=r"set output\.folder"):
-        make_folder(str(tmp_path / "file" / "run"), 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_two_runs_that_begin_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = []
-    for _ in range(3):
-        names.append(new_folder("unet3d", "size-"))
-        make_folder(names[-1], 1)
-    assert len(set(names)) == 3
-    assert all(name.startswith("results/unet3d/size-") for name in names)
-
-
 def test_processes_that_begin_at_once_get_a_folder_each() -> None:
     """None of them sees that of another before it is made."""
     reader, writer = os.pipe()

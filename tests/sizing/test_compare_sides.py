@@ -74,13 +74,6 @@ def test_a_part_of_an_epoch_is_not_taken_for_an_epoch() -> None:
     assert (again.not_comparable, again.plan) == ((), None)
 
 
-def test_steps_that_compute_for_other_times_are_other_work() -> None:
-    a, b = figures(computation_seconds=0.05), figures(computation_seconds=0.02)
-    assert compare_runs(a, b).not_comparable == ("a step of A's computes for 0.05 s, of B's for 0.02 s",)
-    assert compare_runs(a, replace(b, computation_seconds=None)).not_comparable == (), "another tool's does not say"
-    assert compare_runs(a, a).not_comparable == ()
-
-
 def test_money_and_power() -> None:
     sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
     a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))
@@ -96,17 +89,6 @@ def test_energy_over_years() -> None:
     assert a.energy_kwh_per_accelerator == pytest.approx(2 * 8.760 * 5)
     assert a.cost_over_years_per_accelerator == pytest.approx(50 + 87.6 * 0.25)
     assert (b.energy_kwh_per_accelerator, b.cost_over_years_per_accelerator) == (None, None)  # it feeds none
-
-
-def test_what_a_storage_feeds_is_what_its_largest_passing_run_had() -> None:
-    rates = {4: 40.0, 8: 80.0, 16: 90.0}
-    runs: dict[Settings, JobFigures] = {
-        (("ranks", str(ranks)),): figures(ranks=ranks, passed=ranks < 16, app_mb_per_second=Mean(mean=rate))
-        for ranks, rate in rates.items()
-    }
-    side = side_of_runs("drive", runs)
-    assert (side.accelerators, side.gb_per_second, side.workload) == (8, 0.08, "unet3d")
-    assert [tried.figures.mean("app_mb_per_second") for tried in side.counts] == [40.0, 80.0, 90.0]
 
 
 def test_runs_of_equal_settings_are_paired() -> None:
@@ -138,8 +120,6 @@ def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...], *, of_b:
     [
         ({1: True, 2: True}, {1: True, 2: False}, "A feeds at least 2 accelerators, B 1"),
         ({1: True, 2: True, 3: False}, {1: True}, "A feeds 2 accelerators, B at least 1"),
-        ({1: True, 4: True, 8: False}, {1: False, 4: False}, "A feeds at least 4 accelerators, B none"),
-        ({1: True, 2: True}, {1: True, 2: None}, "A feeds at least 2 accelerators, B at least 1"),
         ({4: True, 5: False}, {4: False, 5: False}, "A feeds 4 accelerators, B fewer than 4"),
         ({4: False}, {4: True}, "A feeds fewer than 4 accelerators, B at least 4"),
     ],
@@ -158,22 +138,6 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
     bounds = [side.may_feed_more for side in found.economy]
     assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
     assert [cell.startswith("at most") for cell in rows["price per accelerator fed"]] == bounds
-
-
-def test_one_more_bounds_only_those_that_read_alike_and_that_the_storage_held_back() -> None:
-    def feeds_more(*failed: tuple[int, str, str]) -> bool:
-        tried = [(1, "1", True, "nothing"), (1, "4", True, "nothing"), *((n, t, False, why) for n, t, why in failed)]
-        runs: dict[Settings, JobFigures] = {
-            (("ranks", str(n)), ("reader.read_threads", threads)): figures(
-                ranks=n, passed=passed, limited_by={"run": why}
-            )
-            for n, threads, passed, why in tried
-        }
-        return side_of_runs("a", runs).may_feed_more
-
-    assert feeds_more((2, "1", "storage"))
-    assert not feeds_more((2, "1", "storage"), (2, "4", "storage"))
-    assert feeds_more((2, "1", "storage"), (2, "4", "host CPU"))
 
 
 def test_more_than_two_folders_are_counted_before_any_is_read() -> None:

@@ -29,14 +29,6 @@ def count_of(*trials: Trial) -> Count:
     return count
 
 
-def test_counts_are_pooled_smallest_first() -> None:
-    pooled = pool([trial(9, 80), trial(3, 99), trial(9, 84), trial(4, 97)], 91.0, 0.95)
-    assert [(count.accelerators, count.trials) for count in pooled] == [(3, 1), (4, 1), (9, 2)]
-    assert pooled[2].au_percent == pytest.approx(82)
-    assert {count.threshold_percent for count in pooled} == {91.0}
-    assert pool([], 90.0, 0.95) == []
-
-
 def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
     one = count_of(trial(4, 95)).half_width_percent
     # t of 7 degrees, 2.3646; standard deviation 0.5 sqrt(8 / 7), of 8 values.
@@ -91,38 +83,23 @@ def test_the_edge_lies_below_the_first_failure(counts: Sequence[Count], expected
         # Nothing fails yet: steps of 1, 2, 4, ... above the first estimate.
         ([counted(8, 95)], LIMITS, 9),
         ([counted(8, 95), counted(9, 95)], LIMITS, 11),
-        ([counted(8, 95), counted(9, 95), counted(11, 95)], LIMITS, 15),
-        ([counted(3, 95), counted(8, 95), counted(9, 95)], LIMITS, 11),
-        ([counted(3, 95)], LIMITS, 4),
         ([counted(8, 95), counted(9, 95)], Limits(first=8, most=10), 10),
         ([counted(8, 95, trials=1)], Limits(first=8, most=8), 8),
         ([counted(8, 95)], Limits(first=8, most=8), None),
         # 50 % at 90 accelerators are 45 of them, 50 at a threshold of 90 %.
         ([counted(90, 50.0)], LIMITS, 50),
-        ([counted(90, 89.9)], LIMITS, 89),
-        ([counted(90, 0.5)], LIMITS, 1),
         ([counted(47, 95), counted(90, 45.0)], LIMITS, 48),  # by arithmetic 45, which is known to pass
-        ([counted(n, 95) for n in (1, 2, 3)] + [counted(90, 50.0)], LIMITS, 50),
         ([counted(n, 95) for n in (1, 2, 3, 4)] + [counted(90, 50.0)], LIMITS, 47),  # halved from the fifth on
-        ([counted(n, 95) for n in (1, 2, 3, 4)] + [counted(6, 50.0)], LIMITS, 5),
         # Neighbours: each gets its trials, the one with fewer first.
         ([counted(8, 95, trials=1), counted(9, 85, trials=1)], LIMITS, 8),
         ([counted(8, 95, trials=2), counted(9, 85, trials=1)], LIMITS, 9),
         ([counted(8, 95), counted(9, 85)], LIMITS, None),
-        ([counted(8, 90.2, trials=4), counted(9, 85)], LIMITS, 8),
-        ([counted(8, 95), counted(9, 89.9, trials=4)], LIMITS, 9),
         ([counted(8, 95), counted(9, 89.9, trials=5)], LIMITS, None),
         ([counted(8, 90.2, trials=3), counted(9, 89.9, trials=2)], LIMITS, 9),
-        ([counted(8, 90.2, trials=5), counted(9, 89.9, trials=5)], LIMITS, 7),
         ([counted(8, 95), counted(9, 85, trials=1)], Limits(first=8, most=100, repeats=1), None),
-        ([counted(8, 95), counted(9, 89.9, trials=3)], Limits(first=8, most=100, most_repeats=3), None),
         ([counted(8, 95), counted(9, 85, trials=1, ceiling_au_percent=88.0)], LIMITS, None),
-        ([counted(1, 85, trials=1)], LIMITS, 1),
-        ([counted(1, 85, trials=2)], LIMITS, None),
         # Too close to tell: one below is shown to pass.
         ([counted(2, 90.2, trials=5), counted(3, 85)], LIMITS, 1),
-        ([counted(7, 90.1, trials=4), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, 7),
-        ([counted(6, 95), counted(7, 90.1, trials=5), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, None),
         ([counted(5, 95), counted(7, 90.1, trials=5), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, 6),
     ],
 )
@@ -146,44 +123,6 @@ def said(answer: SizeAnswer) -> list[tuple[str, str]]:
     """The evidence, as codes and as sentences."""
     codes = [finding.code for finding in answer.limited_by.seen]
     return list(zip(codes, answer.limited_by.evidence, strict=True))
-
-
-def test_an_answer_has_everything_that_was_found() -> None:
-    trials = (
-        trial(4, 99, limited_by=STORAGE, page_cache_warning="b"),
-        trial(4, 99, seconds=7.0, page_cache_warning="a"),
-        trial(5, 80, limited_by=STORAGE, page_cache_warning="a"),
-        trial(5, 80, limited_by=STORAGE, mb_per_accelerator=110.0),
-    )
-    answer = answer_of(*trials)
-    assert not answer.complete
-    assert (answer.max_accelerators, answer.threshold_percent) == (4, 90.0)
-    assert (answer.hosts, answer.question) == (("here",), question())
-    assert answer.issues == ("a", "b")
-    assert answer.trials == trials
-    assert answer.seconds == 37.0
-    assert answer.too_close_to_tell == ()
-    assert answer.limited_by == SizeLimit(what="storage", evidence=("the device was busy", "a faster one"))
-    assert answer.host_only is None
-    assert (answer.probe_mb_per_second, answer.storage_mb_per_second) == (1000.0, 1000.0)
-    assert [count.accelerators for count in answer.counts] == [4, 5]
-    passing, failing = answer.edge.passing, answer.edge.failing
-    assert passing is not None
-    assert failing is not None
-    assert (passing.accelerators, passing.au_percent, passing.trials) == (4, 99.0, 2)
-    assert (failing.accelerators, failing.au_percent, failing.passed) == (5, 80.0, False)
-    # 5 accelerators at 90 % of 110 MB/s each.
-    assert answer.for_one_more.accelerators == 5
-    assert answer.for_one_more.wanted_mb_per_second == pytest.approx(495)
-    assert answer.for_one_more.most_delivered_mb_per_second == pytest.approx(400)
-    # 800 s each: 1 to 3 at 100 %, 4 at 99 %, 5 at 80 %.
-    assert answer.naive_seconds == pytest.approx(800 * (3 + 100 / 99 + 100 / 80))
-
-
-def test_what_the_storage_gave_is_the_most_that_was_seen_of_it() -> None:
-    assert answer_of(trial(14, 99)).storage_mb_per_second == pytest.approx(14 * 99)
-    assert answer_of().storage_mb_per_second == 1000.0
-    assert answer_of(trial(14, 99), probe_mb_per_second=2e4).storage_mb_per_second == 2e4
 
 
 def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
@@ -229,12 +168,10 @@ def test_what_the_storage_could_have_fed_is_told_where_the_host_is_the_limit(wha
     [
         ([(3, True), (4, False)], "storage", 3, 3, "pass"),
         ([(3, True), (4, False)], "storage", 3, 4, "fail"),
-        ([(3, True), (4, False)], "storage", 3, 9, "fail"),
         ([(3, True), (4, None)], "storage", 3, 4, "undecided"),
         ([(3, True), (4, None), (5, False)], "storage", 3, 4, "undecided"),
         ([(3, True), (4, None), (5, False)], "storage", 3, 5, "fail"),
         ([(1, None)], "storage", 0, 1, "undecided"),
-        ([(3, True)], "count", 3, 4, "no verdict"),
         ([(3, True)], "host", 3, 4, "no verdict"),
         ([(3, True), (4, False)], "emulator", 3, 4, "no verdict"),
     ],

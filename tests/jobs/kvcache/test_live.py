@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from dlemu.config import load
-from dlemu.jobs.kvcache import live
 from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.live import LiveKvCache
-from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.live import write_live_facts
 from dlemu.results.progress import RECENT_SECONDS
@@ -67,23 +64,3 @@ def test_the_figures_are_those_of_the_last_seconds(folder: Path, monkeypatch: py
     still = follower.look()
     assert still is not None
     assert {figure.value for figure in still.figures} == {0.0}, "a storage that stands still is seen"
-
-
-def test_a_long_run_is_followed_by_its_end_and_a_half_written_row_is_left(folder: Path) -> None:
-    log = RowLog(KVCACHE.dtype, 0, str(folder))
-    for number in range(live._MAX_ROWS + 10):
-        serve(log, number, number / 100)
-    follower = LiveKvCache(str(folder / FACTS), str(folder))
-    with open(folder / "rows_00000", "ab") as file:
-        file.write(b"\1" * 9)
-    seen = follower.look()
-    assert seen is not None
-    assert seen.at == f"{live._MAX_ROWS + 10:,} prompts served"
-    assert seen.ranks[0][0].value == pytest.approx(100, rel=0.01)
-    np.zeros(1, KVCACHE.dtype).tofile(whole := folder / "rows_00001")
-    rows = np.fromfile(whole, KVCACHE.dtype)
-    rows["prompt"] = RANK_ROW
-    rows.tofile(whole)
-    after = follower.look()
-    assert after is not None
-    assert set(after.ranks) == {0}, "the row of a whole rank is no prompt"

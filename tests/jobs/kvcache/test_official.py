@@ -12,11 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from datagen.buffers import AlignedBuffer
-from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.jobs.kvcache.blocks import Content, FileBlocks, Shard
 from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.mover import Batch, Operation
 from dlemu.jobs.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
@@ -24,7 +21,6 @@ from dlemu.jobs.kvcache.published import official_result
 from dlemu.jobs.kvcache.settings import KvSettings
 from dlemu.jobs.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
 from tests.jobs.kvcache.test_result import SECOND, result
-from tests.object_stores import KEYS, own_server, storage_of
 
 BEGIN_NS = 1000 * SECOND
 RATE = 1e9
@@ -121,19 +117,8 @@ def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
     "words",
     [
         "kv.trace=x",
-        "kv.speed=2",
-        "kv.tp=2",
-        "kv.layout=slots",
         "kv.seconds=0",
         "kv.users=2000000",
-        "kv.ttft=2",
-        "kv.load=2",
-        "kv.dram_gb=1",
-        "kv.gpu_gb=1",
-        "kv.block_tokens=16",
-        "kv.think_seconds=2",
-        "kv.turns=2",
-        "kv.threads=3",
     ],
 )
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
@@ -174,15 +159,6 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
         assert one.again_bytes == one.turn.reads * plan.sizes[one.number]
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
-
-
-def test_memory_holds_no_more_than_the_option_has_and_what_leaves_it_is_written() -> None:
-    plan = draw_turns(settings_of(2, "kv.seconds=30", "kv.users=8"), 0)
-    drive, replay, done = served(plan)
-    kept = [one.number for one in done if not drive.writes[one.number]]
-    assert kept, "what is in memory is on no drive"
-    assert sum(plan.sizes[number] for number in kept) <= plan.memory_bytes
-    assert replay.removed == 0
 
 
 def test_a_full_storage_loses_what_was_used_least_recently() -> None:
@@ -236,15 +212,3 @@ def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     assert summary.limited_by is not None
     assert summary.limited_by.what == "storage"
     assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)
-
-
-def test_an_object_that_fits_is_read_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
-    with own_server() as server:
-        blocks = FileBlocks(storage_of(server), "kv", Content(BulkContent(1), 0, KvSettings()), 8192)
-        buffer = AlignedBuffer(8192).view(8192)
-        blocks.write(Shard(0, 0), buffer)
-        before = len(server.requests)
-        blocks.read(Shard(0, 0), buffer)
-        assert [request.method for request in server.requests[before:]] == ["GET"]

@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.jobs.kvcache.load import Load, Prompt
 from dlemu.jobs.kvcache.model import Model
-from dlemu.jobs.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
+from dlemu.jobs.kvcache.plan import RankPlan, Tier, plan_rank
 from dlemu.jobs.kvcache.settings import KvSettings
 
 SMALL = KvSettings(layers=1, kv_heads=1, head_dim=1024, element_bytes=1, block_tokens=2, prefill_tokens_per_second=10)
@@ -26,11 +26,8 @@ BLOCK_GB = 4096 / 1e9
     [
         ("llama3_1_8b", [], 131_072, 32 << 20),
         ("llama3_1_70b", [], 327_680, 20 << 20),
-        ("llama3_1_70b", ["kv.tp=8"], 327_680, 10 << 20),
         ("llama3_1_70b", ["kv.tp=16", "kv.accelerators=16"], 2 * 327_680, 10 << 20),  # heads are there twice
         ("deepseek_v3", [], 70_272, 17_989_632),
-        ("deepseek_v3", ["kv.tp=8"], 8 * 70_272, 17_989_632),
-        ("llama3_1_8b", ["scale=laptop"], 131_072, 512 << 10),
     ],
 )
 def test_the_bytes_of_a_token_are_the_published_ones(
@@ -107,9 +104,3 @@ def test_storage_keeps_what_was_used_last(chains: list[list[int]], capacity: int
     assert [number for one in planned for number in one.writes] == list(range(written))
     assert set(range(written)) - set(gone) == {objects[block] for block in used}
     assert len(set(gone)) == len(gone), "nothing goes twice"
-
-
-def test_prompts_go_to_the_rank_that_knows_them() -> None:
-    shares = assign_prompts(prompts([1, 2], [5, 6], [1, 2, 3], [5, 6, 7], [8]), 2)
-    assert shares == [[0, 2, 4], [1, 3]]
-    assert assign_prompts(prompts([1], [2]), 1) == [[0, 1]]
