@@ -167,23 +167,6 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert Issue.OTHER_RANKS not in codes(answer)
 
 
-def test_hosts_with_drives_of_their_own_are_done_when_the_one_with_the_most_bytes_is() -> None:
-    workload = load(["workload=llama3_405b", "checkpoint.node_local=true"])
-    plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-    known = KnownStorage(source="given", writes=Speed(mb_per_second=7000.0), reads=None)
-
-    def seconds(hosts: int) -> float:
-        write = predict(workload, plan, known, CheckpointQuestion(workload="llama3_405b", hosts=hosts)).write
-        assert write is not None
-        return write.seconds
-
-    on_hosts = [sum(plan.rank_bytes[first : first + 8]) for first in range(0, len(plan.ranks), 8)]
-    assert max(on_hosts) > 1.1 * min(on_hosts), "the first copy's ranks write the model, too"
-    assert seconds(64) == pytest.approx(max(on_hosts) / 7e9)
-    assert seconds(1) == pytest.approx(sum(on_hosts) / 7e9)
-    assert seconds(1000) == pytest.approx(max(plan.rank_bytes) / 7e9), "hosts without a rank do not help"
-
-
 @pytest.mark.parametrize("option", [{"make": print}, {"most": 3}])
 def test_what_only_a_training_s_prediction_takes_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
     with pytest.raises(UserError, match="--make, --cached and --most are for training"):

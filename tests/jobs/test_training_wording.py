@@ -85,13 +85,12 @@ SEEN: dict[str, dict[str, Any]] = {
     Seen.CPU_LIMIT: {"used_cores": 3, "limit_cores": 2},
     Seen.WOKE_LATE: {"percent": 24},
     Seen.THROTTLED: {"percent": 80},
-    **dict.fromkeys(
-        (
-            *(Seen.BLOCKED_IN_READS, Seen.COMPUTING, Seen.PREPROCESSING),
-            *(Seen.NOT_BEGUN, Seen.LAY_READY, Seen.MEMORY_PRESSURE),
-        ),
-        {"percent": 83},
-    ),
+    Seen.BLOCKED_IN_READS: {"percent": 83},
+    Seen.COMPUTING: {"percent": 83},
+    Seen.PREPROCESSING: {"percent": 83},
+    Seen.NOT_BEGUN: {"percent": 83},
+    Seen.LAY_READY: {"percent": 83},
+    Seen.MEMORY_PRESSURE: {"percent": 83},
 }
 """What the analysis gives with each code of evidence."""
 

@@ -116,19 +116,6 @@ def test_a_run_tells_the_host_it_ran_on() -> None:
     assert changed.decode_seconds_per_sample == pytest.approx(found.decode_seconds_per_sample / 2, rel=1e-6)
 
 
-def test_batches_that_read_nothing_have_what_an_earlier_one_read() -> None:
-    """A worker keeps the row group in which a batch ends: the next batches come without a read."""
-    asked = workload(steps=80)
-    run = simulated_run(asked, given_speed(100.0, cores=4), 2)
-    rows = np.array(run.rows)
-    idle = rows["step"] % 4 > 1
-    rows["app_bytes"] = np.where(idle, 0, 2 * rows["app_bytes"])
-    found = calibrate_from_run(Run("run", run.facts, rows))
-    assert found.bytes_factor == pytest.approx(1, rel=0.02)
-    assert found.sample_bytes == pytest.approx(1e6, rel=0.02)
-    assert found.samples_per_read == 8, "of two batches of 4"
-
-
 def test_a_run_of_a_few_steps_is_refused() -> None:
     asked = workload(steps=3)
     with pytest.raises(UserError, match="wanted at least"):

@@ -173,23 +173,3 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     assert open_end.max_accelerators_interval is not None
     assert open_end.max_accelerators_interval[1] == 9
     assert open_end.max_accelerators == 5
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_a_host_that_others_keep_busy_widens_every_interval_downwards() -> None:
-    """1.6 of 2 cores: a fifth of the host may be all that is left for the run."""
-    asked = workload(ranks=4, steps=100)
-    quiet, busy = (replace(given_speed(10_000.0, cores=2), busy_cores=cores) for cores in (0.5, 1.6))
-    calm, wide = predict(asked, quiet, ranks=2), predict(asked, busy, ranks=2)
-    assert calm.au_interval_percent[0] > 97
-    assert (calm.outcome, wide.outcome) == ("pass", "undecided")
-    for found, middle in (
-        (wide.au_interval_percent, wide.au_percent),
-        (wide.au_sustained_interval_percent, wide.au_sustained_percent),
-        (wide.samples_per_second_interval, wide.samples_per_second),
-    ):
-        assert found[0] == pytest.approx(0.2 * middle)
-    assert wide.au_percent == calm.au_percent
-    most = predict(asked, busy)
-    assert most.max_accelerators_interval is not None
-    assert (most.max_accelerators_interval[0], most.outcome) == (0, "undecided")

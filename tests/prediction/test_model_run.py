@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
+from dlemu.jobs.training.prediction.batches import batch_bytes
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model
@@ -34,15 +33,6 @@ def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict
     by_file = np.arange(60.0) ** 2
     planned = [[by_file[plan.sample_ids(rank, 2, step) // 2].sum() for step in range(1, 11)] for rank in (0, 1)]
     assert batch_bytes(plan, by_file, 2, 10).tolist() == planned
-
-
-@pytest.mark.parametrize(("most_rows", "simulated"), [(2, MIN_STEPS + 2), (100, 50), (199, 99), (200, 100)])
-def test_of_a_long_epoch_its_first_steps_are_simulated(most_rows: int, simulated: int) -> None:
-    asked = epochs(1, steps=100)
-    assert planned_job(asked, 2).batches_ahead == 2
-    run = Model(asked, FAST).run(2, most_rows=most_rows, as_it_is=True)
-    assert (run.simulated_steps, run.planned_steps) == (simulated, 100)
-    assert run.rows["step"].max() == simulated
 
 
 @pytest.mark.parametrize(("preprocess", "took_ms"), [("sleep", 20), ("burn", 40)])
@@ -75,24 +65,6 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
     assert Model(asked, known).run(40, most_rows=641, shrinks=True, as_it_is=True).ranks == 40
 
 
-def test_hosts_bring_their_cores() -> None:
-    """Two accelerators whose batches take 80 ms of a core want 3.2 cores."""
-    asked = workload(ranks=2, steps=100, read_threads=4)
-    decoding = replace(FAST, decode_seconds_per_sample=0.02)
-    aus = {
-        hosts: Model(asked, decoding, hosts=hosts).run(2, as_it_is=True).outcome.au_whole_percent for hosts in (1, 2)
-    }
-    assert aus[1] == pytest.approx(100 * 2 / 3.2, abs=3)
-    assert aus[2] > 95
-    assert Model(asked, decoding).run(2, as_it_is=True).outcome.au_whole_percent == aus[1]
-    assert Model(asked, decoding).with_cores(math.inf).run(2, as_it_is=True).outcome.au_whole_percent > 95
-    more = Model(asked, decoding, hosts=2).with_readers(3)
-    assert (more.hosts, more.workload.reader.read_threads, more.calibration) == (2, 12, decoding)
-    assert more.workload.reader.prefetch_size == 3 * asked.reader.prefetch_size
-    alone = Model(replace(asked, reader=replace(asked.reader, read_threads=0)), decoding)
-    assert alone.with_readers(3).workload.reader.read_threads == 3
-
-
 @pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])
 def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, au: float) -> None:
     """One core: 40 ms of each step for the trainer, and as much for each of the batch's 4 samples as a reader decodes.
@@ -106,15 +78,3 @@ def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, a
     found = Model(asked, decoding).run(1, as_it_is=True).outcome.au_whole_percent
     assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
     assert found == pytest.approx(au, abs=3)
-
-
-@pytest.mark.parametrize(
-    ("steps", "synchronous", "ahead"), [(4, False, True), (5, False, False), (3, True, True), (4, True, False)]
-)
-def test_epochs_that_are_read_while_their_first_step_waits_are_known(
-    steps: int, synchronous: bool, ahead: bool
-) -> None:
-    """Two batches ahead, one in the trainer's hands unless it asks only after a step; a first step counts nowhere."""
-    asked = workload(ranks=1, steps=steps)
-    asked = replace(asked, train=replace(asked.train, synchronous=synchronous))
-    assert Model(asked, FAST).run(1, as_it_is=True).read_ahead == ahead

@@ -60,17 +60,6 @@ def test_a_storage_that_is_only_a_speed_needs_no_dataset(tmp_path: Path) -> None
     assert "predict at most 12" in str(given.exception)
 
 
-def test_hosts_with_other_cores_are_predicted(tmp_path: Path) -> None:
-    """One accelerator takes 21.7 samples/s: with 0.1 s of a core for each, 2.2 cores."""
-    words = [*WORDS, "ranks=1", "reader.preprocess_time=0.1", "--mb-per-second", "60000", "--json", "--host-cores"]
-    few = json.loads(run(*words, "1", f"output.folder={tmp_path / 'p'}", status=1))
-    many = json.loads(run(*words, "64", f"output.folder={tmp_path / 'q'}", status=0))
-    assert (few["calibration"]["cores"], many["calibration"]["cores"]) == (1, 64)
-    assert few["au_sustained_percent"] == pytest.approx(100 * 10 / (7 / 0.323), abs=3)
-    assert (few["limited_by"]["what"], many["passed"]) == ("host CPU", True)
-    assert few["calibration"]["source"].endswith("for hosts with 1 core")
-
-
 def test_what_others_take_is_named_and_never_all(tmp_path: Path) -> None:
     words = [*WORDS, "ranks=3", "--mb-per-second", "20000", "--others-mb-per-second"]
     shown = run(*words, "14000", f"output.folder={tmp_path / 'p'}", status=1)

@@ -175,27 +175,6 @@ def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path,
     assert "the job continues" in warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("mode", "flags", "opens"),
-    [
-        ("rb", os.O_RDONLY, 1),
-        ("r+b", os.O_RDWR, 1),
-        (None, os.O_RDONLY | os.O_CLOEXEC, 1),
-        ("ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0),
-        ("xb", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0),
-        (None, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0),
-        (None, os.O_RDWR | os.O_TMPFILE, 0),
-    ],
-)
-def test_files_that_a_dataset_writes_are_no_data(mode: str | None, flags: int, opens: int) -> None:
-    """Logs, caches, and temporary files that a decoder takes."""
-    module = hook_module()
-    hooks = module._Hooks()
-    hooks.local.fetch = module._Fetch()
-    hooks.audit("open", ("/data/file", mode, flags))
-    assert hooks.local.fetch.opens == opens
-
-
 def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('the site')")
@@ -278,23 +257,3 @@ def test_device_times_come_later_and_are_the_devices_own(waits_for_device: bool,
     assert all(ms == pytest.approx(25.0, abs=1.1) for _, ms, _ in found[1:])
     assert all(waited == pytest.approx(wait_ms) for _, _, waited in found[1:])
     assert all(drained[1:]) == waits_for_device
-
-
-@pytest.mark.slow
-def test_a_gpu_is_never_waited_for_and_tells_what_a_step_takes(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: the test above drives the same code by a stand-in for events")
-    times = hook_module().DeviceTimes(torch.cuda)
-    matrix, found = torch.rand(2048, 2048, device="cuda"), []
-    for batch in range(50):
-        times.end_step()
-        times.begin_step(batch)
-        for _ in range(20):
-            matrix = matrix @ matrix
-        found += times.completed()
-    torch.cuda.synchronize()
-    times.end_step()
-    found += times.completed()
-    assert len(found) >= 45
-    assert all(ms > 0 for _, ms, _ in found)

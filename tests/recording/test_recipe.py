@@ -106,20 +106,6 @@ def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_com
         assert "reader.evict_page_cache=start" in _overrides(recording, data, 10), "a replay is to read from storage"
 
 
-@pytest.mark.parametrize(("arrays", "tensors"), [(2, 2), (1000, 64), (0, 0)])
-def test_batches_cross_in_as_many_tensors_whose_taking_is_not_burned_again(arrays: int, tensors: int) -> None:
-    recording = recorded(
-        arrays=arrays, shipped_bytes_per_sample=60_012.0, step_cpu=Spread.of([0.003, 0.004]), hand_over_cpu=0.001
-    )
-    tree = workload_of(recording, None, engine="matched")
-    assert (tree["reader"].get("tensors", 0), tree["reader"].get("tensor_bytes")) == (
-        tensors,
-        60_000 if tensors else None,
-    )
-    burned = Duration.from_value(tree["train"]["step_cpu_time"], "step_cpu_time")
-    assert mean_seconds(burned) == pytest.approx(0.0025 if tensors else 0.0035)
-
-
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
@@ -165,41 +151,6 @@ def test_a_replay_has_as_many_epochs_as_its_steps_take(samples: int, epochs: int
     assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples // 4
     words = [word for word in _overrides(recording, data, 10) if word.startswith("train.")]
     assert words == [f"train.epochs={epochs}", "train.total_training_steps=72"]
-
-
-def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    (tmp_path / "0.parquet").write_bytes(b"PAR1" + bytes(200_000))
-    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
-    known = replace(recording, loading=replace(recording.loading, samples=200))
-    for number, rows in ((1, 0), (2, 30)):
-        if rows:
-            table = arrow.table({"text": ["a" * 1000] * 100})
-            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=rows)
-        data = data_of(Counter(map(str, tmp_path.iterdir())), known)
-        assert data is not None
-        assert (data.format, data.group_rows) == ("parquet", rows)
-        dataset = workload_of(known, data, engine="matched")["dataset"]
-        assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
-
-
-def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
-    """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
-    for number in range(2):
-        (tmp_path / f"data-{number}.arrow").write_bytes(bytes(400_000 * (number + 1)))
-    recording = recorded(opens_per_sample=0.0, mapped=True, read_bytes_per_sample=0.0)
-    recording = replace(recording, loading=replace(recording.loading, samples=300))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert (data.format, data.samples_per_file) == ("mmap_indexed_binary", 150.0)
-    assert not list(data_problems(data, recording))
-    dataset = workload_of(recording, data, engine="matched")["dataset"]
-    assert (dataset["record_length_bytes"], dataset["num_samples_per_file"]) == (4000, 150)
-    assert "record_length_bytes_quantiles" not in dataset
-    no_length = replace(recording, loading=replace(recording.loading, samples=None))
-    assert "how many bytes a sample has is not known" in next(data_problems(data, no_length))
-    read_before = replace(recording, read_before_bytes=1_100_000)
-    assert "read 1 MB before the measured batches, and nothing since" in next(data_problems(data, read_before))
 
 
 def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> None:
@@ -304,20 +255,6 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
     assert {one.engine for one in replays} == {engine} == {"matched"}, "pieces of a user's files have no library"
     _, engine, replays = check_by_replay(near, Storage({"matched": 12.0, "fast": 3.0}, 0.0010))
     assert (engine, replays[1].engine) == ("fast", "fast")
-
-
-def test_what_a_batch_costs_the_trainer_to_take_over_is_part_of_the_step() -> None:
-    class Slower(Storage):
-        def __call__(self, recording: Recording, engine: str, name: str) -> Replay:
-            return replace(super().__call__(recording, engine, name), hand_over=0.0002)
-
-    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.001, preprocess=Spread.of([0.001]))
-    recording = replace(recording, hand_over=0.0012)
-    fitted, _, replays = check_by_replay(recording, Slower({"matched": 2.0}, 0.0))
-    assert fitted.computation.mean == pytest.approx(recording.computation.mean + 0.001)
-    assert len(replays) == 2
-    ahead, _, _ = check_by_replay(replace(recording, synchronous=False), Slower({"matched": 2.0}, 0.0))
-    assert ahead.computation == recording.computation
 
 
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:

@@ -20,24 +20,6 @@ def test_a_slow_source_does_not_leak_into_what_a_step_computes() -> None:
     assert [one.samples_per_second for one in recordings] == pytest.approx([8 / 0.0302, 8 / 0.120], rel=0.001)
 
 
-def test_a_thread_that_reads_ahead_tells_what_a_step_computes_only_by_steps_without_a_stall() -> None:
-    trainer = Trainer()
-    trainer.thread = 999
-    number = trainer.begin()
-    for place in range(80):
-        stalled = place == 40
-        refills = 40 < place < 46  # its queue has room: it does not wait for the trainer
-        trainer.batch(number, 500 if stalled else 0.1, 0.0 if stalled or refills else 30)
-    trainer.over(number)
-    recording = analyse(trainer.processes, 10)
-    assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
-    assert recording.synchronous is False
-    slow = Trainer()
-    slow.thread = 999
-    steady(slow, 60, wait_ms=90, body_ms=0.01)
-    assert "the compute time of a step is not known" in " ".join(analyse(slow.processes, 10).problems)
-
-
 def test_evaluation_within_and_between_epochs_and_a_sanity_check_are_left_out() -> None:
     plain, other = Trainer(), Trainer()
     steady(plain, 60, wait_ms=1, body_ms=20)

@@ -99,27 +99,6 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
     return recorded
 
 
-@pytest.mark.slow
-def test_as_much_is_cached_for_a_replay_as_for_the_job(tmp_path: Path, recorded: Callable[..., RecordAnswer]) -> None:
-    folder, random = tmp_path / "data", np.random.default_rng(6)
-    folder.mkdir()
-    for number in range(200):
-        path = folder / f"{number}.npy"
-        np.save(path, random.integers(0, 255, 40_000, dtype=np.uint8))
-        with open(path, "rb") as file:
-            os.fdatasync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if number % 3 == 0:
-                file.read()
-    found = recorded(str(folder), "--epochs", "1", "--workers", "1", "--step", "0.01")
-    recording, replay = found.recording, found.replays[-1]
-    if recording.device_bytes_per_sample in (0, -1):
-        pytest.skip(f"the file system of {tmp_path} keeps no books, or is memory")
-    assert recording.cached_percent is not None
-    assert 20 < recording.cached_percent < 60, "a third of the files, and headers that are read twice"
-    assert replay.device_bytes_per_sample == pytest.approx(recording.device_bytes_per_sample, rel=0.15)
-
-
 def analyse_workers(folder: Path) -> dict[str, float]:
     """Return bytes a sample that the workers of a replay read."""
     fetches = [fetch for rows in read_rows(str(folder)) if not rows.passes for fetch in rows.fetches[1:]]

@@ -128,16 +128,3 @@ def test_no_days_are_saved_by_a_difference_that_is_not_shown(
     out = io.StringIO()
     print_comparison(open_comparison(str(tmp_path)).answer, Console(file=out, width=100))
     assert ("what B trains in a year" in out.getvalue()) == said
-
-
-def test_a_side_without_telemetry_or_runs_makes_a_page_too(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep")
-    answer = json.loads((sweep / "sweep.json").read_text())
-    for point in answer["points"]:
-        if point["figures"]:
-            unknown = ("device_mb_per_second", "max_device_mb_per_second", "mean_device_read_latency_ms")
-            point["figures"] |= dict.fromkeys(unknown) | {"total_seconds": None, "au_percent": None}
-    (sweep / "sweep.json").write_text(json.dumps(answer))
-    text = Path(write_page([str(write_comparison(tmp_path / "c", sweep))])).read_text()
-    assert 'id="metrics"' in text
-    assert 'id="year_plan"' not in text

@@ -19,7 +19,7 @@ from dlemu.studies.reproduce.opened import OpenedDocument
 from dlemu.studies.reproduce.page import document_page
 from dlemu.studies.reproduce.run import DOCUMENTS, Reproduced
 from dlemu.studies.reproduce.steps import DocumentQuestion
-from tests.results.handmade import two_hosts
+from tests.report.folders import hand_made_run
 from tests.runs import make_job
 
 DRIVES = ("/mnt/new", "/mnt/old")
@@ -113,7 +113,7 @@ def packing(axis: str) -> PackAnswer:
 
 
 def test_micron_s_figures_over_time() -> None:
-    run = two_hosts()
+    run = hand_made_run(ranks=2)
     trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
     assert [row[0] for row in table(trained).rows] == ["1", "15"]
     for canvas in (DESK, PHONE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from datagen.registry import find, names
 from dlemu.report.series import RunSeries
 from dlemu.studies.series.series import points_of
-from tests.report.folders import write_checkpoint_sweep, write_size, write_sweep
+from tests.report.folders import write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
@@ -20,7 +19,6 @@ from dlemu.studies.pages import write_page
 from tests.report.test_figures import column
 
 FOLDER = "dlemu.studies.series.figures"
-BY_METRIC = "metrics_by_count"
 FIGURES = names(FOLDER)
 
 
@@ -50,19 +48,6 @@ def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep
     assert find(FOLDER, name, "draw")(RunSeries("x", ()), canvas) is None
 
 
-@pytest.mark.parametrize("canvas", [DESK, PHONE])
-def test_a_sweep_of_checkpoints_is_drawn_by_its_metrics(canvas: Canvas, tmp_path: Path) -> None:
-    series = points_of(str(write_checkpoint_sweep(tmp_path)))
-    assert isinstance(series, RunSeries)
-    drawn = [name for name in names(FOLDER) if find(FOLDER, name, "draw")(series, canvas) is not None]
-    assert drawn == [BY_METRIC]
-    figure = find(FOLDER, BY_METRIC, "draw")(series, canvas)
-    assert figure.title == "Metrics against ranks"
-    assert set(column(figure, "value", line="writers=2", at=2)) == {4.0, 8.0, 2.5, 1.25}
-    assert set(column(figure, "verdict")) == {"pass"}, "no point is hollow"
-    assert "NaN" not in picture_file(figure, "svg").decode()
-
-
 def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> None:
     assert sweep.axis == "accelerators"
     assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
@@ -82,18 +67,6 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
         assert words in text
     assert 'class="verdict passed"' in text
     assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"
-
-
-def test_a_host_that_gave_out_first_is_said_with_what_the_storage_could_feed(tmp_path: Path) -> None:
-    folder = write_size(tmp_path)
-    answer = json.loads((folder / "size.json").read_text())
-    answer |= {"limited_by": {"what": "host CPU", "evidence": ["no core was free"]}, "storage_mb_per_second": 200.0}
-    answer |= {"host_only": {"storage_could_feed": 22}, "at_least": 9, "passed": False}
-    (folder / "size.json").write_text(json.dumps(answer))
-    text = Path(write_page([str(folder)])).read_text()
-    assert "The host reached its limit first, not the storage" in text
-    assert "200.0 MB/s, enough for about 22 accelerators" in text
-    assert "FAIL</strong>: 8 of 9 wanted. 8 x h100 pass" in text
 
 
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:

@@ -15,11 +15,9 @@ from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import Run, make_run
-from dlemu.jobs.training.trainer import RunLog
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.checkpoints.models import SMALL_WORDS
-from tests.runs import HOST, MS, make_job, make_log, with_blocks
+from tests.runs import HOST, MS
 
 S = 1_000_000_000
 
@@ -75,47 +73,10 @@ READINGS = {
 }
 
 
-def seen(log: RunLog, **node_changes: Any) -> RunLog:
-    """The log with what two recorders read."""
-    begin_ns, end_ns = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
-    hosts = tuple(
-        host(
-            begin_ns,
-            end_ns,
-            node,
-            {name: value * (1 + 0.2 * node) for name, value in READINGS.items()},
-            devices=DISKS,
-            **node_changes,
-        )
-        for node in range(len(log.journal.hosts))
-    )
-    return replace(log, telemetry=hosts, journal=log.journal.noting(clock_offsets_ns=((0, 7), (0, 9))))
-
-
-def worked(log: RunLog, *, cpu: float = 0.3, starved: float = 0.1, served: float = 1.0) -> RunLog:
-    """The log with what the workers did and what the storage served of it."""
-    took = log.rows["finished_ns"] - log.rows["started_ns"]
-    log.rows["cpu_ns"], log.rows["cpu_wait_ns"] = cpu * took, starved * took
-    log.rows["storage_bytes"] = served * log.rows["app_bytes"]
-    return log
-
-
 def changed(job: TrainingJob, **sections: dict[str, Any]) -> TrainingJob:
     """The job with settings of its workload changed, section by section."""
     parts = {name: replace(getattr(job.workload, name), **keys) for name, keys in sections.items()}
     return replace(job, workload=replace(job.workload, **parts))
-
-
-def two_hosts() -> Run:
-    job = make_job(ranks=4, epochs=3, **with_blocks(5))
-    job = changed(job, metric={"verdict": "au", "exclude_end_steps": 1}, reader={"read_threads": 3})
-    log = make_log(job, seed=3, rank_nodes=(0, 0, 1, 1), skew_ns=12_345 * MS)
-    late = log.rows["rank"] == 3
-    log.rows["wait_ns"][late] += 30 * MS
-    log.rows["read_ns"][late] += 25 * MS
-    hosts = tuple(replace(each, cpu_limit=2.0 + node) for node, each in enumerate(log.journal.hosts))
-    log = replace(log, journal=log.journal.noting(hosts=hosts))
-    return make_run(job, seen(worked(log)))
 
 
 # checkpoints alone

@@ -220,19 +220,3 @@ def test_a_drive_is_hot_if_it_reaches_its_own_limit(device: str, drive: str, cel
     watching = host(log, 0, temperature(drive, celsius, 82.0), devices=below(device))
     found = during(job, replace(log, telemetry=(watching,))).hot_drive
     assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
-
-
-def test_queue_depth_is_unknown_if_one_device_has_no_readings() -> None:
-    job = make_job()
-    log = make_log(job)
-    both = (*FACTS, DeviceFacts(probe="block", name="sdb", kind="disk", counted=True))
-    other = {("block", "sdb", "mean_queue_depth"): 0.5, ("block", "sdb", "busy_percent"): 20.0}
-    device = during(job, replace(log, telemetry=(host(log, 0, DISK | other, devices=both),))).device
-    assert device is not None
-    assert (device.mean_depth, device.busy_percent) == pytest.approx((3.5, 80))
-    assert device.write_mb_per_second is None
-    assert during(job, replace(log, telemetry=(host(log, 0, DISK, devices=both),))).device is None
-    share = DeviceFacts(probe="mount", name="nas:/data", kind="nfs", counted=True)
-    device = during(job, replace(log, telemetry=(host(log, 0, DISK, devices=(*FACTS, share)),))).device
-    assert device is not None
-    assert device.mean_depth == pytest.approx(3), "a mount has no queue of its own"

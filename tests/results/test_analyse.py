@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts
 from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
@@ -211,48 +210,6 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
         assert summary.verdict_numbers["limited_by"] == what
         assert not re.search("FAIL|the storage gave|stood still|is slow", printed.getvalue())
-
-
-def test_what_tls_took_of_the_readers_cpu_time_is_told() -> None:
-    job = make_job(ranks=1)
-    log = make_log(job)
-    log.rows["cpu_ns"] = 4 * MS
-    reader_seconds = 4e-3 * len(log.rows)
-    counts = RequestCounts()
-    counts.values[: len(INDEX) - 1] = 100
-    counts.values[INDEX[TLS_CPU_US]] = round(1e6 * 0.5 * reader_seconds)
-    counts.first_byte[60], counts.last_byte[80] = 10, 10
-    assert log.journal.ended_ns is not None
-    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9
-    hosts = (replace(log.journal.hosts[0], cpu_limit=0.2),)
-    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds,), requests=tuple(counts.values.tolist()))
-    summary = summary_of(job, replace(log, journal=journal))
-    assert summary.requests is not None
-    assert summary.requests.tls_cpu_seconds == pytest.approx(0.5 * reader_seconds)
-    assert summary.limited_by is not None
-    assert summary.limited_by.what == "host CPU"
-    (tls,) = [found for found in summary.limited_by.seen if found.code == Seen.TLS]
-    assert tls.numbers == {"percent": near(50)}
-
-
-@pytest.mark.parametrize(
-    ("synchronous", "read_threads", "told"), [(False, 0, True), (False, 1, False), (True, 1, True), (True, 0, True)]
-)
-def test_a_loader_without_workers_reads_while_the_accelerator_waits(
-    synchronous: bool, read_threads: int, told: bool
-) -> None:
-    job = changed(make_job(), train={"synchronous": synchronous}, reader={"read_threads": read_threads})
-    how = summary_of(job, make_log(job)).how
-    assert (how.synchronous, how.read_threads) == (told, read_threads)
-
-
-def test_a_run_of_which_nothing_was_measured_names_its_plan() -> None:
-    job = make_job(ranks=2, epochs=3, steps=7)
-    log = make_log(job)
-    summary = summary_of(job, RunLog(log.rows[:0], log.journal.noting(ended_ns=None, cpu_seconds=())))
-    assert (summary.metrics.epochs, summary.metrics.steps_per_epoch) == (3, (7, 7, 7))
-    assert (summary.metrics.total_seconds, summary.metrics.cpu_seconds, summary.metrics.app_bytes) == (None, None, None)
-    assert (summary.audit, summary.evaluation, summary.limited_by, summary.page_cache) == ((), None, None, None)
 
 
 @pytest.mark.parametrize(("taken", "once"), [(12, True), (11, None)])

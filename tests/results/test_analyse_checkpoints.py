@@ -113,16 +113,6 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     assert more.read.from_storage_percent == 100, "what was read ahead is no more than all"
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.69, False), (0.71, True)])
-def test_writing_nearly_as_fast_as_content_is_made_is_told(share: float, told: bool) -> None:
-    run = checkpoint_run()
-    assert run.summary.write is not None
-    rate = run.summary.write.wall_gb_per_second
-    assert rate is not None
-    numbers = numbers_of(noted(run, ceiling_gb_per_second=rate / share).summary, Issue.CONTENT_CEILING)
-    assert numbers == ({"ceiling_gb_per_second": rate / share, "gb_per_second": rate} if told else None)
-
-
 def test_of_many_ranks_the_slowest_are_listed() -> None:
     summary = checkpoint_run(ranks=20, order=[(WRITE, 1), (WRITE, 2)]).summary
     assert summary.write is not None
@@ -173,20 +163,6 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
         3600 / (summary.asynchronous.shortest_interval_seconds / (summary.asynchronous.au_threshold_percent / 100))
     )
     assert checkpoint_run().summary.asynchronous is None
-
-
-def test_what_making_the_content_took_is_told_of_writing() -> None:
-    run = checkpoint_run()
-    rows = run.rows.copy()
-    rows["content_cpu_ns"] = 7_000_000 * (1 + rows["rank"])
-    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
-    assert summary.write is not None
-    assert summary.read is not None
-    written = rows[(rows["phase"] == WRITE) & (rows["file"] == WHOLE)]
-    seconds, gb = written["content_cpu_ns"].sum() / 1e9, written["bytes"].sum() / 1e9
-    assert summary.write.content_cpu_seconds_per_gb == pytest.approx(seconds / gb)
-    assert summary.read.content_cpu_seconds_per_gb is None
-    assert summary.write.cpu_seconds_per_gb == pytest.approx(written["cpu_ns"].sum() / 1e9 / gb)
 
 
 def test_writing_that_slows_down_is_not_steady() -> None:

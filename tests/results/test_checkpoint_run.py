@@ -13,13 +13,12 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, PROGRESS_DTYPE
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
+from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.kind import PROGRESS
 from dlemu.jobs.checkpoint.kind import ROWS as CHECKPOINT_ROWS
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.results.file_names import FACTS
 from dlemu.results.measured import write_measured, write_summary
-from dlemu.results.tables import read_config
 from tests.results.handmade import CHECKPOINT_RUNS
 
 WATCHED = CHECKPOINT_RUNS["checkpoints_watched"]
@@ -31,15 +30,6 @@ def saved(folder: Path) -> CheckpointRun:
     write_measured(run)
     write_summary(run)
     return run
-
-
-def test_the_summary_and_the_configuration_lie_beside_the_rows(tmp_path: Path) -> None:
-    run = saved(tmp_path)
-    assert read_checkpoint_summary(str(tmp_path)) == run.summary
-    assert "checkpoint_folder: /mnt/drive/saved" in read_config(str(tmp_path))
-    assert read_config(str(tmp_path / "nothing")) == ""
-    (tmp_path / "summary.json").unlink()
-    assert read_checkpoint_run(str(tmp_path)).summary == run.summary
 
 
 def damaged(values: dict[str, Any], **changes: Any) -> str:
@@ -101,22 +91,6 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
     table.write_bytes(kept)
     assert read_checkpoint_run(str(tmp_path)).rows.tolist() == run.rows.tolist()
     assert set(run.rows.dtype.names or ()) == set(IO_COLUMNS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"kind": "training"}, "has schema_version 2 and kind 'training', wanted 2 and 'checkpoint'"),
-        ({"ranks": "four"}, "is damaged"),
-    ],
-)
-def test_a_summary_of_something_else_is_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    saved(tmp_path)
-    path = tmp_path / "summary.json"
-    path.write_text(damaged(json.loads(path.read_text()), **changes))
-    with pytest.raises(UserError, match=said) as caught:
-        read_checkpoint_summary(str(tmp_path))
-    assert str(path) in str(caught.value)
 
 
 def test_columns_that_older_versions_did_not_write_are_zeros_and_others_are_missed(tmp_path: Path) -> None:

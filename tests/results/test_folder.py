@@ -25,7 +25,7 @@ from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.measured import write_measured, write_run, write_summary
-from dlemu.results.tables import ADVICE, read_config, read_table, write_table
+from dlemu.results.tables import ADVICE
 from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry
@@ -348,23 +348,6 @@ def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
         read_run(str(tmp_path))
 
 
-def test_so_is_no_table_beside_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_table(str(tmp_path), "table.parquet") is None
-    table = pa.table({"a": [1, 2, 3], "b": [4, 5, 6]})
-    write_table(str(tmp_path), "table.parquet", table)
-    assert pq.ParquetFile(tmp_path / "table.parquet").metadata.row_group(0).column(0).compression == "ZSTD"
-    with_memory(monkeypatch, 16 * 6)
-    assert read_table(str(tmp_path), "table.parquet") == table
-    with_memory(monkeypatch, 16 * 6 - 1)
-    with pytest.raises(
-        UserError, match=r"table\.parquet has \d+ rows, which need 0\.0 GiB of memory; 0\.0 GiB are available"
-    ):
-        read_table(str(tmp_path), "table.parquet")
-    (tmp_path / "table.parquet").write_bytes(b"PAR1" * 10)
-    with pytest.raises(UserError, match=r"table\.parquet is damaged \(.+\): copy it again or move it away"):
-        read_table(str(tmp_path), "table.parquet")
-
-
 def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "telemetry.parquet"
@@ -404,14 +387,6 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     assert kind_held(run) == "training", "its facts are there"
     (run / "facts.json").unlink()
     assert not kind_held(run)
-
-
-def test_the_configuration_is_read_whatever_its_bytes(tmp_path: Path) -> None:
-    assert read_config(str(tmp_path)) == ""
-    (tmp_path / "config.yaml").write_bytes(b"name: caf\xe9\n")
-    assert read_config(str(tmp_path)) == "", "what does not load could hold anything"
-    run = written(tmp_path / "run")
-    assert "data_folder: data/handmade" in read_config(run.folder)
 
 
 def test_of_devices_those_whose_bytes_are_the_datasets_are_shown() -> None:

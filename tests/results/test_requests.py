@@ -40,19 +40,6 @@ def test_the_mean_call_is_bytes_over_calls() -> None:
     assert len(size.per_epoch) == 2
 
 
-@pytest.mark.parametrize(
-    ("reader", "most"),
-    [
-        ({}, None),
-        ({"engine": "fast", "transfer_size": 1 << 20}, 1 << 20),
-        ({"odirect": True}, 256 << 10),
-        ({"engine": "library"}, None),
-    ],
-)
-def test_the_most_that_a_call_asks_for_stands_in_the_result(reader: dict[str, Any], most: int | None) -> None:
-    assert run_of(**reader).summary.how.transfer_size == most
-
-
 def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio() -> None:
     ratio = library_reads("npz").cpu_ratio
     assert ratio is not None

@@ -275,9 +275,7 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
     "damage",
     [
         lambda live: (live / "journal.json").write_text("hello"),
-        lambda live: (live / "facts.json").write_text("null"),
         lambda live: (live / "checkpoint_00001.rows").write_bytes(b"\x01" * 8 * 1000),
-        lambda live: [path.unlink() for path in live.glob("*.rows")],
     ],
 )
 def test_a_damaged_live_part_is_named(

@@ -15,7 +15,7 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import RECENT_SECONDS, Figure
+from dlemu.results.progress import Figure
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
 from tests.runs import make_job, make_log
 
@@ -81,20 +81,6 @@ def test_a_rank_that_goes_on_is_followed_row_by_row(tmp_path: Path) -> None:
     counted = rows[(rows["epoch"] == 2) & (rows["step"] > 1) & (rows["step"] <= 8)]
     every = sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
     assert value(after.figures, "au_ratio") == pytest.approx(counted["compute_ns"].sum() / every), "of this epoch"
-
-
-def test_a_storage_that_stands_still_is_seen_in_the_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "run"
-    _, rows = begun(folder)
-    write(folder, rows, 6)
-    now = 100.0
-    monkeypatch.setattr("dlemu.jobs.training.live.time.monotonic", lambda: now)
-    follower = LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
-    assert (moving := follower.look()) is not None
-    now += 2 * RECENT_SECONDS
-    assert (still := follower.look()) is not None
-    assert value(moving.figures, "read_bytes_per_second") > 0
-    assert value(still.figures, "read_bytes_per_second") == 0
 
 
 def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None:

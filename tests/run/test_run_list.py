@@ -231,24 +231,6 @@ def test_a_failed_run_is_run_again(
     assert ("rank 1 died" in (folder / file).read_text()) == (study == rehearse), "an attempt stays on record"
 
 
-@pytest.mark.parametrize("study", [sweep, pack])
-def test_points_behind_a_failed_one_stay_finished(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "study"
-    first, second, third = Children(stops_at=2, error=DlemuError("no")), Children(), Children()
-    answer: Any = study(folder, first, "box", monkeypatch)
-    assert [point.failure for point in answer.points] == [None, "no", None]
-    assert answer.exit_status == 3
-    second.stops_at, second.error = 1, Interrupted(2)
-    with pytest.raises(Interrupted):
-        study(folder, second, "box", monkeypatch)
-    answer = study(folder, third, "box", monkeypatch)
-    assert first.labels[1:2] == second.labels == third.labels
-    assert [point.settings for point in answer.points] == [dict([label.split("=")]) for label in first.labels]
-    assert answer.exit_status == 0
-
-
 def test_a_rehearsal_goes_on_with_as_many_hosts_only_unless_an_older_version_did_not_record_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
-from dlemu.studies.answers import ComparedRun
 from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
 from dlemu.studies.compare.page import _economy_rows, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
@@ -146,15 +145,6 @@ def test_more_than_two_folders_are_counted_before_any_is_read() -> None:
         read_sides(["r/a", "r/b", "r/notes.txt"])
 
 
-def test_runs_of_which_one_side_has_none_are_refused_with_what_there_is() -> None:
-    search, runs = Side(name="a", accelerators=3), Side(name="b", runs={(("x", "1"), ("y", "2")): figures()})
-    wanted = r"a search against x=1 y=2; compare two runs \(a point of a sweep is one: SWEEP/point-01\), two sweeps"
-    with pytest.raises(UserError, match=f"no run with the same settings: {wanted}"):
-        compare(search, runs)
-    with pytest.raises(UserError, match="one run; ranks=3 against a search"):
-        compare(Side(name="a", runs={(): figures(), (("ranks", "3"),): figures()}), Side(name="b", accelerators=3))
-
-
 def test_runs_of_more_and_fewer_epochs_are_compared_by_the_epoch() -> None:
     steady = Mean(mean=9.0, per_epoch=(8.9, 9.0, 9.1))
     a, b = figures(200.0, epochs=5, samples_per_second=steady), figures(80.0, epochs=2, samples_per_second=steady)
@@ -211,15 +201,6 @@ def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writin
     assert "; memory served both, not storage: reading: A and B" in compare(warm, warm).verdict
 
 
-def test_a_search_that_sized_memory_is_not_compared_with_one_of_storage() -> None:
-    storage = Side(name="storage", accelerators=2, counts=(ComparedRun(figures=figures()),))
-    memory = replace(storage, name="memory", cached=True)
-    compared = compare(storage, memory)
-    assert compared.not_comparable == ("metric.cached is False for A and True for B",)
-    assert compared.verdict.startswith("not comparable: metric.cached is False for A and True for B; ")
-    assert compare(memory, memory).not_comparable == ()
-
-
 def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
     few, many = (
         read_side(str(write_run(tmp_path / name, telemetry=False, steps=steps)))[0]
@@ -236,24 +217,6 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
     assert few.about is not None
     larger = replace(few, about=replace(few.about, work=few.about.work | {"total_bytes": "9.9 GB"}))
     assert compare(few, larger).verdict.startswith("not comparable: total_bytes is ")
-
-
-def test_a_step_of_another_batch_is_other_work(tmp_path: Path) -> None:
-    """It computes for as long: with more samples in a batch an epoch takes less time on any storage."""
-    (a,) = read_side(str(write_run(tmp_path / "a", telemetry=False)))
-    assert a.about is not None
-    batch_size = a.about.how["batch_size"]
-    b = replace(
-        a, about=replace(a.about, **{part: getattr(a.about, part) | {"batch_size": 9} for part in ("how", "work")})
-    )
-    compared = compare(a, b)
-    assert compared.verdict.startswith(f"not comparable: batch_size is {batch_size} for A and 9 for B")
-    assert sum("batch_size" in issue for issue in compared.issues) == 1
-    swept, others = (
-        replace(side, runs={(("reader.batch_size", size),): run for run in side.runs.values() for size in ("4", "9")})
-        for side in (a, b)
-    )
-    assert compare(swept, others).runs[0].not_comparable == ()
 
 
 @pytest.mark.parametrize(("outcome", "planned"), [("no verdict", False), ("undecided", True), ("fail", True)])

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-import pytest
-
-from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.studies.answers import SIZE, SizeAnswer
 from dlemu.studies.size.predictor import Predictor
 from tests.prediction.test_calibration import workload
-from tests.sizing.fakes import FakeRunner, known
-from tests.sizing.test_search import find
+from tests.sizing.fakes import known
 
 ASKED = workload(ranks=12, steps=100)
 EACH = 80.0
@@ -42,12 +34,3 @@ def test_slow_readers_are_known_before_the_first_trial() -> None:
     """Sixteen readers get plenty, one 20 MB/s: the two of an accelerator that takes 80 can't keep up."""
     assert predictor(800.0, one=20.0).most == 0
     assert predictor(800.0).most > 8
-
-
-def test_what_was_predicted_is_saved_and_read_again(tmp_path: Path) -> None:
-    answer = find(FakeRunner(400.0), first=3)
-    answer = replace(answer, predicted=predictor(0.9 * EACH * 3.5).size([3, 4]))
-    save_answer(str(tmp_path), SIZE, answer)
-    assert read_answer(str(tmp_path), SIZE, SizeAnswer) == answer
-    assert answer.predicted is not None
-    assert answer.predicted.max_accelerators == pytest.approx(3)

@@ -21,12 +21,10 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.sides import issues_between, read_sides
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.goldens.render import RESULTS
-from tests.report.folders import hand_made_run
 from tests.runs import make_job, make_log, with_blocks
 
 READINGS = (
@@ -80,17 +78,6 @@ def test_device_figures_are_those_of_counted_devices() -> None:
     assert found.mean("max_device_mb_per_second") == 90  # of both together, in second 2
     assert found.mean("mean_device_read_latency_ms") == pytest.approx(3)
     assert figures(watched("md0")).mean("max_device_mb_per_second") == 80
-
-
-def test_figures_are_the_summarys() -> None:
-    job = make_job(ranks=3)
-    run = make_run(job, make_log(job))
-    found = figures(run)
-    assert (found.ranks, found.epochs, found.passed) == (3, 2, run.summary.passed)
-    assert found.mean("total_seconds") == run.summary.metrics.total_seconds
-    assert run.summary.au is not None
-    au = found.metrics["au_percent"]
-    assert (au.mean, au.each) == (run.summary.au.mean, run.summary.au.per_epoch)
 
 
 @pytest.mark.parametrize(
@@ -164,25 +151,3 @@ def test_a_drive_of_which_no_point_completed_is_named_with_the_reason(tmp_path: 
     cut = sweep_in(tmp_path, (1, "a", None), complete=False)
     with pytest.raises(UserError, match=r"storages found: a \(the sweep is incomplete: finish it with its command\);"):
         read_sides(cut)
-
-
-def test_two_drives_are_compared_by_the_dataset_of_a_point_that_both_completed(tmp_path: Path) -> None:
-    """The smallest dataset failed on one drive only; its first run read another dataset than the other's first."""
-    points = []
-    for drive, steps, failure in (("a", 9, None), ("a", 12, None), ("b", 9, "killed"), ("b", 12, None)):
-        run = hand_made_run(folder=str(tmp_path / f"{drive}{steps}"), telemetry=False, steps=steps)
-        if failure is None:
-            write_run(run)
-        points.append(
-            SweepPoint(
-                settings={"dataset.num_files_train": str(steps), "dataset.data_folder": drive},
-                folder=f"{drive}{steps}",
-                failure=failure,
-                figures=None if failure else figures(run),
-            )
-        )
-    save_answer(str(tmp_path), SWEEP, SweepAnswer(complete=True, question=SweepQuestion(), points=tuple(points)))
-    a, b = read_sides([str(tmp_path)])
-    assert a.about is not None
-    assert b.about is not None
-    assert differing_work(a.about, b.about) == []

@@ -92,21 +92,3 @@ def test_windows_by_hand() -> None:
     # Batches, of 10 s computation each, are read from 20 to 25, 34 to 39 and 50 to 55 s.
     assert series.fed == pytest.approx([100 * 10 * part / 5 / 9 for part in (2, 3, 5, 0)])
     assert series.sustained is series.fed, "20 s of 36 are less than 29"
-
-
-def test_ranks_of_a_block_count_as_long_as_all_have_a_window_and_blocks_follow_in_order() -> None:
-    one = four_steps()
-    two = one[:5].copy()
-    two["rank"] = 1
-    for name in ("free_ns", "finished_ns", "started_ns"):
-        two[name] += 1000 * SECOND  # another clock
-    second = one.copy()
-    second["block"], second["compute_ns"] = 2, 5 * SECOND
-    series = steady_series(np.concatenate([second, two, one]), ahead=1, window_seconds=9)
-    first = steady_series(np.concatenate([one, two]), ahead=1, window_seconds=9)
-    assert len(first.busy) == 2, "the second rank ends a step earlier"
-    alone = [steady_series(rows, ahead=1, window_seconds=9) for rows in (one, two, second)]
-    assert first.busy == pytest.approx((alone[0].busy[:2] + alone[1].busy) / 2)
-    assert first.fed == pytest.approx((alone[0].fed[:2] + alone[1].fed) / 2)
-    assert series.busy == pytest.approx(np.concatenate([first.busy, alone[2].busy]))
-    assert series.fed == pytest.approx(np.concatenate([first.fed, alone[2].fed]))

@@ -103,16 +103,6 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
     assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
 
 
-def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
-    plan = draw_turns(settings_of(1, "kv.users=3000", "kv.seconds=10"), 0)
-    users = {turn.conversation >> 32: turn.priority for turn in plan.turns}
-    shares = Counter(users.values())
-    assert [shares[priority] / len(users) for priority in (3, 2, 1)] == pytest.approx([0.15, 0.35, 0.5], abs=0.03)
-    lengths = Counter(turn.conversation for turn in draw_turns(settings_of(1), 0).turns)
-    assert np.mean(list(lengths.values())) == pytest.approx(1 / 0.2, rel=0.05), "the last with p 0.2"
-    assert max(lengths.values()) <= 50
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -159,16 +149,6 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
         assert one.again_bytes == one.turn.reads * plan.sizes[one.number]
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
-
-
-def test_a_full_storage_loses_what_was_used_least_recently() -> None:
-    plan = draw_turns(settings_of(1, "kv.seconds=20", "kv.users=8"), 0)
-    capacity = 4 * max(plan.sizes)
-    drive, replay, _ = served(plan, capacity)
-    assert replay.removed > 0
-    assert sum(plan.sizes[number] for number in drive.there) <= capacity + sum(
-        plan.sizes[batch.objects[0]] for *_, batch in drive.under_way
-    )
 
 
 def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by_then() -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.jobs.kvcache.analyse import analyse
 from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.metrics import conditions
-from dlemu.jobs.kvcache.page import print_summary
 from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.jobs.kvcache.summary import KvSummary
 from dlemu.metrics.catalogue import RUN
@@ -105,23 +102,6 @@ def test_the_numbers_are_those_of_their_formulas() -> None:
 def test_a_run_that_memory_served_says_so(file_system: str, percent: float | None, phases: tuple[str, ...]) -> None:
     found = replace(result(prompt(10), storage=lies_on(file_system)), from_storage_percent=percent)
     assert conditions(found).from_memory == phases
-
-
-@pytest.mark.parametrize("prompts", [1, 3])
-def test_prompts_of_a_trace_that_arrive_at_one_moment_have_no_rate(prompts: int) -> None:
-    at_once = [prompt(0.0, load=0.1, written_bytes=0) for _ in range(prompts)]
-    found = result(*at_once, words=("kv.trace=prompts.jsonl", "kv.load=1"))
-    assert (found.prompts_per_second, found.sustained, found.backlog, found.limited_by) == (None,) * 4
-    assert (found.outcome, "no rate" in found.verdict, "SUSTAINED" in found.verdict) == ("no verdict", True, False)
-    assert found.load_times is not None
-    assert found.load_times.max == pytest.approx(0.1), "latencies are known of a single one"
-    assert "prompts_per_second" not in conditions(found).work
-    shown = io.StringIO()
-    print_summary(found, "results/x", Console(file=shown, width=200))
-    assert "at one moment, prompts.jsonl" in shown.getvalue()
-    later = result(*at_once, prompt(2.0), words=("kv.trace=prompts.jsonl",))
-    assert later.prompts_per_second == (prompts + 1) / 2
-    assert result(prompt(0.0)).prompts_per_second is not None, "of a random load its length is known"
 
 
 def test_the_window_goes_from_the_first_prompt_to_the_last_byte() -> None:

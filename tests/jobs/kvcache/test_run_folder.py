@@ -14,13 +14,10 @@ import pytest
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.kvcache import run_folder
-from dlemu.jobs.kvcache.job import KVCACHE, KvCacheKind
+from dlemu.jobs.kvcache.job import KVCACHE
 from dlemu.jobs.kvcache.rows import RANK_ROW
 from dlemu.jobs.kvcache.settings import KvSettings
-from dlemu.runner.events import Doing, Event
-from dlemu.runner.job import Job, save_failed
 from dlemu.runner.rows_job import RowsLog
-from dlemu.runner.run_folder import make_folder
 
 
 def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_run() -> None:
@@ -40,27 +37,6 @@ def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_ru
     log = RowsLog(rows, None)  # type: ignore[arg-type]  # nobody looks at the journal
     assert KVCACHE.kept(kept_job, log, removed=True).sentence.endswith("results/k: 1 prompt served before that")
     assert "blocks that can't be removed are left in kv/" in KVCACHE.kept(kept_job, log, removed=False).sentence
-
-
-class NothingMeasured(KvCacheKind):
-    """A run whose ranks failed before the first prompt, on a storage that lets nothing be removed."""
-
-    def clean_up(self, job: Job) -> bool:
-        return False
-
-    def salvage(self, live_folder: str) -> None:
-        return None
-
-
-def test_blocks_that_stay_are_named_though_the_run_had_measured_nothing(tmp_path: Path) -> None:
-    failed = job(tmp_path / "kv")
-    failed.live_folder, told = "", list[Event]()
-    made = make_folder(str(tmp_path / "run"), 1)
-    assert save_failed(NothingMeasured(), failed, made, told.append, "the drive failed") is None
-    assert not (tmp_path / "run").exists()
-    assert [event.what for event in told if isinstance(event, Doing)] == [
-        f"blocks that can't be removed are left in {run_folder.run_folder(failed)}"
-    ]
 
 
 def job(folder: Path, seed: int = 7) -> Any:
