@@ -42,8 +42,8 @@ ISSUES: dict[str, dict[str, Any]] = {
 }
 
 
-def limit(**findings: tuple[Finding, ...]) -> CheckpointLimit:
-    return in_words(CheckpointLimit(what="network", confidence="low", **findings))
+def limit(*, seen: tuple[Finding, ...] = (), to_do: tuple[Finding, ...] = ()) -> CheckpointLimit:
+    return in_words(CheckpointLimit(what="network", confidence="low", seen=seen, to_do=to_do))
 
 
 def test_every_sentence_names_its_numbers() -> None:
