@@ -47,7 +47,7 @@ SMALL = {
     "checkpoint.verify": "true",
     "metric.ceiling_seconds": "0.05",
     "telemetry.enabled": "false",
-    "timeout_seconds": "30",
+    "timeout_seconds": "600",  # longer than an fsync takes while other programs write to the same disk
 }
 
 

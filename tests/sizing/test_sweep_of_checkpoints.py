@@ -37,13 +37,9 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return folders
 
 
-LONG_SECONDS = 600
-"""Longer than an fsync takes while other programs write to the same disk: a rank that waits longer fails its point."""
-
-
 def words(folder: Path, *more: str) -> list[str]:
     folders = {"checkpoint.checkpoint_folder": str(folder / "saved"), "output.folder": str(folder / "sweep")}
-    settings = SMALL | {"timeout_seconds": str(LONG_SECONDS)} | folders
+    settings = SMALL | folders
     changed = {word.partition("=")[0] for word in more}
     return [*(f"{key}={value}" for key, value in settings.items() if key not in changed), *more]
 
