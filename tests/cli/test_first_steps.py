@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -42,15 +41,6 @@ def test_a_typo_gets_the_word_that_was_meant(
 ) -> None:
     assert ended(words, monkeypatch) == 2
     assert said in capsys.readouterr().err
-
-
-def test_an_option_with_a_typo_is_no_setting(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended(["train", "--mak"], monkeypatch) == 2
-    said = capsys.readouterr().err
-    assert "--make" in said
-    assert "KEY=VALUE, without" not in said
 
 
 @pytest.mark.parametrize(("command", "place"), [("train", "file"), ("size", "file/below"), ("datagen", "file")])
@@ -104,16 +94,6 @@ def test_what_cannot_be_decoded_keeps_its_secret(
     said = capsys.readouterr().err
     assert "has bytes that are not valid" in said
     assert "keepthis" not in said
-
-
-@pytest.mark.parametrize(("words", "begin"), [(["help"], "Usage: dlemu ["), (["help", "size"], "Usage: dlemu size ")])
-def test_help_is_a_word_too(
-    words: list[str], begin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["dlemu", *words])
-    with contextlib.suppress(SystemExit):  # of status 0: click's own way to end after --help
-        guarded(cli, "dlemu")
-    assert capsys.readouterr().out.startswith(begin)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import yaml
 
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.studies.record.answer import RecordAnswer, Recording, Replay, Spread
+from dlemu.studies.record.answer import Recording, Replay, Spread
 from dlemu.studies.record.data_seen import cached_before, data_notes, data_of, data_problems
-from dlemu.studies.record.page import _tables
 from dlemu.studies.record.recipe import recipe_text, simplified, workload_of
 from dlemu.studies.record.recording import analyse
 from dlemu.studies.record.self_check import _overrides, check_by_replay, verdict
@@ -86,24 +85,6 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert all(size == float(f"{size:.3g}") for size in sizes)
     assert (tree["recorded"]["torch"], tree["recorded"]["replayable"]) == ("2.4.0", True)
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
-
-
-@pytest.mark.parametrize(("device", "unknown"), [(0.0, True), (2_000.0, True), (110_000.0, False), (44_000.0, False)])
-def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_come_from_memory(
-    device: float, unknown: bool, tmp_path: Path
-) -> None:
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, device_bytes_counted=False)
-    recording = replace(recording, device_bytes_per_sample=device)
-    data = data_of(files(tmp_path), recording)
-    assert data is not None
-    assert (recording.cached_percent is None) == unknown
-    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=data)))
-    shown = " ".join(str(part) for table in tables for part in (*table.notes, *table.rows))
-    assert ("came from memory" in shown) == (device == 44_000)
-    assert ("an unknown number from devices" in shown) == unknown
-    if unknown:
-        assert "unknown" in "".join(data_notes(data, recording))
-        assert "reader.evict_page_cache=start" in _overrides(recording, data, 10), "a replay is to read from storage"
 
 
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies.answers import Comparison
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import Side, side_of_runs
-from tests.mlperf.checkpoint_leaves import make_result
 from tests.report.folders import write_run
 from tests.run.test_checkpoint_jobs import run
 
@@ -115,12 +114,3 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
         dlemu.compare(quick)
     with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
-
-
-def test_a_result_of_dlios_is_compared_by_what_both_have(quick: CheckpointRun, tmp_path: Path) -> None:
-    comparison = dlemu.compare(str(make_result(tmp_path)), quick)
-    known = ("slowest_gib_per_second", "slowest_seconds", "rank0_gib_per_second")
-    wanted = [f"{verb}_{name}" for verb in ("write", "read") for name in known]
-    assert list(comparison.runs[0].metrics) == ["checkpoint_gib", *wanted]
-    assert comparison.issues[0].startswith("A ran llama3_8b: checkpoints of 8 ranks and B small"), "and says so"
-    assert not [issue for issue in comparison.issues if "nothing known" in issue or "None" in issue]

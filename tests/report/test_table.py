@@ -36,14 +36,6 @@ def test_the_terminal_has_all_cells_in_order_with_notes_below() -> None:
     ]
 
 
-def test_tones_are_colours_on_a_terminal_and_classes_on_a_page() -> None:
-    coloured, page = shown(MADE, terminal=True), html_table(MADE)
-    for text, colour, tone in (("pass", "1;32", "good"), ("fail", "1;31", "bad"), ("of memory", "33", "caution")):
-        assert f"\x1b[{colour}m{text}" in coloured
-        assert f'<span class="{tone}">{text}</span>' in page
-    assert "\x1b" not in shown(MADE)
-
-
 def test_texts_of_others_are_no_markup() -> None:
     table = Table(title=NASTY, columns=columns(NASTY), rows=[(NASTY,)], notes=[NASTY])
     assert shown(table, width=200).count(NASTY) == 4
@@ -58,11 +50,3 @@ def test_texts_of_others_do_not_control_the_terminal() -> None:
     printed = shown(table, width=200)
     assert printed.count(r"a\x1b[2J\x1b]0;title\x07\x0d\x9bb") == 4
     assert printed.replace("\n", "").isprintable()
-
-
-def test_a_narrow_terminal_loses_no_column_that_may_not_be_broken() -> None:
-    names = [f"a long name {number}" for number in range(5)]
-    table = Table(columns=columns(*names, whole=range(5)), rows=[[name.upper() for name in names]])
-    for name in names:
-        assert name in shown(table, width=30)
-        assert name.upper() in shown(table, width=30)

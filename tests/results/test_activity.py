@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.comm.environment import StorageFacts
 from dlemu.jobs.training.activity import Activity, activity_during
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
@@ -140,14 +139,6 @@ def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float,
     assert (others is not None) == named
     if others is not None:
         assert others.percent == pytest.approx(100 * (share - ahead) / share, abs=3)
-
-
-def test_no_other_readers_are_reported_without_the_kernels_io_accounting() -> None:
-    job = make_job()
-    log = make_log(job)
-    journal = log.journal.noting(storage=StorageFacts(folder="/data", file_system="fuse"))
-    summary = make_run(job, with_telemetry(replace(log, journal=journal), device_share=2.0)).summary
-    assert summary.other_readers is None
 
 
 def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:

@@ -16,23 +16,9 @@ from dlemu.comm.failure import Failure, describe, killed
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import LIVE
 from dlemu.runner import launched, ranks
-from dlemu.runner.launched import start_seconds
 from dlemu.runner.ranks import ForkedRanks, LaunchedRanks, RunFailedError, RunUserError, cause, write_failure
 from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job
-
-
-@pytest.mark.parametrize(
-    ("overrides", "seconds"),
-    [
-        ([], 600.0),
-        (["workload=unet3d", "timeout_seconds=30"], 30.0),
-        (["++workload.timeout_seconds=2.5"], 2.5),
-        (["timeout_seconds=soon"], 600.0),
-    ],
-)
-def test_the_command_line_tells_the_time_limit(overrides: list[str], seconds: float) -> None:
-    assert start_seconds(overrides) == seconds
 
 
 def test_the_first_word_that_is_no_echo_is_the_cause(tmp_path: Path) -> None:

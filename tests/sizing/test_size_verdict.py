@@ -1,9 +1,8 @@
-"""From trials to an answer and its sentence, by hand; and what is tried next, at every turn of the search."""
+"""From trials to an answer and its sentence, by hand."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from dlemu.metrics.limit import Limit
 from dlemu.studies.answers import CountResult, HostOnly, SizeAnswer, SizeLimit, Trial
-from dlemu.studies.size.search import Count, Limits, edge, next_count, pool
+from dlemu.studies.size.search import Count, pool
 from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
 from dlemu.studies.size.wording import sentence, with_evidence
 from tests.sizing.fakes import known, make_trial, question
@@ -40,71 +39,6 @@ def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
     wide = trial(4, 95, spread=5.0)
     assert count_of(wide, wide, wide).half_width_percent == pytest.approx(10 * one / math.sqrt(3))
     assert pool([trial(4, 95)], 90.0, 0.5)[0].half_width_percent < one, "less confidence is narrower"
-
-
-def counted(accelerators: int, au: float, width: float = 0.5, trials: int = 2, **changes: Any) -> Count:
-    count = Count(
-        accelerators=accelerators,
-        trials=trials,
-        au_percent=au,
-        half_width_percent=width,
-        threshold_percent=90.0,
-        ceiling_au_percent=100.0,
-    )
-    return replace(count, **changes)
-
-
-# what to try next
-
-
-LIMITS = Limits(first=8, most=100)
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([], (0, None)),
-        ([counted(4, 95)], (4, None)),
-        ([counted(4, 85)], (0, 4)),
-        ([counted(4, 95), counted(5, 92), counted(7, 89), counted(9, 70)], (5, 7)),
-        ([counted(4, 95), counted(5, 89), counted(6, 92)], (4, 5)),  # what passes above a failure counts for nothing
-    ],
-)
-def test_the_edge_lies_below_the_first_failure(counts: Sequence[Count], expected: tuple[int, int | None]) -> None:
-    assert edge(counts) == expected
-
-
-@pytest.mark.parametrize(
-    ("counts", "limits", "expected"),
-    [
-        ([], LIMITS, 8),
-        ([], Limits(first=0, most=100), 1),
-        ([], Limits(first=200, most=100), 100),
-        # Nothing fails yet: steps of 1, 2, 4, ... above the first estimate.
-        ([counted(8, 95)], LIMITS, 9),
-        ([counted(8, 95), counted(9, 95)], LIMITS, 11),
-        ([counted(8, 95), counted(9, 95)], Limits(first=8, most=10), 10),
-        ([counted(8, 95, trials=1)], Limits(first=8, most=8), 8),
-        ([counted(8, 95)], Limits(first=8, most=8), None),
-        # 50 % at 90 accelerators are 45 of them, 50 at a threshold of 90 %.
-        ([counted(90, 50.0)], LIMITS, 50),
-        ([counted(47, 95), counted(90, 45.0)], LIMITS, 48),  # by arithmetic 45, which is known to pass
-        ([counted(n, 95) for n in (1, 2, 3, 4)] + [counted(90, 50.0)], LIMITS, 47),  # halved from the fifth on
-        # Neighbours: each gets its trials, the one with fewer first.
-        ([counted(8, 95, trials=1), counted(9, 85, trials=1)], LIMITS, 8),
-        ([counted(8, 95, trials=2), counted(9, 85, trials=1)], LIMITS, 9),
-        ([counted(8, 95), counted(9, 85)], LIMITS, None),
-        ([counted(8, 95), counted(9, 89.9, trials=5)], LIMITS, None),
-        ([counted(8, 90.2, trials=3), counted(9, 89.9, trials=2)], LIMITS, 9),
-        ([counted(8, 95), counted(9, 85, trials=1)], Limits(first=8, most=100, repeats=1), None),
-        ([counted(8, 95), counted(9, 85, trials=1, ceiling_au_percent=88.0)], LIMITS, None),
-        # Too close to tell: one below is shown to pass.
-        ([counted(2, 90.2, trials=5), counted(3, 85)], LIMITS, 1),
-        ([counted(5, 95), counted(7, 90.1, trials=5), counted(8, 90.2, trials=5), counted(9, 85)], LIMITS, 6),
-    ],
-)
-def test_the_next_count(counts: Sequence[Count], limits: Limits, expected: int | None) -> None:
-    assert next_count(counts, limits) == expected
 
 
 # the answer

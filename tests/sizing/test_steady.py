@@ -59,16 +59,6 @@ def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     assert series.fed.mean() == pytest.approx(100, abs=1)
 
 
-def test_epochs_stand_one_behind_the_other_and_ranks_are_averaged() -> None:
-    one, two = run([60.0] * 100), run([200.0] * 100, rank=1)
-    next_epoch = one.copy()
-    next_epoch["epoch"] = 2
-    series = steady_series(np.concatenate([next_epoch, one]), ahead=4, window_seconds=1.0)
-    assert len(series.busy) == 18
-    both = steady_series(np.concatenate([one, two]), ahead=4, window_seconds=1.0)
-    assert both.busy.mean() == pytest.approx(75, abs=1)
-
-
 def four_steps() -> StepRows:
     """Of 10 s each but for waits of 0, 2, 4 and 6 s before them, each batch read in the 5 s before it came."""
     rows = np.zeros(6, STEP_DTYPE)

@@ -69,12 +69,6 @@ def test_a_prefix_is_found_up_to_the_first_block_that_is_nowhere() -> None:
     assert list(third.writes) == [5], "block 2 is there, though nothing leads to it"
 
 
-def test_memory_is_asked_first_and_knows_its_size() -> None:
-    settings = replace(SMALL, dram_gb=2.5 * BLOCK_GB, gpu_gb=1.5 * BLOCK_GB)
-    _, second = plan(settings, prompts([1, 2, 3], [1, 2, 3])).prompts
-    assert [tier for tier, _ in second.found] == [Tier.STORAGE, Tier.DRAM, Tier.GPU]
-
-
 def test_what_a_prompt_can_never_fit_into_is_refused() -> None:
     with pytest.raises(UserError, match=r"kv.capacity_gb is .* and the longest prompt alone has 1.23e-05 GB"):
         plan(replace(SMALL, capacity_gb=2.5 * BLOCK_GB), prompts([1, 2, 3]))
