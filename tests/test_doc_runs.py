@@ -98,7 +98,7 @@ KEPT = {
     r"results/\w+/sweep-[\d-]+": "sweep",
     r"results/drive-[ab]": "size",
     r"results/a": "checkpoint",
-    r"results/b": "checkpoint_b",
+    r"results/b": "checkpoint",
     r"results/unet3d/mlperf-[\d-]+": "rehearsal",
     r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": "rehearsal/tree/open",
 }

@@ -13,7 +13,20 @@ from functools import partial
 from measuring import evidence
 from measuring.main import Group, add_arguments, guarded, measure, wanted_names
 
-from benchmarks import barrier, beside, checkpoint, datagen, emulator, growth, library, many_files, objects, pack, read
+from benchmarks import (
+    barrier,
+    beside,
+    checkpoint,
+    datagen,
+    emulator,
+    growth,
+    library,
+    many_files,
+    objects,
+    pack,
+    read,
+    recorder,
+)
 from benchmarks.bench import Bench
 from benchmarks.cases import CASES
 from benchmarks.figure import Figure
@@ -22,6 +35,7 @@ from benchmarks.peer import Peer
 BENCHMARKS = {
     "help": Group(emulator.measure_help),
     "barrier": Group(barrier.measure),
+    "recorder": Group(recorder.measure),
     "read": Group(read.measure),
     "objects": Group(objects.measure),
     "library": Group(library.measure),

@@ -22,7 +22,7 @@ OF_RESULTS = "analyse", "folder", "issues", "limits", "measured", "metrics", "re
 OF_PROBES = "kernel_aio", "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
-    "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/results/test_published_numbers.py")),
+    "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),
     "plan": Package(("dlemu/plan/*",), ("tests/plan",)),
     "results": Package(
         (

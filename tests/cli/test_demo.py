@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.cli import demo
 from tests.cli.test_first_steps import ended
 from tests.cli_runs import SMALL
 
@@ -65,9 +64,3 @@ def test_a_launcher_is_refused(
     assert ended(["demo"], monkeypatch) == 2
     assert "without a launcher such as mpirun" in capsys.readouterr().err
     assert not list((elsewhere.parent / "tmp").iterdir())
-
-
-def test_without_pytorch_readers_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, loader in ((object(), {}), (None, {"reader.data_loader": "threads"})):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name, there=there: there)
-        assert demo._loader() == loader

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 from dlemu.cli import doctor
 from dlemu.doctor.check_base import Check
@@ -28,29 +26,12 @@ def test_the_exit_status_shows_whether_something_fails(
     assert "to do: do so" in result.stdout
 
 
-@pytest.mark.parametrize(
-    ("levels", "said"),
-    [(["ok", "warn"], "2 checks: 1 warn, 0 fail\n"), (["ok", "skip"], "2 checks: 0 warn, 0 fail, 1 skip\n")],
-)
-def test_the_last_line_counts_what_was_not_ok(levels: list[Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlemu.doctor.examine", lambda _: (Check(name="one", level=one, observed="") for one in levels))
-    assert CliRunner().invoke(doctor.command).stdout.endswith(said)
-
-
 def test_all_checks_are_printed_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = [Check(name="one", level="ok", observed="this"), Check(name="two", level="fail", observed="a", advice="b")]
     monkeypatch.setattr("dlemu.doctor.examine", lambda _: iter(checks))
     result = CliRunner().invoke(doctor.command, ["--json"])
     assert result.exit_code == 2
     assert [Check(**one) for one in json.loads(result.stdout)] == checks
-
-
-def test_a_check_reads_well_without_colour_at_80_columns() -> None:
-    out = io.StringIO()
-    doctor.show(Check(name="dataset", level="fail", observed="x" * 200, wanted="[all]"), Console(file=out, width=80))
-    assert max(map(len, out.getvalue().splitlines())) <= 80
-    assert "wanted: [all]" in out.getvalue()
-    assert "\x1b" not in out.getvalue()
 
 
 @pytest.mark.slow

@@ -67,7 +67,6 @@ def test_what_nobody_foresaw_has_a_traceback_and_is_no_verdict(
     ("words", "step"),
     [
         ("report x", "dlemu.studies.pages.write_page"),
-        ("compare a b", "dlemu.studies.compare.sides.read_sides"),
         ("predict workload=unet3d --mb-per-second 7", "dlemu.studies.predict.predict"),
     ],
 )

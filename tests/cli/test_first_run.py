@@ -62,12 +62,6 @@ def test_a_count_of_the_users_own_stays_where_it_can_be_judged() -> None:
     assert "To try it (100 files" in text
 
 
-def test_a_set_that_is_large_enough_is_to_be_used() -> None:
-    overrides = ["workload=unet3d"]
-    (only,) = commands(advise(overrides, 18, 3500))
-    assert only == [*TYPED, "dataset.num_files_train=3500"]
-
-
 def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = load(["workload=unet3d"])
     allow(workload, "data", 18, 10**10, yes=False)

@@ -87,13 +87,11 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a run's facts": ("run/facts.json", ("report", "run")),
     "a run's steps": ("run/steps.parquet", ("report", "run")),
     "a run's readings": ("run/telemetry.parquet", ("report", "run")),
-    "a run's summary, compared": ("run/facts.json", ("compare", "run", "run", "--output", "out")),
     "a run's facts, predicted from": ("run/facts.json", ("predict", *DATA, "--from", "run", "output.folder=new")),
     "an old run's configuration": ("old/config.yaml", ("report", "old")),
     "an old run's summary": ("old/summary.json", ("report", "old")),
     "facts of checkpoints": ("saves/facts.json", ("report", "saves")),
     "rows of checkpoints": ("saves/checkpoints.parquet", ("report", "saves")),
-    "facts of checkpoints, compared": ("saves/facts.json", ("compare", "saves", "saves", "--output", "out")),
     **{
         f"the answer of {kind}": (f"{kind}/{name}", ("report", kind))
         for kind, name in (
@@ -102,7 +100,6 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
             ("audit", "audit.json"),
         )
     },
-    "an earlier prediction": ("predict/predict.json", ("predict", *DATA, "--from", "predict", "output.folder=new")),
     "a sweep that goes on": ("sweep/sweep.json", SWEEP),
     "a packing that goes on": ("pack/pack.json", (*PACK, "output.folder=pack")),
     "a search that goes on": ("size/size.json", (*SIZE, "output.folder=size")),
@@ -110,12 +107,9 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a document that goes on": ("document/reproduce.json", ("reproduce", "amax", "drives=.", "output.folder=document")),
     "a workload": ("mine.yaml", ("train", "workload=mine.yaml")),
     "a workload of a folder": ("own/workload/mine.yaml", ("train", "workload=mine", "--config-dir", "own")),
-    "what a workload draws in": ("base.yaml", ("train", "workload=drawing.yaml")),
     "a manifest": ("data/dlemu.json", TRAIN),
     "a manifest, verified": ("data/dlemu.json", ("datagen", "verify", *DATA)),
-    "a manifest, made again": ("data/dlemu.json", ("datagen", *DATA)),
     "a file of a dataset": ("data/train/img_1_of_4.npz", TRAIN),
-    "a file of a dataset, verified": ("data/train/img_1_of_4.npz", ("datagen", "verify", *DATA)),
     "a checkpoint's note": ("saved/global_epoch1_step1/" + NOTE, SAVE),
     "what a killed run left": ("killed/live/journal.json", (*TRAIN, "output.folder=killed")),
     "a list of packed files": (f"packed/{PACKED_NAME}", ("pack", "verify", "target=packed")),
@@ -136,7 +130,6 @@ FOLDERS_WANTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "results of a document": ("place", ("reproduce", "amax", "drives=.", "output.folder=place")),
     "results of compare": ("place", ("compare", "run", "run", "--output", "place")),
     "a dataset": ("place", ("train", *SMALL, "dataset.data_folder=place")),
-    "a dataset to verify": ("place", ("datagen", "verify", *DATA, "dataset.data_folder=place")),
     "a dataset to make": ("place", ("datagen", *DATA, "dataset.data_folder=place")),
     "checkpoints": ("place", (*SAVE, "checkpoint.checkpoint_folder=place")),
     "checkpoints to write": (

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.cli.options import report_result
 from dlemu.cli.report import command
-from dlemu.contrib.mlperf.lines import place_lines
 from tests.report.folders import write_run
 
 for package in ("altair", "vl_convert"):
@@ -57,48 +56,9 @@ def test_several_folders_get_a_page_each_or_share_one(tmp_path: Path) -> None:
     assert 'id="au_by_count"' in Path(shared).read_text()
 
 
-def test_a_run_makes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path, telemetry=False)
-    report_result(True, str(folder))
-    assert capsys.readouterr().out == f"report: {folder / 'report.html'}\n"
-    assert (folder / "report.html").exists()
-
-
-def test_a_run_that_is_told_not_to_makes_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path, telemetry=False)
-    report_result(False, str(folder))
-    assert capsys.readouterr().out == ""
-    assert not (folder / "report.html").exists()
-
-
 def test_a_page_that_fails_is_a_note_and_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report_result(True, str(tmp_path))
     said, meanwhile = capsys.readouterr()
     assert meanwhile == "making the page ...\n"
     assert "no page was made (dlemu: " in said
     assert f"to try again: dlemu report {tmp_path}" in said
-
-
-def test_without_the_extra_a_note_says_how_to_get_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dlemu.report.drawing.missing_packages", lambda: ["altair"])
-    report_result(True, str(tmp_path))
-    assert "pip install 'dlemu[report]'" in capsys.readouterr().out
-
-
-def test_a_folder_with_a_space_is_quoted_in_what_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report_result(True, str(tmp_path / "r 2"))
-    assert f"to try again: dlemu report '{tmp_path / 'r 2'}'" in capsys.readouterr().out
-    (_, (again, _)) = place_lines("r 2", "r 2/tree", "")
-    assert again.endswith("to check it again: dlemu mlperf check 'r 2'")
-
-
-def test_a_page_that_takes_too_long_is_told_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dlemu.cli.options.PAGE_SECONDS", 0.001)
-    report_result(True, str(tmp_path))
-    assert capsys.readouterr().out == (
-        f"report: no page was made (it took longer than 0.001 s); to try again: dlemu report {tmp_path}\n"
-    )

@@ -64,18 +64,3 @@ def test_a_file_that_is_there_stays(tmp_path: Path) -> None:
     ended = run("new", str(tmp_path / "my.yaml"), "--data-folder", str(tmp_path), *ASKED)
     assert "exists" in str(ended.exception)
     assert (tmp_path / "my.yaml").read_text() == "mine"
-
-
-def test_what_was_recorded_is_shown_and_settings_of_own_data_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "1.bin").write_bytes(bytes(100))
-    recipe = tmp_path / "job.yaml"
-    recipe.write_text("recorded: {version: 1, reason: too much unexplained, steps: 40, ranks: 2, workers: 3}\n")
-    shown = re.sub(r"\s+", " ", run("show", str(recipe)).output)
-    assert "recorded 40 steps 2 ranks with 3 workers each" in shown
-    assert "not replayed" in shown
-    assert "replayable no too much unexplained" in shown
-    with pytest.raises(UserError, match=r"dataset.num_files_train is determined from it"):
-        load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", "dataset.num_files_train=1"])
-    several = ["dataset.num_files_train=1", "dataset.num_samples_per_file=1"]
-    with pytest.raises(UserError, match=r"num_files_train, dataset.num_samples_per_file are determined .* leave them"):
-        load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *several])

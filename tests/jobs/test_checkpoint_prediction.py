@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,11 +27,9 @@ from dlemu.jobs.checkpoint.prediction.run_prediction import (
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
-from dlemu.results.file_names import CONFIG
 from dlemu.results.measured import write_run
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.studies.pages import write_page
-from dlemu.studies.predict import known_workload
 from tests.results.handmade import CHECKPOINT_RUNS
 
 WORDS = ("workload=llama3_8b", "ranks=8")
@@ -170,88 +167,10 @@ def test_a_run_predicts_itself(tmp_path: Path) -> None:
     assert Issue.OTHER_RANKS not in codes(answer)
 
 
-def test_drives_of_the_hosts_are_as_many_as_hosts(tmp_path: Path) -> None:
-    run = CHECKPOINT_RUNS["checkpoints"]()
-    hosts, ranks = len(run.summary.hosts), run.summary.ranks
-    assert hosts > 1
-    facts = replace(
-        run.facts,
-        workload=replace(
-            run.facts.workload, checkpoint=replace(run.facts.workload.checkpoint, node_local=True, rank_sync=True)
-        ),
-    )
-    (tmp_path / "run").mkdir()
-    write_run(CheckpointRun(str(tmp_path / "run"), facts, run.rows, run.progress))
-    measured = run.summary.write
-    assert measured is not None
-
-    def gib_per_second(*words: str, **request: object) -> float:
-        where = f"output.folder={tmp_path / str(len(list(tmp_path.iterdir())))}"
-        known = PredictionRequest(from_folder=str(tmp_path / "run"), **request)  # type: ignore[arg-type]
-        write = run_prediction([*words, where], known)[0].write
-        assert write is not None
-        return write.gib_per_second
-
-    own = gib_per_second()
-    assert own == pytest.approx(as_long(measured)), "as many drives as the run had"
-    more = gib_per_second(f"ranks={8 * ranks}", hosts=8 * hosts)
-    assert more == pytest.approx(8 * own)
-
-
-def test_a_drive_of_each_host_has_the_requests_of_its_own_ranks(tmp_path: Path) -> None:
-    sheet = tmp_path / "sheet.yaml"
-    sheet.write_text(SHEET)
-    words = ("checkpoint.odirect=true", "checkpoint.transfer_size=1048576", "checkpoint.node_local=true")
-    alone = predicted(tmp_path, *words, drive=str(sheet), hosts=8).write
-    shared = predicted(tmp_path, *words, drive=str(sheet)).write
-    assert alone is not None
-    assert shared is not None
-    assert alone.gib_per_second * GIB / 1e9 == pytest.approx(8 * 1.048576, rel=1e-3)
-    assert shared.gib_per_second * GIB / 1e9 == pytest.approx(4.0)
-
-
-def test_hosts_with_drives_of_their_own_are_done_when_the_one_with_the_most_bytes_is() -> None:
-    workload = load(["workload=llama3_405b", "checkpoint.node_local=true"])
-    plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
-    known = KnownStorage(source="given", writes=Speed(mb_per_second=7000.0), reads=None)
-
-    def seconds(hosts: int) -> float:
-        write = predict(workload, plan, known, CheckpointQuestion(workload="llama3_405b", hosts=hosts)).write
-        assert write is not None
-        return write.seconds
-
-    on_hosts = [sum(plan.rank_bytes[first : first + 8]) for first in range(0, len(plan.ranks), 8)]
-    assert max(on_hosts) > 1.1 * min(on_hosts), "the first copy's ranks write the model, too"
-    assert seconds(64) == pytest.approx(max(on_hosts) / 7e9)
-    assert seconds(1) == pytest.approx(sum(on_hosts) / 7e9)
-    assert seconds(1000) == pytest.approx(max(plan.rank_bytes) / 7e9), "hosts without a rank do not help"
-
-
-def test_checkpoints_are_read_in_the_manner_they_are_read_in(tmp_path: Path) -> None:
-    sheet = tmp_path / "sheet.yaml"
-    sheet.write_text("reads: [{size: 128k, depth: 1, latency_us: 500}, {size: 128k, depth: 64, latency_us: 500}]")
-
-    def mb_per_second(manner: str) -> float:
-        read = predicted(tmp_path, "ranks=1", f"checkpoint.read_as={manner}", drive=str(sheet)).read
-        assert read is not None
-        return read.gib_per_second * GIB / 1e6
-
-    fast = mb_per_second("fast")
-    assert mb_per_second("torch_load") == pytest.approx(fast / 4), "one thread, not four"
-    assert mb_per_second("mlperf_v3") == pytest.approx(fast / 2), "four that the kernel does not read ahead for"
-
-
-@pytest.mark.parametrize("option", [{"make": print}, {"cached": True}, {"most": 3}])
+@pytest.mark.parametrize("option", [{"make": print}, {"most": 3}])
 def test_what_only_a_training_s_prediction_takes_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
     with pytest.raises(UserError, match="--make, --cached and --most are for training"):
         predicted(tmp_path, mb_per_second=1.0, **option)
-
-
-def test_the_settings_of_a_run_that_left_no_settings_file_are_those_it_began_with(tmp_path: Path) -> None:
-    run = kept_run(tmp_path / "run")
-    (tmp_path / "run" / CONFIG).unlink(missing_ok=True)  # a killed run has not written it yet
-    request = PredictionRequest(from_folder=str(tmp_path / "run"))
-    assert known_workload(request) == run.facts.workload
 
 
 def test_no_checkpoints_no_storage_and_no_model_are_refused(tmp_path: Path) -> None:

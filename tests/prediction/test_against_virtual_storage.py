@@ -67,17 +67,3 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     assert steady.half_width_percent < 1
     assert 2 < moved.half_width_percent < 8
     assert 60 < moved.curve[-1].mb_per_second < 66
-
-
-def test_a_level_beside_the_last_does_not_hide_that_the_storage_has_more() -> None:
-    """64 channels, 16 readers at most: 15 get nearly as much, 8 get half."""
-    job = planned_job(asked(ranks=5, batch=2, size=100_000, step_seconds=0.035, readers=3, steps=400), 1)
-    levels = probed(replace(CHANNELS, servers=64), job, 15, seed=1)
-    assert not calibrate_from_levels(job, levels, None, cores=2, folder="virtual").saturated
-    assert calibrate_from_levels(job, probed(CHANNELS, job, 15, seed=1), None, cores=2, folder="virtual").saturated
-
-
-def test_what_is_uncertain_is_measured_for_longer() -> None:
-    job = planned_job(asked(ranks=1, batch=2, size=100_000, step_seconds=0.035, readers=2, steps=400), 1)
-    steady, uneven = ([level.seconds for level in probed(kind, job, 2, seed=1)][-2:] for kind in (CHANNELS, JITTER))
-    assert min(uneven) > 3 * max(steady)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec, ParquetSpec
-from dlemu.config import load
-from dlemu.jobs.training.pattern import reading_spec
-from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.batches import row_group_shares
 from dlemu.plan.samples import Plan, RankPlan
 from tests.datagen.conftest import make
@@ -63,14 +58,3 @@ def test_row_groups_are_read_in_the_batches_in_which_workers_read_them(
     whole = plan.steps_per_epoch // workers * workers
     expected, found_shares = read[:, :whole] / read[:, :whole].mean(), shares[:, :whole] / shares[:, :whole].mean()
     assert found_shares == pytest.approx(expected, abs=0.15)
-
-
-def test_a_probe_reads_whole_row_groups_where_workers_do(tables: DatasetSpec, tmp_path: Path) -> None:
-    words = ["workload=default", "reader.batch_size=6", "reader.read_threads=2", "train.computation_time=0.1"]
-    words += [f"dataset.{key}={value}" for key, value in (("format", "parquet"), ("data_folder", tables.data_folder))]
-    words += [f"dataset.num_files_train={FILES}", f"dataset.num_samples_per_file={ROWS}"]
-    words += ["dataset.record_length_bytes=1000", "dataset.parquet.row_group_size=20"]
-    for streams, rows in (("true", 20), ("false", 6)):
-        workload = load([*words, f"reader.worker_streams={streams}"])
-        job = make_job(workload, 1, inspect(workload.dataset), folder=str(tmp_path), started_at="")
-        assert reading_spec(job)[1] == rows

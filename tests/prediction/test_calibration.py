@@ -15,12 +15,9 @@ from dlemu.config.schema import Metric, Reader, Train, Workload
 from dlemu.jobs.training.prediction.calibration import (
     Calibration,
     Reads,
-    _scaled_means,
-    _work,
     calibrate_from_run,
     estimate_curve,
     given_speed,
-    work_quantiles,
 )
 from dlemu.jobs.training.prediction.curve import flat, most_mb_per_second
 from dlemu.jobs.training.prediction.event_model import HostCosts
@@ -94,58 +91,6 @@ def test_a_knee_is_found_where_the_number_of_readers_varies() -> None:
     assert most_mb_per_second(estimate_curve(reads)) == pytest.approx(40, rel=0.05)
 
 
-def test_of_knees_that_fit_about_as_well_the_lowest_is_taken() -> None:
-    """Eight readers whose speed goes up and down by 5 %, and once for a moment seven: that says nothing of fewer."""
-    now, begin, end = 0.0, [], []
-    for number in range(300):
-        count, took = (7 if number == 100 else 8), 0.1 * (1.05 if number // 5 % 2 else 0.95)
-        begin += [now] * count
-        end += [now + took] * count
-        now += took
-    curve = estimate_curve(Reads(np.array(begin), np.array(end), np.full(len(begin), MB)))
-    assert [point.mb_per_second for point in curve] == pytest.approx([80, 80], rel=0.01)
-    assert curve[0].readers == 1
-
-
-def test_reads_that_differ_are_told_from_bursts_and_turns() -> None:
-    random = np.random.default_rng(2)
-    readers, each = 4, 400
-    latency = random.exponential(0.02, (readers, each))
-    ends = np.cumsum(latency, axis=1)
-    jittered = Reads((ends - latency).ravel(), ends.ravel(), np.full(readers * each, MB))
-    number = np.repeat(np.arange(readers), each)
-    spread = np.std(work_quantiles([(jittered, number)]))
-    assert 0.6 < spread < 1.3  # an exponential's is 1
-    turns = np.where((np.arange(each)[np.newaxis] + np.arange(readers)[:, np.newaxis]) % 2, 0.01, 0.03)
-    ends = np.cumsum(turns, axis=1)
-    in_turn = Reads((ends - turns).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles([(in_turn, number)])) < 0.1
-    bursts = np.tile(np.where(np.arange(each) % 10, 0.002, 0.08), (readers, 1))
-    ends = np.cumsum(bursts, axis=1)
-    together = Reads((ends - bursts).ravel(), ends.ravel(), np.full(readers * each, MB))
-    assert np.std(work_quantiles([(together, number)])) < 0.05
-
-
-def test_what_a_read_took_beside_those_around_it() -> None:
-    """Of two readers one is alone for a second: 1 byte/s alone, then 1.5 each of 3; it took 2.5 / 2."""
-
-    def of(*spans: tuple[float, float, float]) -> list[float]:
-        begin, end, size = (np.array(values) for values in zip(*spans, strict=True))
-        return [float(work) for work in _work(Reads(begin, end, size))]
-
-    assert of((0, 2, 2), (1, 2, 2)) == pytest.approx([1.25, 0.75])
-    apart = 2**0.5 / 3  # of both, without their own part in what they are compared with
-    assert of((0, 2, 2), (0, 2, 4)) == pytest.approx([1 + apart, 1 - apart])
-    assert of((0, 1, 5), (3, 5, 7)) == pytest.approx([1, 1]), "one at a time is compared with itself"
-
-
-def test_sums_are_of_successive_reads_of_one_reader() -> None:
-    ratios = [np.array([1.0, 2, 3, 4, 5, 7]), np.array([8.0, 2])]
-    readers = [np.array([0, 1, 0, 1, 0, 1]), np.array([0, 0])]
-    assert _scaled_means(ratios, readers, 2) / 2**0.5 == pytest.approx([2, 3, 5])
-    assert len(_scaled_means(ratios, readers, 4)) == 0
-
-
 def test_a_run_tells_the_host_it_ran_on() -> None:
     asked = workload(steps=80, read_threads=3)
     asked = replace(asked, train=replace(asked.train, epochs=2))
@@ -169,19 +114,6 @@ def test_a_run_tells_the_host_it_ran_on() -> None:
     changed = calibrate_from_run(Run("run", run.facts, rows))
     assert changed.bytes_factor == pytest.approx(2, rel=1e-6)
     assert changed.decode_seconds_per_sample == pytest.approx(found.decode_seconds_per_sample / 2, rel=1e-6)
-
-
-def test_batches_that_read_nothing_have_what_an_earlier_one_read() -> None:
-    """A worker keeps the row group in which a batch ends: the next batches come without a read."""
-    asked = workload(steps=80)
-    run = simulated_run(asked, given_speed(100.0, cores=4), 2)
-    rows = np.array(run.rows)
-    idle = rows["step"] % 4 > 1
-    rows["app_bytes"] = np.where(idle, 0, 2 * rows["app_bytes"])
-    found = calibrate_from_run(Run("run", run.facts, rows))
-    assert found.bytes_factor == pytest.approx(1, rel=0.02)
-    assert found.sample_bytes == pytest.approx(1e6, rel=0.02)
-    assert found.samples_per_read == 8, "of two batches of 4"
 
 
 def test_a_run_of_a_few_steps_is_refused() -> None:
@@ -217,7 +149,3 @@ def test_published_times_of_one_count_predict_another() -> None:
     assert faster[17] == pytest.approx(PUBLISHED_FASTER[17], abs=0.5)
     assert faster[16] == pytest.approx(PUBLISHED_FASTER[16], abs=2.5)
     assert faster[8] == pytest.approx(PUBLISHED_FASTER[8], abs=1.5)
-
-
-def test_the_curve_of_a_given_speed_is_level() -> None:
-    assert given_speed(700.0, cores=2).curve == flat(700.0)

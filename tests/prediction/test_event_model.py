@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.jobs.training.prediction.curve import CurvePoint, flat, rates, smoothed, straight_then_flat
+from dlemu.jobs.training.prediction.curve import CurvePoint, flat, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene, simulate
 
 FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
@@ -83,20 +83,6 @@ def test_sleeping_workers_need_no_core() -> None:
     assert au(sleeping) == pytest.approx(1.0, rel=0.02)
 
 
-def test_who_began_to_decode_alone_is_slowed_by_who_comes_after() -> None:
-    """One core, 40 ms each: A's from 0 alone, B's from 20 ms. A has 20 ms of work left then, and gets half a core."""
-    far = rates((CurvePoint(readers=1, mb_per_second=50.0), CurvePoint(readers=2, mb_per_second=100.0)), 2)
-    pair = scene(1, 2, work_bytes=np.array([[1.0, MB]]), after_seconds=np.full((1, 2), 0.04), rate=far, cores=1.0)
-    assert simulate(pair).finished[0] == pytest.approx([0.06, 0.08], rel=1e-6)
-
-
-def test_ranks_wait_for_the_slowest() -> None:
-    uneven = np.full((2, 100), 0.02)
-    uneven[1] = 0.03
-    times = simulate(scene(2, 100, compute_seconds=uneven, rate=rates(flat(1e6), 64)))
-    assert times.free[-1] == pytest.approx(100 * 0.03, rel=0.01)
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     ranks=st.integers(1, 5),
@@ -158,23 +144,3 @@ def _check(made: Scene, times: EpochTimes, window: int) -> None:
     assert made.work_bytes.sum() <= 100 * MB * busy + 1, "the storage gives no more than it has"
     span = times.read.max() - times.started.min()
     assert made.work_bytes.sum() <= 100 * MB * span * (1 + near) + 1
-
-
-def test_the_curve_between_and_beyond_its_points() -> None:
-    curve = (CurvePoint(readers=1, mb_per_second=10.0), CurvePoint(readers=4, mb_per_second=40.0))
-    assert rates(curve, 6) / MB == pytest.approx([0, 10, 20, 30, 40, 40, 40])
-    assert straight_then_flat(10.0, 40.0) == curve
-    assert straight_then_flat(50.0, 40.0) == flat(50.0)
-
-
-def test_chance_in_a_level_is_smoothed_and_thrashing_is_not() -> None:
-    def points(*values: float) -> tuple[CurvePoint, ...]:
-        return tuple(CurvePoint(readers=2**k, mb_per_second=value) for k, value in enumerate(values))
-
-    noisy = smoothed(points(3.5, 10.4, 21.4, 23.4, 19.0, 25.3), [20, 60, 120, 130, 110, 140])
-    each = [point.mb_per_second / point.readers for point in noisy]
-    assert each == sorted(each, reverse=True)
-    total = [point.mb_per_second for point in noisy]
-    assert total == sorted(total)
-    heads = smoothed(points(100.0, 60.0, 40.0), [100, 60, 40])
-    assert [point.mb_per_second for point in heads] == pytest.approx([100.0, 60.0, 40.0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +12,12 @@ import yaml
 
 import dlemu
 from datagen.errors import UserError
-from dlemu.config import completed, load
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.model_run import Model
 from tests.prediction.test_calibration import workload
-from tests.report.folders import write_run
 
 DEMAND = 2 * 4 / 0.05
 """MB/s of the two accelerators of `workload`."""
@@ -65,12 +62,6 @@ def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_i
 
 def test_a_run_that_never_waited_says_no_upper_end() -> None:
     assert not calibrate_from_times(timed(given_speed(50 * DEMAND, cores=4), first=False)).saturated
-
-
-def test_a_run_of_computation_alone_is_no_mistake() -> None:
-    given = given_speed(1000 * DEMAND, cores=4)
-    known = replace(given, costs=replace(given.costs, step_seconds=0.0))
-    assert not calibrate_from_times(timed(known, first=False)).saturated
 
 
 def test_times_that_no_storage_could_give_are_refused() -> None:
@@ -129,54 +120,6 @@ def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     assert known.first_seconds == pytest.approx([25 - 0.323 - 49 * 0.323 / 0.765] * 3)
     assert answer.samples_per_second == pytest.approx(1400 / 25, rel=0.03)
     assert "3 epochs" in answer.calibration.source
-
-
-def test_a_prediction_from_dlios_results_is_read_again_and_has_no_lack_of_cores(tmp_path: Path) -> None:
-    run, first = tmp_path / "run", tmp_path / "p"
-    write_dlio_run(run)
-    answer = dlemu.predict([f"output.folder={first}", "ranks=2", "train.step_cpu_time=0.3"], from_folder=run)
-    assert answer.calibration.cores is None
-    assert dlemu.load_result(first) == answer
-    again = dlemu.predict([f"output.folder={tmp_path / 'q'}", "ranks=2"], from_folder=first)
-    assert again.calibration.curve == answer.calibration.curve
-
-
-def test_the_accelerator_of_dlios_results_is_named_and_may_be_changed(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    write_dlio_run(run)
-
-    def predicted(*words: str) -> tuple[str, float | None]:
-        answer = dlemu.predict(
-            [*words, "ranks=1", f"output.folder={tmp_path / '-'.join(('p', *words))}"], from_folder=run
-        )
-        assert answer.au_sustained_percent == pytest.approx(100)
-        return answer.question.accelerator, answer.needed_mb_per_second
-
-    name, of_h100 = predicted()
-    assert name == "h100"
-    name, of_a100 = predicted("accelerator=a100")
-    assert name == "a100"
-    assert of_h100 is not None
-    assert of_a100 == pytest.approx(of_h100 * 0.323 / 0.636)
-    config = run / "configs" / "config.yaml"
-    for seconds, known_as in ((0.636, "a100"), (0.5, "")):
-        (run / "configs" / "overrides.yaml").write_text("[]")
-        config.write_text(re.sub("computation_time: .*", f"computation_time: {seconds}", config.read_text()))
-        known = foreign_run(str(run))
-        assert known is not None
-        assert (known.workload.accelerator, known.workload.train.computation_time.mean) == (known_as, seconds)
-        assert load(completed([], known.workload)).accelerator == known_as
-        asked = load(completed(["accelerator=h100"], known.workload))
-        assert asked.train.computation_time.mean == 0.323
-
-
-def test_of_a_search_one_of_its_runs_is_named_not_its_copy_in_dlios_files(tmp_path: Path) -> None:
-    trial = write_run(tmp_path / "size" / "trial-01-2", telemetry=False)
-    write_dlio_run(trial / "dlio")
-    with pytest.raises(UserError, match=f"holds 1 run: name one, such as {trial}$"):
-        foreign_run(str(tmp_path / "size"))
-    assert foreign_run(str(trial)) is None
-    assert foreign_run(str(trial / "dlio")) is not None
 
 
 def test_a_folder_of_several_runs_or_of_none_is_said(tmp_path: Path) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partialmethod
-from typing import Any
 
 import pytest
-from rich.console import Console
 
 from datagen.errors import UserError
-from dlemu.config.duration import NO_TIME, Duration, mean_seconds
+from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.prediction import make_prediction
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import MIN_STEPS, MOST_ROWS, Model
-from dlemu.jobs.training.prediction.page import print_prediction
 from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict
 from tests.prediction.test_calibration import workload
 
@@ -66,26 +62,6 @@ def test_others_take_of_a_bandwidth_what_they_take() -> None:
     assert left.calibration.curve == storage.curve, "as it was found: the next question may have other jobs"
 
 
-@pytest.mark.usefixtures("few_rows")
-def test_others_take_a_part_of_what_a_part_of_the_accelerators_has() -> None:
-    asked, speed = workload(ranks=2000, steps=12), 2000 * 0.8 * DEMAND
-    left = predict(asked, replace(given_speed(2 * speed, cores=64), others_mb_per_second=speed), ranks=2000)
-    assert left.au_sustained_percent == pytest.approx(80, abs=3)
-
-
-def test_others_take_first_what_latency_keeps_from_readers() -> None:
-    """One reader of 40 MB/s leaves 2520: others that take 2500 do not slow it down, more than that do."""
-    curve = (CurvePoint(readers=1, mb_per_second=40.0), CurvePoint(readers=64, mb_per_second=2560.0))
-    far = Calibration(source="made", curve=curve, saturated=True, half_width_percent=0.0)
-    asked = workload(ranks=1, steps=60, read_threads=1)
-    alone, unnoticed, noticed = (
-        predict(asked, replace(far, others_mb_per_second=others), ranks=1).samples_per_second
-        for others in (0.0, 2500.0, 2540.0)
-    )
-    assert alone == unnoticed
-    assert noticed == pytest.approx(20, rel=0.1), "20 MB/s of 1 MB samples"
-
-
 def test_decoding_is_the_hosts() -> None:
     asked = workload(ranks=2, steps=100)
     busy = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=0.02)
@@ -118,22 +94,6 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     assert low < answer.samples_per_second < high
 
 
-def test_no_count_has_fewer_steps_than_an_au_needs() -> None:
-    """The first step of an epoch is in no AU: of one step there is none, however fast the storage is."""
-    answer = predict(workload(ranks=2, steps=10), given_speed(1e6, cores=64))
-    assert answer.max_accelerators == 10
-    assert all(math.isfinite(count.au_percent) for count in answer.counts)
-    assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "files")
-
-
-def test_a_search_that_the_cores_ended_says_so() -> None:
-    asked = workload(ranks=2, steps=60)
-    busy = replace(asked, train=replace(asked.train, step_cpu_time=Duration(mean=0.025)))
-    answer = predict(busy, given_speed(1e6, cores=4))
-    assert (answer.max_accelerators, answer.verdict_numbers["ended_by"]) == (7, "cores")
-    assert answer.verdict_code == PredictedVerdict.MOST_TRIED
-
-
 def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
     """80 files feed 10 accelerators for two steps; 15 need 4 x (30 + 2) x 15 for an epoch with a middle."""
     asked, storage = workload(ranks=2, steps=10), given_speed(15.5 * 0.9 * DEMAND, cores=64)
@@ -156,13 +116,6 @@ def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
 def test_what_a_count_needs_is_its_demand_at_the_threshold() -> None:
     answer = predict(workload(ranks=6, steps=60), given_speed(3 * DEMAND, cores=4), ranks=6)
     assert answer.needed_mb_per_second == pytest.approx(6 * 0.9 * DEMAND, rel=1e-3)
-
-
-def test_little_demand_is_not_rounded_to_none(capsys: pytest.CaptureFixture[str]) -> None:
-    slow = workload(ranks=1, steps=60)
-    slow = replace(slow, train=replace(slow.train, computation_time=Duration(mean=50.0)))
-    print_prediction(predict(slow, given_speed(DEMAND, cores=4), ranks=1), "made", Console())
-    assert "1 accelerator needs 0.072 MB/s to pass" in " ".join(capsys.readouterr().out.split())
 
 
 def test_what_cannot_be_predicted_is_said() -> None:
@@ -191,39 +144,6 @@ def test_what_cannot_be_predicted_is_said() -> None:
     assert 0 < predict(drawn, given_speed(1e5, cores=1), ranks=2).au_percent < 90, "draws differ: ranks wait"
 
 
-def test_a_host_that_others_kept_busy_is_told() -> None:
-    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
-    assert predict(asked, known, ranks=2).findings == ()
-    (busy,) = predict(asked, replace(known, busy_cores=1.7), ranks=2).findings
-    assert (busy.code, busy.numbers) == (Issue.BUSY_CORES, {"busy_cores": 1.7, "cores": 4})
-
-
-@pytest.mark.parametrize(
-    ("feeds", "said"),
-    [
-        (10.5, "predicted: 10 pass (AU {au:.1f} %); limited by storage"),
-        (0.3, "predicted: not even 1 passes (AU {au:.1f} %); limited by storage"),
-        (1.0, "predicted: none is certain to pass (AU of 1: {au:.1f} %), 1 is too close to call; limited by storage"),
-        (1e3, "predicted: 20 pass (AU {au:.1f} %), possibly more: --most 20 was the limit"),
-    ],
-)
-def test_the_answer_is_one_sentence(feeds: float, said: str) -> None:
-    answer = predict(workload(ranks=20, steps=60), given_speed(feeds * 0.9 * DEMAND, cores=4), most=20)
-    assert answer.verdict == said.format(au=answer.au_sustained_percent)
-
-
-@pytest.mark.parametrize(("share", "word"), [(0.5, "fail"), (0.9, "too close to call"), (9.0, "pass")])
-def test_the_answer_for_a_count_is_one_sentence(share: float, word: str) -> None:
-    answer = predict(workload(steps=60), given_speed(2 * share * DEMAND, cores=4), ranks=2)
-    limit = "" if share > 1 else "; limited by storage"
-    assert answer.verdict == f"predicted: 2 {word} (AU {answer.au_sustained_percent:.1f} %){limit}"
-    assert answer.limited_by.evidence[0] == (
-        f"the sustained AU with 2 accelerators is {answer.au_sustained_percent:.1f} %"
-    )
-    assert (answer.max_accelerators, answer.max_accelerators_interval) == (None, None)
-    assert answer.question.hosts == 1
-
-
 def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     """Half of what is asked for: twice the storage brings the other half, nothing else brings any."""
     answer = predict(workload(ranks=2, steps=200), given_speed(DEMAND, cores=4), ranks=2, overrides=("a=1",), hosts=3)
@@ -235,36 +155,6 @@ def test_a_limit_is_shown_by_what_changes_without_it() -> None:
     assert (asked.workload, asked.accelerator) == ("handmade", "")
 
 
-def test_computation_times_that_differ_are_no_limit_of_the_storage() -> None:
-    asked = workload(ranks=4, steps=60)
-    drawn = Duration(type="normal", mean=0.05, stdev=0.02)
-    answer = predict(
-        replace(asked, train=replace(asked.train, computation_time=drawn)), given_speed(1e5, cores=4), ranks=4
-    )
-    assert (answer.passed, answer.limited_by.what) == (False, "nothing")
-
-
-def test_what_a_faster_storage_does_not_raise_is_not_limited_by_it() -> None:
-    """The host hands a batch over in 0.5 ms; steps are shorter."""
-    asked = workload(ranks=2, steps=400)
-    short = replace(asked, train=replace(asked.train, computation_time=Duration(mean=0.000375)))
-    answer = predict(short, given_speed(1e6, cores=4), ranks=2)
-    assert answer.au_sustained_percent == pytest.approx(75, abs=1)
-    assert (answer.limited_by.what, "limited by" in answer.verdict) == ("unknown", False)
-
-
-def test_what_would_make_it_worse_is_not_offered() -> None:
-    """A disk that seeks: the more readers, the less each second brings."""
-    asked = workload(ranks=2, steps=100)
-    curve = tuple(CurvePoint(readers=count, mb_per_second=DEMAND * count**-0.5) for count in (1, 4, 16))
-    disk = replace(given_speed(DEMAND, cores=4), curve=curve)
-    slower, now = (Model(asked, disk).with_readers(times).run(2).outcome.au_whole_percent for times in (4, 1))
-    assert slower < now - 10
-    evidence = predict(asked, disk, ranks=2).limited_by.evidence[1]
-    assert "by 0 points with 4 times the readers" in evidence
-    assert "-" not in evidence
-
-
 def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     """X = 3.3 accelerators' worth: 3 would pass at 100 %, 3 at 90 % (3.3 / 0.9 = 3.67)."""
     answer = predict(workload(ranks=6, steps=60), given_speed(3.3 * DEMAND * 1.000498, cores=4), ranks=6)
@@ -272,36 +162,6 @@ def test_numbers_of_the_null_model_are_one_line_of_arithmetic() -> None:
     assert null.max_accelerators == 3
     assert null.au_percent == pytest.approx(100 * 3.3 / 6, rel=1e-4)
     assert null.samples_per_second == pytest.approx(3.3 * 80, rel=1e-4)
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_what_a_reader_must_know_is_an_issue() -> None:
-    asked, known = workload(ranks=2, steps=60), given_speed(100.0, cores=4)
-
-    def told(**changes: Any) -> list[str]:
-        return [finding.code for finding in predict(asked, replace(known, **changes), ranks=2).findings]
-
-    assert told() == []
-    tried = CurvePoint(readers=1, mb_per_second=60.0), CurvePoint(readers=2, mb_per_second=100.0)
-    assert told(curve=tried) == []
-    assert told(curve=(tried[0], replace(tried[0], mb_per_second=100.0))) != []
-    assert Issue.READERS_NEVER_TRIED in told(curve=(tried[0], tried[0]))
-    for stated, differs in ((0.4e6, True), (0.6e6, False), (1.9e6, False), (2.1e6, True)):
-        assert bool(told(sample_bytes=stated)) == differs
-    assert told(busy_cores=1.0) == []
-    assert told(saturated=False) == [Issue.NOT_SATURATED]
-    slow = replace(known.costs, step_seconds=mean_seconds(asked.train.computation_time))
-    assert told(costs=slow) == [Issue.HOST_SLOWER_THAN_STEP]
-    assert predict(asked, replace(known, costs=slow), ranks=2).au_dlio_percent is None
-    assert told(costs=replace(slow, step_seconds=0.99 * slow.step_seconds)) == []
-    writes = replace(asked, workflow=replace(asked.workflow, checkpoint=True))
-    assert [finding.code for finding in predict(writes, known, ranks=2).findings] == [Issue.CHECKPOINTS_LEFT_OUT]
-    job = replace(asked, recorded=replace(asked.recorded, version=1, replayable=True, ranks=2))
-    assert predict(job, known, ranks=2).issues == ()
-    assert "collectives" in " ".join(predict(job, known, ranks=3).issues)
-    long = predict(workload(ranks=2000, steps=200), given_speed(2000 * DEMAND, cores=4), ranks=2000)
-    steps = {"simulated_steps": long.simulated_steps, "planned_steps": 200}
-    assert [finding.numbers for finding in long.findings if finding.code == Issue.STEPS_LEFT_OUT] == [steps]
 
 
 def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
@@ -313,23 +173,3 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     assert open_end.max_accelerators_interval is not None
     assert open_end.max_accelerators_interval[1] == 9
     assert open_end.max_accelerators == 5
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_a_host_that_others_keep_busy_widens_every_interval_downwards() -> None:
-    """1.6 of 2 cores: a fifth of the host may be all that is left for the run."""
-    asked = workload(ranks=4, steps=100)
-    quiet, busy = (replace(given_speed(10_000.0, cores=2), busy_cores=cores) for cores in (0.5, 1.6))
-    calm, wide = predict(asked, quiet, ranks=2), predict(asked, busy, ranks=2)
-    assert calm.au_interval_percent[0] > 97
-    assert (calm.outcome, wide.outcome) == ("pass", "undecided")
-    for found, middle in (
-        (wide.au_interval_percent, wide.au_percent),
-        (wide.au_sustained_interval_percent, wide.au_sustained_percent),
-        (wide.samples_per_second_interval, wide.samples_per_second),
-    ):
-        assert found[0] == pytest.approx(0.2 * middle)
-    assert wide.au_percent == calm.au_percent
-    most = predict(asked, busy)
-    assert most.max_accelerators_interval is not None
-    assert (most.max_accelerators_interval[0], most.outcome) == (0, "undecided")

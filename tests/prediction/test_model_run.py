@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,13 @@ import pytest
 
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.batches import batch_bytes, planned_job
-from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
+from dlemu.jobs.training.prediction.batches import batch_bytes
+from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.curve import CurvePoint
-from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene
-from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model, _draw_work
-from dlemu.jobs.training.prediction.outcome import EPOCH_GAP_SECONDS, SimulatedFigures, outcome_of, step_rows
-from dlemu.metrics.au import au_dlio_percents
+from dlemu.jobs.training.prediction.model_run import MIN_STEPS, Model
 from dlemu.plan.samples import Plan
 from tests.prediction.test_calibration import workload
 from tests.prediction.test_make_prediction import DEMAND
-from tests.runs import SAMPLE_BYTES
 
 FAST = given_speed(10_000.0, cores=2)
 
@@ -40,21 +35,6 @@ def test_a_batch_has_the_bytes_of_the_files_that_the_plan_gives_it(changes: dict
     assert batch_bytes(plan, by_file, 2, 10).tolist() == planned
 
 
-@pytest.mark.parametrize(("most_rows", "simulated"), [(19, 10), (39, 10), (40, 20), (59, 20), (60, 30), (999, 30)])
-def test_whole_epochs_are_simulated_as_far_as_their_rows_are_allowed(most_rows: int, simulated: int) -> None:
-    run = Model(epochs(3), FAST).run(2, most_rows=most_rows, as_it_is=True)
-    assert (run.simulated_steps, run.planned_steps, len(run.rows)) == (simulated, 30, 2 * simulated)
-
-
-@pytest.mark.parametrize(("most_rows", "simulated"), [(2, MIN_STEPS + 2), (100, 50), (199, 99), (200, 100)])
-def test_of_a_long_epoch_its_first_steps_are_simulated(most_rows: int, simulated: int) -> None:
-    asked = epochs(1, steps=100)
-    assert planned_job(asked, 2).batches_ahead == 2
-    run = Model(asked, FAST).run(2, most_rows=most_rows, as_it_is=True)
-    assert (run.simulated_steps, run.planned_steps) == (simulated, 100)
-    assert run.rows["step"].max() == simulated
-
-
 @pytest.mark.parametrize(("preprocess", "took_ms"), [("sleep", 20), ("burn", 40)])
 def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess: Any, took_ms: float) -> None:
     """Two ranks of a worker each, one core: 4 x 5 ms a batch asleep, or on a core that both want."""
@@ -63,15 +43,6 @@ def test_only_preprocessing_that_burns_shares_the_cores_with_decoding(preprocess
     decodes = replace(given_speed(10_000.0, cores=1), decode_seconds_per_sample=1e-6)
     rows = Model(asked, decodes).run(2, as_it_is=True).rows
     assert np.median(rows["finished_ns"] - rows["started_ns"]) / 1e6 == pytest.approx(took_ms, rel=0.05)
-
-
-def test_epochs_follow_one_another() -> None:
-    rows = Model(epochs(3), FAST).run(2, as_it_is=True).rows
-    begin = [rows["free_ns"][rows["epoch"] == number].min() for number in (1, 2, 3)]
-    over = rows["slept_ns"][rows["epoch"] == 1].max()
-    assert begin[1] - over == pytest.approx(EPOCH_GAP_SECONDS * 1e9, abs=2)
-    assert begin[2] - begin[1] == begin[1] - begin[0]
-    assert begin[0] == 0
 
 
 def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() -> None:
@@ -94,24 +65,6 @@ def test_a_part_of_the_accelerators_has_its_part_of_files_storage_and_hosts() ->
     assert Model(asked, known).run(40, most_rows=641, shrinks=True, as_it_is=True).ranks == 40
 
 
-def test_hosts_bring_their_cores() -> None:
-    """Two accelerators whose batches take 80 ms of a core want 3.2 cores."""
-    asked = workload(ranks=2, steps=100, read_threads=4)
-    decoding = replace(FAST, decode_seconds_per_sample=0.02)
-    aus = {
-        hosts: Model(asked, decoding, hosts=hosts).run(2, as_it_is=True).outcome.au_whole_percent for hosts in (1, 2)
-    }
-    assert aus[1] == pytest.approx(100 * 2 / 3.2, abs=3)
-    assert aus[2] > 95
-    assert Model(asked, decoding).run(2, as_it_is=True).outcome.au_whole_percent == aus[1]
-    assert Model(asked, decoding).with_cores(math.inf).run(2, as_it_is=True).outcome.au_whole_percent > 95
-    more = Model(asked, decoding, hosts=2).with_readers(3)
-    assert (more.hosts, more.workload.reader.read_threads, more.calibration) == (2, 12, decoding)
-    assert more.workload.reader.prefetch_size == 3 * asked.reader.prefetch_size
-    alone = Model(replace(asked, reader=replace(asked.reader, read_threads=0)), decoding)
-    assert alone.with_readers(3).workload.reader.read_threads == 3
-
-
 @pytest.mark.parametrize(("decode_ms", "au"), [(10.0, 62.5), (1.0, 100.0), (40.0, 25.0)])
 def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, au: float) -> None:
     """One core: 40 ms of each step for the trainer, and as much for each of the batch's 4 samples as a reader decodes.
@@ -125,126 +78,3 @@ def test_a_trainer_that_waits_leaves_its_core_to_the_readers(decode_ms: float, a
     found = Model(asked, decoding).run(1, as_it_is=True).outcome.au_whole_percent
     assert found == pytest.approx(min(100.0, 100 * 0.050 / (0.040 + 4 * decode_ms / 1000)), abs=3)
     assert found == pytest.approx(au, abs=3)
-
-
-def test_what_a_storage_gives_and_how_many_the_samples_feed() -> None:
-    asked = workload(ranks=2, steps=10)
-    known = replace(FAST, curve=(CurvePoint(readers=1, mb_per_second=30), CurvePoint(readers=9, mb_per_second=20)))
-    model = Model(asked, replace(known, bytes_factor=2.0))
-    assert model.mean_sample_bytes == pytest.approx(2 * SAMPLE_BYTES, rel=0.01)
-    assert model.null_samples_per_second() == pytest.approx(30e6 / model.mean_sample_bytes)
-    assert (model.least_steps, model.most_ranks()) == (2, {"files": 10, "cores": math.inf})
-    later = replace(asked, metric=replace(asked.metric, exclude_start_steps=2, exclude_end_steps=3))
-    assert (Model(later, known).least_steps, Model(later, known).most_ranks()["files"]) == (6, 3)
-
-
-@pytest.mark.parametrize(
-    ("steps", "synchronous", "ahead"), [(4, False, True), (5, False, False), (3, True, True), (4, True, False)]
-)
-def test_epochs_that_are_read_while_their_first_step_waits_are_known(
-    steps: int, synchronous: bool, ahead: bool
-) -> None:
-    """Two batches ahead, one in the trainer's hands unless it asks only after a step; a first step counts nowhere."""
-    asked = workload(ranks=1, steps=steps)
-    asked = replace(asked, train=replace(asked.train, synchronous=synchronous))
-    assert Model(asked, FAST).run(1, as_it_is=True).read_ahead == ahead
-
-
-def test_draws_of_several_reads_differ_less() -> None:
-    random = np.random.default_rng(1)
-    quantiles = np.linspace(0.5, 1.5, 101)
-    known = replace(FAST, work=tuple(quantiles.tolist()), samples_per_read=4)
-    for batch, wanted in ((4, 1.0), (16, 0.5), (1, 2.0), (4 * 64, 0.125)):
-        drawn = _draw_work(known, batch, (100, 200), random)
-        assert drawn.mean() == pytest.approx(1)
-        assert drawn.std() / quantiles.std() == pytest.approx(wanted, rel=0.05)
-    assert (_draw_work(FAST, 4, (3, 5), random) == np.ones((3, 5))).all()
-    wild = replace(known, work=(0.0, 2.0))
-    assert _draw_work(wild, 1, (50, 50), random).min() > 0
-
-
-def hand_made() -> tuple[Scene, EpochTimes]:
-    """Two accelerators, three steps of which the second rank's take longer; seconds."""
-    scene = Scene(
-        app_bytes=np.array([[10.0, 20.0, 30.0], [40.0, 50.0, 60.4]]),
-        work_bytes=np.ones((2, 3)),
-        after_seconds=np.zeros((2, 3)),
-        compute_seconds=np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]]),
-        rate=np.ones(5),
-        workers=1,
-        window=1,
-        in_turn=True,
-        synchronous=False,
-        cores=1.0,
-        costs=HostCosts(step_seconds=0.25),
-    )
-    times = EpochTimes(
-        free=np.array([0.0, 3.0, 6.0, 8.0]),
-        ready=np.array([[0.5, 2.0, 4.0], [1.0, 4.0, 5.0]]),
-        started=np.array([[0.1, 1.1, 3.0], [0.2, 1.2, 4.1]]),
-        read=np.array([[0.3, 1.5, 3.5], [0.7, 3.0, 4.6]]),
-        finished=np.array([[0.4, 1.9, 3.9], [0.9, 3.8, 4.8]]),
-    )
-    return scene, times
-
-
-def test_rows_are_those_that_such_an_epoch_would_leave() -> None:
-    scene, times = hand_made()
-    (epoch,) = planned_job(workload(ranks=2, steps=3), 2).schedule
-    rows = step_rows(epoch, scene, times, start_seconds=100.0, batch_size=4)
-    told = {name: (rows[name] / 1e9).reshape(2, 3).tolist() for name in rows.dtype.names or () if name.endswith("_ns")}
-    assert rows["rank"].tolist() == [0, 0, 0, 1, 1, 1]
-    assert rows["step"].tolist() == [1, 2, 3] * 2
-    assert set(rows["epoch"].tolist()) == set(rows["block"].tolist()) == {1}
-    assert rows["samples"].tolist() == [4] * 6
-    assert rows["app_bytes"].tolist() == [10, 20, 30, 40, 50, 60]
-    assert told["free_ns"] == [[100, 103, 106]] * 2
-    assert told["ready_ns"] == [[100.5, 102, 104], [101, 104, 105]]
-    assert told["wait_ns"] == [[0.5, 0, 0], [1, 1, 0]]
-    assert told["compute_ns"] == [[1, 1, 1], [2, 2, 2]]
-    assert told["slept_ns"] == [[101.5, 104, 107], [103, 106, 108]]
-    assert told["sync_ns"] == [[1.5, 2, 1], [0, 0, 0]]
-    assert told["met_ns"] == [[103.25, 106.25, 108.25]] * 2
-    assert told["asked_ns"] == [[100, 103.25, 106.25]] * 2
-    assert told["got_ns"] == [[100.5, 103.25, 106.25], [101, 104, 106.25]]
-    assert told["started_ns"] == [[100.1, 101.1, 103], [100.2, 101.2, 104.1]]
-    assert told["finished_ns"] == [[100.4, 101.9, 103.9], [100.9, 103.8, 104.8]]
-    assert rows["read_ns"].tolist() == [200_000_000, 400_000_000, 500_000_000, 500_000_000, 1_800_000_000, 500_000_000]
-    assert rows["decode_ns"].tolist() == [100_000_000, 400_000_000, 400_000_000, 200_000_000, 800_000_000, 200_000_000]
-
-
-def test_a_host_that_gets_a_batch_late_wakes_no_earlier() -> None:
-    """Of a delay that takes longer than a step: DLIO's formula counts from the batch until the host wakes."""
-    scene, times = hand_made()
-    late = replace(scene, costs=HostCosts(step_seconds=2.5))
-    (epoch,) = planned_job(workload(ranks=2, steps=3), 2).schedule
-    rows = step_rows(epoch, late, times, start_seconds=0.0, batch_size=4)
-    assert (rows["got_ns"] / 1e9).tolist() == [0.5, 5.5, 8.5, 1, 5.5, 8.5]
-    assert (rows["slept_ns"] / 1e9).tolist() == [1.5, 5.5, 8.5, 3, 6, 8.5]
-    assert (rows["slept_ns"] <= rows["met_ns"]).all()
-    assert au_dlio_percents(rows)[0][0] == pytest.approx(100 * 0.5 / (10.5 - 3) / 2)
-
-
-def test_numbers_are_those_of_the_rows() -> None:
-    scene, times = hand_made()
-    asked = workload(ranks=2, steps=3)
-    (epoch,) = planned_job(asked, 2).schedule
-    found = outcome_of(step_rows(epoch, scene, times, start_seconds=0.0, batch_size=4), asked)
-    assert found.au_whole_percent == pytest.approx(100 * 9 / 16)
-    assert found.au_percent == pytest.approx(100 * 6 / 10), "without the first step"
-    assert found.samples_per_second == pytest.approx(24 / 8)
-    assert found.app_mb_per_second == pytest.approx(210e-6 / 8)
-    assert found.training_seconds == pytest.approx(8)
-    assert found.time_to_first_batch_seconds == pytest.approx(1.0)
-
-
-def test_a_verdict_is_by_the_au_that_is_asked_for() -> None:
-    found = SimulatedFigures(**{field.name: float(n) for n, field in enumerate(fields(SimulatedFigures))})
-    assert (found.au_percent, found.training_seconds) == (0, 8)
-    assert [found.verdict_au(by) for by in ("au", "sustained", "rules")] == [0, 1, 2]
-
-
-def test_a_calibration_in_words_says_what_it_is_made_of() -> None:
-    known: Calibration = given_speed(700.0, cores=2)
-    assert known.source.startswith("700 MB/s as given")
-    assert (known.saturated, known.half_width_percent, known.cores) == (True, 0.0, 2)

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
-from dlemu.jobs.training.prediction.curve import CurvePoint
+from dlemu.jobs.training.prediction.calibration import calibrate_from_run, given_speed
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import PredictedCount, PredictedVerdict, Prediction
+from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
 from dlemu.metrics.verdict import VerdictBy
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -59,29 +56,6 @@ def test_no_count_is_predicted_above_what_the_storage_sustains(
     check_intervals(answer)
 
 
-def test_files_that_happen_to_be_small_do_not_make_a_storage_faster() -> None:
-    """The batches of an epoch's window are a sample of the files; an endless epoch has all of them alike."""
-    asked = load(["workload=unet3d", "scale=laptop", "accelerator=h100", "train.epochs=1"])
-    answer = predict(
-        replace(asked, metric=replace(asked.metric, verdict="sustained")), given_speed(20.0, cores=4), ranks=2
-    )
-    assert answer.null_model.au_percent == pytest.approx(81.9, abs=0.1)
-    assert answer.au_sustained_percent <= answer.null_model.au_percent
-
-
-def test_where_reads_differ_the_counts_at_the_edge_are_open() -> None:
-    """Chance in a short run makes intervals wider than the storage's speed does: each count's own interval decides."""
-    work = np.array([0.3] * 60 + [30.0] * 2)
-    known = replace(
-        given_speed(6.02 * 0.9 * DEMAND, cores=4), work=tuple((work / work.mean()).tolist()), samples_per_read=4
-    )
-    answer = predict(workload(ranks=9, steps=12), known)
-    check_consistency(answer)
-    assert answer.max_accelerators_interval is not None
-    low, high = answer.max_accelerators_interval
-    assert high - low >= 2
-
-
 def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> None:
     """Two steps an epoch on a tenth of what is asked for: the counted one is always there, an endless epoch starves."""
     asked = workload(ranks=20, steps=2, read_threads=4)
@@ -91,22 +65,6 @@ def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> No
     assert (answer.passed, answer.limited_by.what) == (False, "storage")
     by_au = replace(asked, metric=replace(asked.metric, verdict="au"))
     assert predict(by_au, given_speed(20 * 0.1 * DEMAND, cores=4), ranks=20).passed is None
-
-
-def test_latency_counts_in_short_epochs_too() -> None:
-    """A reader gets 40 MB/s however many there are: four feed 80 % of an accelerator that wants 200, and of an epoch of
-    two steps, which two of them read at once, the counted one waits for nothing.
-    """
-    far = Calibration(
-        source="made",
-        curve=(CurvePoint(readers=1, mb_per_second=40.0), CurvePoint(readers=64, mb_per_second=2560.0)),
-        saturated=True,
-        half_width_percent=0.0,
-    )
-    answer = predict(workload(ranks=1, steps=2, step_seconds=0.02, read_threads=4), far, ranks=1)
-    assert answer.null_model.au_percent == 100
-    assert answer.au_percent == pytest.approx(100)
-    assert answer.au_sustained_percent == pytest.approx(80, abs=4)
 
 
 @settings(max_examples=12, deadline=None)
@@ -160,29 +118,3 @@ def test_a_run_that_hardly_waited_predicts_itself(ranks: int, read_threads: int,
     for low, high in (answer.au_sustained_interval_percent, answer.au_interval_percent):
         assert low <= 100 == high
     assert answer.samples_per_second_interval[1] >= ranks * 4 / 0.05
-
-
-def test_first_steps_do_not_make_a_storage_saturated() -> None:
-    """Ten short epochs, each of which begins with a wait: a tenth of the time, of a storage with three times enough."""
-    asked = workload(ranks=1, steps=30)
-    short = replace(asked, train=replace(asked.train, epochs=10))
-    found = calibrate_from_run(simulated_run(short, given_speed(3 * DEMAND, cores=4), 1))
-    assert not found.saturated
-    answer = predict(short, found)
-    assert answer.max_accelerators_interval is not None
-    assert answer.verdict_code == PredictedVerdict.MOST_OR_MORE
-    many = predict(short, found, ranks=10)
-    assert many.au_sustained_percent < 60
-    assert (many.au_sustained_interval_percent[1], many.au_interval_percent[1], many.passed) == (100, 100, None)
-
-
-def test_what_a_worker_takes_between_batches_is_still_seen_where_batches_wait_for_it() -> None:
-    asked = workload(ranks=1, steps=120, read_threads=1)
-    slow = given_speed(2 * DEMAND, cores=4)
-    slow = replace(slow, costs=replace(slow.costs, between_seconds=0.04))
-    run = simulated_run(asked, slow, 1)
-    rows = run.rows
-    assert isinstance(rows, np.ndarray)
-    rows["finished_ns"] -= 40_000_000  # the model counts it as part of the batch, a run as time before the next
-    rows["decode_ns"] = 0
-    assert calibrate_from_run(run).costs.between_seconds == pytest.approx(0.04, abs=0.002)

@@ -157,36 +157,6 @@ def write_sweep(folder: Path) -> Path:
     return folder
 
 
-def write_checkpoint_sweep(folder: Path) -> Path:
-    """Write what a sweep of checkpoints over ranks and writers leaves, with one point that failed."""
-    points = [
-        {
-            "settings": {"ranks": str(ranks), "checkpoint.writers": str(writers)},
-            "folder": f"{ranks}-{writers}",
-            "checkpoints": _checkpoint_figures(ranks, min(8.0, ranks * writers)),
-        }
-        for ranks in (1, 2, 4, 8)
-        for writers in (1, 2)
-    ]
-    points.append({"settings": {"ranks": "16", "checkpoint.writers": "2"}, "folder": "x", "failure": "a full disk"})
-    question = {"overrides": ["ranks=1,2,4,8,16", "checkpoint.writers=1,2"], "launcher": ""}
-    _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
-    return folder
-
-
-def _checkpoint_figures(ranks: int, gib_per_second: float) -> dict[str, Any]:
-    means = {
-        "checkpoint_gib": 10.0,
-        "write_slowest_gib_per_second": gib_per_second,
-        "write_slowest_seconds": 10 / gib_per_second,
-        "read_slowest_gib_per_second": 2 * gib_per_second,
-        "read_slowest_seconds": 5 / gib_per_second,
-    }
-    metrics = {name: {"mean": mean, "half_width": mean / 20} for name, mean in means.items()}
-    limit = "storage write" if gib_per_second == 8 else "host CPU"
-    return {"workload": "handmade", "ranks": ranks, "write_limited_by": limit, "metrics": metrics}
-
-
 def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
     rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
     known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}

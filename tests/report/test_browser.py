@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -12,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from dlemu.contrib.mlperf.audit.audited_run import audit_trees
-from dlemu.contrib.mlperf.audit.saved_audit import save_audit
-from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_foreign_run
 from dlemu.report.units import at
 from dlemu.studies.pages import write_page
 from tests.report.folders import write_run, write_size, write_sweep
@@ -138,33 +134,3 @@ def test_in_print_nothing_stays_folded(browser: Any, page: Path) -> None:
     opened.emulate_media(media="print")
     assert text.is_visible()
     assert len(opened.pdf(format="A4")) > 20_000
-
-
-@pytest.fixture(scope="module")
-def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tree = tmp_path_factory.mktemp("audit")
-    for number in range(6):
-        write_foreign_run(tree / f"org{number % 2}" / f"run{number}", seed=number, steps=10, kept=-1 if number else 0)
-    save_audit(str(tree / "saved"), audit_trees([str(tree)]), [str(tree)], None)
-    return Path(write_page([str(tree / "saved")]))
-
-
-@pytest.mark.parametrize("how", [DESK, NIGHT, PHONE], ids=["desk", "night", "phone"])
-def test_the_page_of_an_audit_shows_every_figure_and_says_nothing(
-    browser: Any, audited: Path, how: dict[str, Any]
-) -> None:
-    opened, noted = visit(browser, audited, how)
-    assert noted == []
-    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert opened.locator("figure").count() == 3
-    for figure in opened.locator("figure").all():
-        seen = [picture for picture in figure.locator("svg").all() if picture.is_visible()]
-        assert len(seen) == 1
-        marks = "[class^=mark-] path, [class^=mark-] line"
-        assert seen[0].evaluate(f"picture => picture.querySelectorAll('{marks}').length") > 5
-    with open(audited.parent / "audit.csv", newline="") as file:
-        printed = {f"{float(line['au_printed_percent']):.2f}" for line in csv.DictReader(file)}
-    rows = opened.eval_on_selector_all(
-        "table.dense tr", "all => all.map(row => [...row.cells].map(one => one.innerText))"
-    )
-    assert {row[3] for row in rows if len(row) > 12 and row[0].startswith("run") and row[0] != "run"} == printed

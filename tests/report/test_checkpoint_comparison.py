@@ -14,7 +14,6 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.jobs.checkpoint.figures_of import conditions, figures
 from dlemu.jobs.checkpoint.metrics import CATALOGUE
 from dlemu.jobs.checkpoint.result import CheckpointRun
@@ -115,12 +114,3 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
         dlemu.compare(quick)
     with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
         CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
-
-
-def test_a_result_of_dlios_is_compared_by_what_both_have(quick: CheckpointRun, tmp_path: Path) -> None:
-    comparison = dlemu.compare(str(make_result(tmp_path)), quick)
-    known = ("slowest_gib_per_second", "slowest_seconds", "rank0_gib_per_second")
-    wanted = [f"{verb}_{name}" for verb in ("write", "read") for name in known]
-    assert list(comparison.runs[0].metrics) == ["checkpoint_gib", *wanted]
-    assert comparison.issues[0].startswith("A ran llama3_8b: checkpoints of 8 ranks and B small"), "and says so"
-    assert not [issue for issue in comparison.issues if "nothing known" in issue or "None" in issue]

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dlemu.contrib.pack.limits import PackLimit
 from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
 from dlemu.contrib.reproduce.opened import OpenedDocument
-from dlemu.contrib.reproduce.page import document_page, open_document, print_document
-from dlemu.contrib.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
+from dlemu.contrib.reproduce.page import document_page
+from dlemu.contrib.reproduce.run import DOCUMENTS, Reproduced
 from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
-from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
-from tests.results.handmade import two_hosts
+from tests.report.folders import hand_made_run
 from tests.runs import make_job
 
 DRIVES = ("/mnt/new", "/mnt/old")
@@ -118,7 +113,7 @@ def packing(axis: str) -> PackAnswer:
 
 
 def test_micron_s_figures_over_time() -> None:
-    run = two_hosts()
+    run = hand_made_run(ranks=2)
     trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
     assert [row[0] for row in table(trained).rows] == ["1", "15"]
     for canvas in (DESK, PHONE):
@@ -152,52 +147,10 @@ def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict
     assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
 
 
-def test_different_work_on_two_drives_saves_no_time() -> None:
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    of_two = [
-        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
-        for place, point in enumerate(sweep.points)
-        if point.figures
-    ]
-    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
-
-
 def test_amax_s_storages_beside_each_other() -> None:
     rows = table(documents()["amax"]).rows
     assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]
     assert [row[-1] for row in rows] == ["302.0", "53.0"]
-
-
-def test_colfax_s_tables() -> None:
-    tables = document_page(documents()["colfax"]).tables
-    assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
-    assert list(tables[0].rows[0]) == ["4", "92.0", "2.00", "92.0", "2.00"]
-
-
-def test_an_interrupted_document_is_not_called_reproduced() -> None:
-    whole = documents()["colfax"]
-    cut = replace(whole, answer=replace(whole.answer, complete=False))
-    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
-
-
-def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
-    steps = (
-        StepDone(name="data-1", command="datagen", words=(), seconds=1.0),
-        StepDone(name="ranks-1", command="train", words=(), seconds=1.0),
-        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
-    )
-    answer = replace(opened("micron-9400", {}).answer, steps=steps)
-    save_answer(str(tmp_path), REPRODUCED, answer)
-    write_run(replace(two_hosts(), folder=str(tmp_path / "ranks-1")))
-    shown = open_document(str(tmp_path))
-    assert list(shown.results) == ["ranks-1"]
-    page = document_page(shown)
-    assert page.verdict[0] == "INCOMPLETE"
-    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
-    assert "data-1" not in page.warning
-    console = Console(width=200, file=StringIO())
-    print_document(answer, str(tmp_path), console)
-    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_micron_s_gb_per_second_and_watt() -> None:

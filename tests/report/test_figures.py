@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datagen.registry import find, names
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.jobs.training.summary import Metrics, SpeedChange
+from dlemu.jobs.training.summary import Metrics
 from dlemu.telemetry import Series
 from tests.report.folders import hand_made_run, with_summary
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.jobs.training.figures import queue_depth
-from dlemu.jobs.training.figures._bins import Bins
 from dlemu.report.drawing import picture_file
-from dlemu.report.figure_base import DESK, PHONE, Canvas, whole_ticks
+from dlemu.report.figure_base import DESK, PHONE, Canvas
 
 FOLDER = "dlemu.jobs.training.figures"
 FIGURES = names(FOLDER)
@@ -95,11 +90,6 @@ def test_hundreds_of_ranks_need_no_more_marks(name: str, many: Run) -> None:
         assert len(picture_file(figure, "svg")) < 150_000
 
 
-def test_places_on_the_page_are_all_different() -> None:
-    places = [find(FOLDER, name, "ORDER") for name in FIGURES]
-    assert len(set(places)) == len(places)
-
-
 def test_au_is_the_summarys(run: Run) -> None:
     au = run.summary.au
     assert au is not None
@@ -120,13 +110,6 @@ def test_the_accelerators_time_is_whole_and_its_computing_is_au_by_the_rules(run
     assert column(figure, "percent", part="computing") == pytest.approx(owners, abs=0.01)
 
 
-def test_a_device_below_the_file_systems_own_is_not_counted_again(run: Run) -> None:
-    below = [replace(host, devices=(replace(host.devices[0], counted=False),)) for host in run.telemetry]
-    facts = replace(run.facts, recorders=tuple(host.head for host in below))
-    drawn = draw("throughput", replace(run, facts=facts, telemetry=tuple(below)))
-    assert set(column(drawn, "what")) == {"read by the loader"}
-
-
 def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     figure = draw("throughput", run)
     at, mb = column(figure, "at", what="read by the loader"), column(figure, "mb", what="read by the loader")
@@ -134,61 +117,9 @@ def test_throughput_holds_every_byte_that_was_read(run: Run) -> None:
     assert float((np.array(mb) * widths).sum()) == pytest.approx((run.summary.metrics.app_bytes or 0) / 1e6, rel=0.01)
 
 
-def test_a_change_of_the_storages_speed_is_marked_where_it_came(run: Run) -> None:
-    change = SpeedChange(at_seconds=1.25, mb_per_second_before=137, mb_per_second_after=61.6, percent=44.96)
-    marked = draw("throughput", with_summary(run, speed_changes=(change,)))
-    assert [row["at"] for row in rows_of(marked) if row.get("name") == "45 % of before"] == [1.25]
-    assert "speed changed" in marked.caption
-    assert "speed changed" not in draw("throughput", run).caption
-
-
-def test_device_throughput_is_the_telemetrys(run: Run) -> None:
-    figure = draw("throughput", run)
-    series = run.series("block", "read_mb_per_second")[0]
-    drawn = np.mean(column(figure, "mb", what="read from the devices"))
-    inside = (series.seconds > 0) & (series.seconds <= max(column(figure, "at")))
-    assert float(drawn) == pytest.approx(float(series.values[inside].mean()), rel=0.1)
-
-
-def test_without_a_device_the_loaders_line_stands_alone() -> None:
-    assert set(column(draw("throughput", hand_made_run(telemetry=False)), "what")) == {"read by the loader"}
-
-
 def test_shares_of_a_histogram_are_a_hundred_percent(run: Run) -> None:
     for name in ("queue_depth_share", "latency", "request_size", "batch_time"):
         assert sum(column(draw(name, run), "percent", what="reads")) == pytest.approx(100, abs=0.1)
-
-
-def test_percentiles_lie_where_the_weight_says() -> None:
-    bins = Bins(np.array([0.0, 10.0, 20.0]), np.array([10.0, 20.0, 40.0]), np.array([50.0, 40.0, 10.0]))
-    assert [bins.percentile(percent) for percent in (50, 70, 95)] == pytest.approx([10, 15, 30])
-
-
-def test_queue_depth_without_a_trace_is_sampled_and_says_so(run: Run) -> None:
-    sampled = replace(run, telemetry=tuple(replace(host, trace=()) for host in run.telemetry))
-    assert "telemetry.block_trace=true" in draw("queue_depth_share", sampled).caption
-    assert "block trace" in draw("queue_depth", run).caption
-
-
-@pytest.mark.parametrize(("deepest", "ticks"), [(0.3, ["0", "1"]), (2.4, ["0", "1", "2", "3"])])
-def test_requests_in_a_queue_are_counted_in_whole_ticks(
-    deepest: float, ticks: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    series = next(iter(run.device_series("block", "in_flight")))
-    shallow = replace(series, values=series.values * 0 + deepest)
-    monkeypatch.setattr(queue_depth, "_depths", lambda _run: ([("reads", "nvme0n1", shallow)], "as made"))
-    svg = picture_file(draw("queue_depth", run), "svg").decode()
-    texts = re.findall(">([^<>]+)</text>", svg)
-    across, up = texts.index("seconds since training began"), texts.index("requests in the queue")
-    assert texts[across + 1 : up] == ticks
-
-
-@given(st.floats(0, 1e7))
-def test_whole_ticks_are_few_and_begin_at_none(most: float) -> None:
-    ticks = whole_ticks(most)
-    assert ticks[0] == 0
-    assert len(ticks) <= 7
-    assert ticks[-1] <= most < ticks[-1] + (ticks[1] if len(ticks) > 1 else 1)
 
 
 def test_texts_of_others_stay_texts(run: Run) -> None:

@@ -15,11 +15,8 @@ from rich.console import Console
 
 from dlemu.jobs.training.page import print_result, run_page
 from dlemu.jobs.training.result import Run
-from dlemu.jobs.training.summary import Loss
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import Limit
-from dlemu.metrics.verdict import VerdictCode
 from dlemu.report.page import render
 from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
@@ -66,14 +63,6 @@ def html(run: Run, config: str = "") -> str:
 
 
 NOT_READ = Finding(Cached.NOT_READ, "loud")
-
-
-def test_a_page_cache_that_served_the_bytes_stands_beside_the_verdict() -> None:
-    run = hand_made_run()
-    assert run.summary.page_cache is not None
-    warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 % of the bytes"
-    text = html(with_summary(run, page_cache=replace(run.summary.page_cache, warning=warning)))
-    assert warning in text[: text.index('class="tiles"')]
 
 
 @pytest.mark.parametrize(("passed", "state"), [(True, "neutral"), (None, "open"), (False, "failed")])
@@ -145,18 +134,6 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
         assert section in text
 
 
-def test_verdict_evidence_and_advice_stand_there_in_words() -> None:
-    limit = Limit(what="storage", confidence="high", evidence=("the device was busy",), advice=("a faster drive",))
-    loss = Loss(first_step=1.5, reading=10.25)
-    failed = {"passed": False, "verdict": "FAIL: AU is low", "verdict_code": VerdictCode.FAIL}
-    run = with_summary(hand_made_run(), limited_by=limit, loss_percent=loss, **failed)
-    text = html(run)
-    words = " ".join(_Read(text).words)
-    for expected in ("Limited by: storage", "the device was busy", "What would help", "a faster drive", "10.25 %"):
-        assert expected in words
-    assert "FAIL</strong>: AU is low; limited by: storage" in text
-
-
 def test_texts_of_others_are_escaped() -> None:
     run = hand_made_run()
     dataset = replace(run.summary.dataset, data_folder=NASTY)
@@ -164,12 +141,6 @@ def test_texts_of_others_are_escaped() -> None:
     read = _Read(html(run, f"name: {NASTY}\n"))
     assert {"script", "img"} & {tag for tag, _ in read.tags} == set()
     assert sum(NASTY in words for words in read.words) >= 4
-
-
-def test_an_incomplete_run_says_so_first() -> None:
-    text = html(hand_made_run(failure="rank 3 died"))
-    assert 'class="verdict failed"' in text
-    assert "INCOMPLETE</strong>: rank 3 died" in text
 
 
 def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
-import time
 
 import pytest
 from rich.console import Console
@@ -13,7 +11,6 @@ from datagen.thread_pool import Progress
 from dlemu.report.progress import (
     PLAIN_SECONDS,
     REDRAW_SECONDS,
-    CheckpointsProgress,
     DatagenProgress,
     TrainingProgress,
 )
@@ -58,73 +55,12 @@ def test_without_a_terminal_there_is_a_line_now_and_then_and_one_an_epoch() -> N
     assert len(quick) == 2
 
 
-def test_time_left_is_that_of_the_steps_so_far() -> None:
-    line = train(plain(), Time(), step_seconds=1.0).splitlines()[0]
-    step = int(line.split("step ")[1].split("/")[0])
-    assert line.endswith(f"0:{(200 - step) // 60:02}:{(200 - step) % 60:02} left")
-
-
 def test_a_terminal_is_redrawn_at_most_four_times_a_second() -> None:
     drawn = train(terminal(), Time(), step_seconds=0.01)
     redraws = drawn.count("epoch 1/2 step") + drawn.count("epoch 2/2 step")
     assert 4 <= redraws <= 2 / REDRAW_SECONDS + 4
     assert drawn.endswith("\n\x1b[?25h")
     assert "97.25 %" in drawn
-
-
-def test_a_message_from_elsewhere_begins_a_line_of_its_own() -> None:
-    console, clock = terminal(), Time()
-    progress = TrainingProgress(console, [100], now=clock)
-    clock.seconds += 1
-    progress.step(1, 1, math.nan, math.nan)
-    frame = text_of(console).rpartition("epoch 1/1")[2]
-    assert "\n" in frame
-    assert not frame.rpartition("\n")[2].strip(" \r"), "the cursor stands on an empty line"
-    assert text_of(console).rfind("\x1b[?25h") > text_of(console).rfind("\x1b[?25l"), "and it can be seen"
-
-
-def test_steps_that_are_not_due_cost_next_to_nothing() -> None:
-    for console in (plain(), terminal()):
-        progress = TrainingProgress(console, [100_000], now=Time())
-        progress.step(1, 1, 97.0, 1.0)
-        started = time.process_time()
-        for step in range(2, 20_002):
-            progress.step(1, step, 97.0, 1.0)
-        assert time.process_time() - started < 20_000 * 50e-6
-
-
-def test_datagen_tells_files_bytes_rate_and_time_left_of_rank_0() -> None:
-    """Shares differ by a file, and another's may fail: what rank 0 has is not multiplied."""
-    console, clock = plain(), Time()
-    progress = DatagenProgress(console, ranks=2, now=clock)
-    for tenth in range(11):
-        progress.update(Progress(tenth * 5, tenth * 100_000_000, 1_000_000_000, 50, tenth * 2.0))
-        clock.seconds += 6
-    lines = text_of(console).splitlines()
-    assert lines[0] == " 20 % rank 0 of 2: 10 files in place, 0.2/1.0 GB, 50 MB/s, 0:00:16 left"
-    assert lines[-1] == "100 % rank 0 of 2: 50 files in place, 1.0/1.0 GB, 50 MB/s"
-
-
-@pytest.mark.parametrize(
-    ("total", "told"),
-    [
-        (40_000_000, "20.0/40.0 MB"),
-        (12_000, "6.0/12.0 kB"),
-        (64, "32/64 bytes"),
-        (3_000_000_000_000, "1,500.0/3,000.0 GB"),
-    ],
-)
-def test_bytes_are_told_in_a_unit_that_shows_them(total: int, told: str) -> None:
-    console, clock = plain(), Time()
-    progress = CheckpointsProgress(console, now=clock)
-    clock.seconds += 11
-    progress.update("write", 1, 2, total // 2, total)
-    assert text_of(console) == f" 50 % checkpoint 1/2 written, {told}\n"
-    console = plain()
-    progress_of_data = DatagenProgress(console, now=clock)
-    clock.seconds += 11
-    progress_of_data.update(Progress(1, total // 2, total, 2, 0.0))
-    assert f", {told}" in text_of(console)
 
 
 def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
@@ -134,19 +70,3 @@ def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
     clock.seconds += 11
     progress.update(Progress(91, 910_000_000, 1_000_000_000, 100, 10.0))
     assert text_of(console).endswith("1 MB/s, 0:01:30 left\n")
-
-
-def test_the_end_is_told_once() -> None:
-    for console, redraws in ((plain(), 1), (terminal(), 3)):  # a terminal's line is drawn when made, told and closed
-        progress = DatagenProgress(console, verb="verified", now=Time())
-        for _ in range(5):
-            progress.update(Progress(8, 64, 64, 8, 1.0))
-        progress.close()
-        assert text_of(console).count("8 files verified") == redraws
-        assert text_of(console).count("\n") == 1
-
-
-def test_an_empty_dataset_is_done_at_once() -> None:
-    console = plain()
-    DatagenProgress(console, now=Time()).update(Progress(0, 0, 0, 0, 0.0))
-    assert text_of(console).startswith("100 % 0 files in place")

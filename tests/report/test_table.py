@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import io
-import re
 
-import pytest
 from rich.console import Console
 
-from dlemu.report.table import Line, Table, columns, html_table, print_lines, print_table
-from dlemu.report.units import multiple_of
+from dlemu.report.table import Line, Table, columns, html_table, print_table
 
 NASTY = "[bold]<img src=x onerror=alert(1)>[/nothing]"
 MADE = Table(
@@ -39,24 +36,6 @@ def test_the_terminal_has_all_cells_in_order_with_notes_below() -> None:
     ]
 
 
-def test_tones_are_colours_on_a_terminal_and_classes_on_a_page() -> None:
-    coloured, page = shown(MADE, terminal=True), html_table(MADE)
-    for text, colour, tone in (("pass", "1;32", "good"), ("fail", "1;31", "bad"), ("of memory", "33", "caution")):
-        assert f"\x1b[{colour}m{text}" in coloured
-        assert f'<span class="{tone}">{text}</span>' in page
-    assert "\x1b" not in shown(MADE)
-
-
-def test_numbers_stand_on_the_right_in_both() -> None:
-    number = next(line for line in shown(MADE).splitlines() if "88.20" in line)
-    assert number.index("9") > 2
-    assert len(re.findall(r'<td class="number">', html_table(MADE))) == 4
-
-
-def test_a_heading_goes_across_all_columns_of_a_page() -> None:
-    assert '<th scope="rowgroup" colspan="3">a heading</th>' in html_table(MADE)
-
-
 def test_texts_of_others_are_no_markup() -> None:
     table = Table(title=NASTY, columns=columns(NASTY), rows=[(NASTY,)], notes=[NASTY])
     assert shown(table, width=200).count(NASTY) == 4
@@ -71,45 +50,3 @@ def test_texts_of_others_do_not_control_the_terminal() -> None:
     printed = shown(table, width=200)
     assert printed.count(r"a\x1b[2J\x1b]0;title\x07\x0d\x9bb") == 4
     assert printed.replace("\n", "").isprintable()
-
-
-def test_a_table_without_names_has_no_head() -> None:
-    table = Table(title="Host", columns=columns("", ""), rows=[("kernel", "6.1")])
-    assert "<thead" not in html_table(table)
-    assert [line.split() for line in shown(table).splitlines()] == [["Host"], ["kernel", "6.1"]]
-
-
-def test_a_narrow_terminal_loses_no_column_that_may_not_be_broken() -> None:
-    names = [f"a long name {number}" for number in range(5)]
-    table = Table(columns=columns(*names, whole=range(5)), rows=[[name.upper() for name in names]])
-    for name in names:
-        assert name in shown(table, width=30)
-        assert name.upper() in shown(table, width=30)
-
-
-def test_lines_are_not_broken() -> None:
-    out = io.StringIO()
-    print_lines(["results: " + "x" * 90, Line("PASS", "good")], Console(file=out, width=30))
-    assert out.getvalue().splitlines() == ["results: " + "x" * 90, "PASS"]
-
-
-@pytest.mark.parametrize("folded", [True, False])
-def test_a_folded_table_hides_all_but_its_title(folded: bool) -> None:
-    page = html_table(Table(title="Host", columns=columns("a"), rows=[("b",)], notes=["c"], folded=folded))
-    assert page.startswith("<section><details><summary>Host</summary>") == folded
-    assert page.endswith("</details></section>") == folded
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"),
-    [
-        (0.0064, "0.64 % of"),
-        (0.056, "6 % of"),
-        (0.4, "40 % of"),
-        (2.5, "2.5 times"),
-        (12.3, "12 times"),
-        (1234.0, "1,234 times"),
-    ],
-)
-def test_a_ratio_reads_as_a_share_or_a_multiple(ratio: float, said: str) -> None:
-    assert multiple_of(ratio) == said

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dlemu.comm.environment import StorageFacts
 from dlemu.jobs.training.activity import Activity, activity_during
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.limit import HotDrive
-from dlemu.metrics.over_time import mean_within
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log, with_telemetry
-
-
-def test_a_mean_counts_the_time_that_the_windows_cover() -> None:
-    times, values = np.array([0, 10, 20, 40]), np.array([99.0, 1.0, 3.0, 5.0])
-    assert mean_within(times, values, [(0, 40)]) == pytest.approx((10 + 30 + 100) / 40)
-    assert mean_within(times, values, [(5, 10), (20, 30)]) == pytest.approx((5 + 50) / 15)
-    assert mean_within(times, values, [(-100, 10)]) == pytest.approx(1)
-    assert math.isnan(mean_within(times, values, [(50, 60)]))
-    assert math.isnan(mean_within(times[:1], values[:1], [(0, 10)]))
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
@@ -108,12 +96,6 @@ def test_two_nodes_of_one_machine_share_its_devices() -> None:
     assert activity.device.mean_depth == pytest.approx(3)
 
 
-def test_without_telemetry_all_figures_are_none() -> None:
-    job = make_job()
-    activity = during(job, make_log(job))
-    assert (activity.busy_percent, activity.memory_some_percent, activity.device) == (None, None, None)
-
-
 def test_memory_pressure_reaches_the_verdict() -> None:
     job = make_job()
     log = make_log(job)
@@ -147,16 +129,6 @@ def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
 
 
-def test_throttling_by_a_cpu_limit_and_writes_reach_the_verdict() -> None:
-    job = make_job()
-    log = make_log(job)
-    values = cores(50) | DISK | {("cpu", "", "throttled_percent"): 70.0, ("block", "nvme0n1", "write_mb_per_second"): 8}
-    activity = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),)))
-    assert activity.cpu_throttled_percent == pytest.approx(70)
-    assert activity.device is not None
-    assert activity.device.write_mb_per_second == pytest.approx(8)
-
-
 @pytest.mark.parametrize(("share", "ahead", "named"), [(1.65, 1.0, True), (1.65, 1.6, False), (1.1, 1.0, False)])
 def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float, ahead: float, named: bool) -> None:
     """The kernel's read-ahead for the run counts as the run's own."""
@@ -167,27 +139,6 @@ def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float,
     assert (others is not None) == named
     if others is not None:
         assert others.percent == pytest.approx(100 * (share - ahead) / share, abs=3)
-
-
-def test_no_other_readers_are_reported_without_the_kernels_io_accounting() -> None:
-    job = make_job()
-    log = make_log(job)
-    journal = log.journal.noting(storage=StorageFacts(folder="/data", file_system="fuse"))
-    summary = make_run(job, with_telemetry(replace(log, journal=journal), device_share=2.0)).summary
-    assert summary.other_readers is None
-
-
-def test_without_telemetry_the_runs_own_cpu_time_is_compared_with_its_limit() -> None:
-    job = make_job()
-    log = make_log(job)
-    seconds = (log.journal.ended_ns - log.journal.started_ns) / 1e9 if log.journal.ended_ns else 0
-    hosts = (replace(log.journal.hosts[0], cpu_limit=0.4),)
-    log.rows["started_ns"], log.rows["finished_ns"] = log.rows["ready_ns"] - 40 * MS, log.rows["ready_ns"]
-    log.rows["read_ns"], log.rows["cpu_ns"] = 40 * MS, 1
-    journal = log.journal.noting(hosts=hosts, cpu_seconds=(0.2 * seconds, 0.195 * seconds))
-    limit = make_run(job, replace(log, journal=journal)).summary.limited_by
-    assert limit is not None
-    assert limit.what == "host CPU"
 
 
 def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
@@ -206,17 +157,6 @@ def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
     assert activity.device.mean_depth > 9
 
 
-@pytest.mark.parametrize(
-    ("drive", "celsius", "hot"), [("nvme0", 84.0, True), ("nvme0", 70.0, False), ("nvme1", 84.0, False)]
-)
-def test_a_drive_of_the_dataset_that_is_too_hot_is_found(drive: str, celsius: float, hot: bool) -> None:
-    job = make_job()
-    log = make_log(job)
-    values = DISK | {("temperature", drive, "celsius"): celsius, ("temperature", drive, "limit_celsius"): 82.0}
-    found = during(job, replace(log, telemetry=(host(log, 0, values, devices=FACTS),))).hot_drive
-    assert found == (HotDrive(name="nvme0", celsius=84.0, limit_celsius=82.0) if hot else None)
-
-
 def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) -> HostTelemetry:
     """Return the host with other values of one series: a number, or a function of the seconds since the first."""
     own = watching.which == watching.series.index(Series(*series))
@@ -224,49 +164,6 @@ def reading(watching: HostTelemetry, series: tuple[str, str, str], values: Any) 
     seconds = (watching.time_ns[own] - watching.time_ns[0]) / 1e9
     changed[own] = values(seconds) if callable(values) else values
     return replace(watching, value=changed)
-
-
-def on_cores(log: RunLog, node: int, count: float, **changes: Any) -> HostTelemetry:
-    """A host whose only rank uses `count` cores."""
-    series = ("process", f"rank {node}", "cpu_seconds")
-    return reading(host(log, node, {series: 0.0}, **changes), series, lambda seconds: count * seconds)
-
-
-def test_a_host_without_readings_is_not_the_busiest() -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    hosts = (host(log, 0, {("pressure", "", "memory_some_percent"): 7.0}), host(log, 1, cores(99.5, 0.1)))
-    activity = during(job, replace(log, telemetry=hosts))
-    assert activity.busy_percent == pytest.approx(0.4)
-    assert activity.memory_some_percent == pytest.approx(7)
-    assert (activity.own_percent, activity.cpu_limit_cores, activity.cpu_limit_used_percent) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("limits", "used", "told"),
-    [
-        ((None, 8.0), (1.0, 0.04), (8.0, 0.5)),
-        ((4.0, 8.0), (1.0, 1.0), (4.0, 25.0)),
-        ((4.0, 8.0), (1.0, 4.0), (8.0, 50.0)),
-    ],
-)
-def test_the_cpu_limit_with_the_greatest_used_share_counts(
-    limits: tuple[float | None, float], used: tuple[float, float], told: tuple[float, float]
-) -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    facts = tuple(replace(each, cpu_limit=limit) for each, limit in zip(log.journal.hosts, limits, strict=True))
-    log = replace(log, journal=log.journal.noting(hosts=facts))
-    activity = during(job, replace(log, telemetry=tuple(on_cores(log, node, used[node]) for node in (0, 1))))
-    assert (activity.cpu_limit_cores, activity.cpu_limit_used_percent) == pytest.approx(told)
-
-
-def test_the_most_throttled_host_counts() -> None:
-    job = make_job()
-    log = make_log(job, rank_nodes=(0, 1))
-    held = ("cpu", "", "throttled_percent")
-    hosts = tuple(host(log, node, cores(50) | {held: percent}) for node, percent in enumerate((12.0, 30.0)))
-    assert during(job, replace(log, telemetry=hosts)).cpu_throttled_percent == pytest.approx(30)
 
 
 def link(name: str, speed: float, received: float) -> dict[tuple[str, str, str], float]:
@@ -304,7 +201,6 @@ def below(name: str) -> tuple[DeviceFacts, ...]:
     [
         ("sda", "sda", 82.0, True),
         ("sda", "sda", 81.9, False),
-        ("sda", "sd", 90.0, False),
         ("nvme1n1", "nvme1", 90.0, True),
         ("nvme10n1", "nvme1", 90.0, False),
     ],
@@ -315,52 +211,3 @@ def test_a_drive_is_hot_if_it_reaches_its_own_limit(device: str, drive: str, cel
     watching = host(log, 0, temperature(drive, celsius, 82.0), devices=below(device))
     found = during(job, replace(log, telemetry=(watching,))).hot_drive
     assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
-
-
-def test_the_drive_furthest_above_its_limit_is_named_with_its_maximum_in_training() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job, rank_nodes=(0, 1))
-    first = host(log, 0, temperature("sda", 95.0, 92.0), devices=below("sda"))
-    second = host(log, 1, temperature("sdb", 88.0, 84.0), devices=below("sdb"))
-    found = during(job, replace(log, telemetry=(first, second))).hot_drive
-    assert found == HotDrive(name="sdb", celsius=88.0, limit_celsius=84.0)
-    before = reading(second, ("temperature", "sdb", "celsius"), lambda at: np.where(at < 0.15, 120.0, 86.0))
-    found = during(job, replace(log, telemetry=(first, before))).hot_drive
-    assert found == HotDrive(name="sda", celsius=95.0, limit_celsius=92.0), "what was before training is no matter"
-
-
-def test_a_drive_that_was_hot_at_the_last_step_was_hot_in_training() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job)
-    watching = host(log, 0, temperature("sda", 50.0, 82.0), devices=below("sda"))
-    last = watching.time_ns == watching.time_ns.max()
-    for over_ns, is_hot in ((0, True), (1, False)):
-        times = np.where(last, int(log.rows["met_ns"].max()) + over_ns, watching.time_ns)
-        degrees = np.where(last & (watching.which == 0), 90.0, watching.value)
-        found = during(job, replace(log, telemetry=(replace(watching, time_ns=times, value=degrees),))).hot_drive
-        assert (found is not None) == is_hot
-
-
-def test_a_drives_limit_is_its_first_reading() -> None:
-    job = make_job(epochs=1)
-    log = make_log(job)
-    watching = host(log, 0, temperature("sda", 90.0, 82.0), devices=below("sda"))
-    changing = reading(watching, ("temperature", "sda", "limit_celsius"), lambda at: np.where(at < 0.05, 82.0, 95.0))
-    found = during(job, replace(log, telemetry=(changing,))).hot_drive
-    assert found == HotDrive(name="sda", celsius=90.0, limit_celsius=82.0)
-
-
-def test_queue_depth_is_unknown_if_one_device_has_no_readings() -> None:
-    job = make_job()
-    log = make_log(job)
-    both = (*FACTS, DeviceFacts(probe="block", name="sdb", kind="disk", counted=True))
-    other = {("block", "sdb", "mean_queue_depth"): 0.5, ("block", "sdb", "busy_percent"): 20.0}
-    device = during(job, replace(log, telemetry=(host(log, 0, DISK | other, devices=both),))).device
-    assert device is not None
-    assert (device.mean_depth, device.busy_percent) == pytest.approx((3.5, 80))
-    assert device.write_mb_per_second is None
-    assert during(job, replace(log, telemetry=(host(log, 0, DISK, devices=both),))).device is None
-    share = DeviceFacts(probe="mount", name="nas:/data", kind="nfs", counted=True)
-    device = during(job, replace(log, telemetry=(host(log, 0, DISK, devices=(*FACTS, share)),))).device
-    assert device is not None
-    assert device.mean_depth == pytest.approx(3), "a mount has no queue of its own"

@@ -10,13 +10,11 @@ import pytest
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
-from dlemu.jobs.checkpoint import analyse as analyse_checkpoints_module
 from dlemu.jobs.checkpoint.issues import Issue, Outcome
 from dlemu.jobs.checkpoint.journal import UnderWay
-from dlemu.jobs.checkpoint.limits import CheckpointLimit, PhaseActivity, Seen
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Number
 from dlemu.results.file_names import KILLED
 from tests.results.handmade import checkpoint_run
 
@@ -73,26 +71,6 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert noted(checkpoint_run(), under_way=under_way).summary.partial is None, "a run that is complete has none"
 
 
-def test_what_was_written_of_a_checkpoint_is_not_taken_for_read() -> None:
-    run = checkpoint_run(order=[(WRITE, 1), (WRITE, 2)], failure="no space")
-    partial = noted(run, under_way=UnderWay(phase="read", checkpoint=2)).summary.partial
-    assert partial is not None
-    assert (partial.ranks, partial.files, partial.bytes) == (0, 0, 0)
-
-
-def test_nor_is_what_was_read_of_one_taken_for_written() -> None:
-    """Of checkpoint 2 one rank had one of its two files left to write."""
-    run = checkpoint_run(order=[(WRITE, 1), (WRITE, 2), (READ, 2), (READ, 1)], failure="no space")
-    late = (run.rows["phase"] == WRITE) & (run.rows["checkpoint"] == 2) & (run.rows["rank"] == 1)
-    cut = run.rows[~(late & (run.rows["file"] != 0))]
-    cut = cut[~((cut["phase"] == READ) & (cut["checkpoint"] == 2) & (cut["rank"] == 0))]
-    left = CheckpointRun(run.folder, run.facts, cut, run.progress)
-    partial = noted(left, under_way=UnderWay(phase="write", checkpoint=2)).summary.partial
-    assert partial is not None
-    own = cut[(cut["phase"] == WRITE) & (cut["checkpoint"] == 2) & (cut["file"] != WHOLE)]
-    assert (partial.ranks, partial.files, partial.bytes) == (1, 3, int(own["bytes"].sum()))
-
-
 @pytest.mark.parametrize(
     ("failure", "phase", "told"), [(KILLED, "write", True), (KILLED, "read", False), ("no space", "write", False)]
 )
@@ -133,16 +111,6 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     more = served(checkpoint_run(), 1.7).summary
     assert more.read is not None
     assert more.read.from_storage_percent == 100, "what was read ahead is no more than all"
-
-
-@pytest.mark.parametrize(("share", "told"), [(0.69, False), (0.71, True)])
-def test_writing_nearly_as_fast_as_content_is_made_is_told(share: float, told: bool) -> None:
-    run = checkpoint_run()
-    assert run.summary.write is not None
-    rate = run.summary.write.wall_gb_per_second
-    assert rate is not None
-    numbers = numbers_of(noted(run, ceiling_gb_per_second=rate / share).summary, Issue.CONTENT_CEILING)
-    assert numbers == ({"ceiling_gb_per_second": rate / share, "gb_per_second": rate} if told else None)
 
 
 def test_of_many_ranks_the_slowest_are_listed() -> None:
@@ -195,93 +163,6 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
         3600 / (summary.asynchronous.shortest_interval_seconds / (summary.asynchronous.au_threshold_percent / 100))
     )
     assert checkpoint_run().summary.asynchronous is None
-
-
-def test_what_making_the_content_took_is_told_of_writing() -> None:
-    run = checkpoint_run()
-    rows = run.rows.copy()
-    rows["content_cpu_ns"] = 7_000_000 * (1 + rows["rank"])
-    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
-    assert summary.write is not None
-    assert summary.read is not None
-    written = rows[(rows["phase"] == WRITE) & (rows["file"] == WHOLE)]
-    seconds, gb = written["content_cpu_ns"].sum() / 1e9, written["bytes"].sum() / 1e9
-    assert summary.write.content_cpu_seconds_per_gb == pytest.approx(seconds / gb)
-    assert summary.read.content_cpu_seconds_per_gb is None
-    assert summary.write.cpu_seconds_per_gb == pytest.approx(written["cpu_ns"].sum() / 1e9 / gb)
-
-
-def near(value: float) -> Any:
-    """What is to be a number, up to rounding."""
-    return pytest.approx(value)
-
-
-@pytest.mark.parametrize("requests", [(), (3,) * len(COUNTERS)])
-def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    run = noted(checkpoint_run(ranks=4, watched=True), requests=requests)
-    given: list[PhaseActivity] = []
-
-    def judge(activity: PhaseActivity) -> CheckpointLimit:
-        given.append(activity)
-        return CheckpointLimit(what="network", confidence="low", seen=(Finding(Seen.LINK, numbers={"percent": 1.0}),))
-
-    monkeypatch.setattr(analyse_checkpoints_module, "judge_checkpoints", judge)
-    summary = run.summary
-    assert [activity.phase for activity in given] == ["write", "read"]
-    for activity, phase, number in ((given[0], summary.write, WRITE), (given[1], summary.read, READ)):
-        assert phase is not None
-        assert phase.limited_by is not None
-        assert [found.code for found in phase.limited_by.seen] == [Seen.LINK]
-        rows = run.whole[run.whole["phase"] == number]
-        rank_ns = (rows["ended_ns"] - rows["began_ns"]).sum()
-        wall_seconds = sum(part.wall_seconds for part in phase.checkpoints)
-        assert activity == replace(
-            activity,
-            gb_per_second=near(rows["bytes"].sum() / 1e9 / wall_seconds),
-            call_percent=near(100 * rows["call_ns"].sum() / (2 * rank_ns)),
-            fsync_percent=near(100 * rows["fsync_ns"].sum() / rank_ns),
-            starved_percent=near(100 * rows["starved_ns"].sum() / (2 * rank_ns)),
-            cpu_percent=near(100 * rows["mover_cpu_ns"].sum() / (2 * rank_ns)),
-            cpu_wait_percent=near(100 * rows["mover_cpu_wait_ns"].sum() / (2 * rank_ns)),
-            ceiling_gb_per_second=8.0,
-            from_storage_percent=phase.from_storage_percent,
-            device_mb_per_second=phase.device_mb_per_second,
-            threads=2,
-            past_page_cache=bool(requests),
-        )
-        assert (activity.from_storage_percent is None) == (number == WRITE)
-        seen = (
-            activity.host_busy_percent,
-            activity.device_mb_per_second,
-            activity.device_busy_percent,
-            activity.device_depth,
-        )
-        assert None not in (*seen, activity.link_percent)
-
-
-@pytest.mark.parametrize("took_ns", [0, 2_000_000_000])
-def test_checkpoints_of_no_bytes_have_no_rates_and_nothing_limits_them(took_ns: int) -> None:
-    run = checkpoint_run(ranks=1)
-    rows = run.rows.copy()
-    rows["bytes"], rows["storage_bytes"] = 0, 0
-    for name in ("call_ns", "starved_ns", "cpu_ns", "fsync_ns", "mover_cpu_ns", "mover_cpu_wait_ns"):
-        rows[name] = 0
-    rows["ended_ns"] = rows["began_ns"] + took_ns
-    summary = CheckpointRun(run.folder, run.facts, rows, run.progress).summary
-    for phase in (summary.write, summary.read):
-        assert phase is not None
-        assert phase.wall_gb_per_second == (0 if took_ns else None)
-        assert (phase.cpu_seconds_per_gb, phase.content_cpu_seconds_per_gb, phase.limited_by) == (None, None, None)
-        assert (phase.fsync_percent, phase.from_storage_percent) == (0, None)
-    assert summary.verdict.endswith(f", {took_ns / 1e9:.2f} s per checkpoint")
-    assert "limited by" not in summary.verdict
-
-
-def test_a_lost_recorder_is_an_issue() -> None:
-    run = checkpoint_run()
-    assert numbers_of(run.summary, Issue.TELEMETRY_ENDS_EARLY) is None
-    lost = numbers_of(noted(run, lost_recorders=(0,)).summary, Issue.TELEMETRY_ENDS_EARLY)
-    assert lost == {"host": run.facts.journal.hosts[0].host}
 
 
 def test_writing_that_slows_down_is_not_steady() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tracemalloc
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -85,18 +84,3 @@ def _calls(command: Any, path: str) -> int:
     finally:
         sys.setprofile(None)
     return count
-
-
-def test_a_damaged_column_is_named_when_it_is_read(results: dict[str, str], tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from datagen.errors import UserError
-
-    for name in ("facts.json", "summary.json", "config.yaml"):
-        (tmp_path / name).write_bytes((Path(results["small"]) / name).read_bytes())
-    table = pq.read_table(Path(results["small"]) / "steps.parquet")
-    waits = pa.array([-1] * table.num_rows, pa.int64())
-    pq.write_table(table.set_column(table.column_names.index("wait_ns"), "wait_ns", waits), tmp_path / "steps.parquet")
-    with pytest.raises(UserError, match="its column wait_ns ranges from -1 to -1, wanted 0 to"):
-        read_run(str(tmp_path))

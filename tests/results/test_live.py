@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,9 +19,7 @@ from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.journal import StoppedEarly
 from dlemu.jobs.training.result import make_facts, make_run
-from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.findings import Number
 from dlemu.results import live
@@ -32,7 +28,6 @@ from dlemu.results.journal import JOURNAL, OLDER_JOURNALS
 from dlemu.results.live import goes_on, going_on, write_live_facts
 from dlemu.results.measured import write_measured, write_run
 from dlemu.runner.run_folder import check_folder
-from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log
@@ -75,18 +70,6 @@ def test_what_the_ranks_had_measured_is_a_result(tmp_path: Path) -> None:
     assert (audited.setup.batch_size, audited.printed.accelerators) == (run.facts.workload.reader.batch_size, 3)
     assert audited.recomputed.ranks_kept == 3, "it is read from live/"
     assert audited.prefetch.sustained_percent == run.summary.metrics.sustained_percent
-
-
-def test_a_comparison_names_the_sides_that_are_incomplete(tmp_path: Path) -> None:
-    for name in "ab":
-        killed(tmp_path / name)
-    write_run(make_run(job := make_job(ranks=3, folder=str(tmp_path / "whole")), make_log(job)))
-    a, b, whole = (read_side(str(tmp_path / name))[0] for name in ("a", "b", "whole"))
-    both = compare(a, b)
-    assert both.verdict.endswith("; A and B are incomplete runs"), both.verdict
-    assert {f"{name}: this run is incomplete: {KILLED}" for name in "AB"} <= set(both.issues)
-    assert compare(whole, b).verdict.endswith("; B is an incomplete run")
-    assert "incomplete" not in compare(whole, whole).verdict
 
 
 def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:
@@ -155,16 +138,6 @@ def test_a_damaged_live_part_is_named(name: str, tmp_path: Path) -> None:
         read_run(str(tmp_path))
 
 
-def test_a_run_that_had_been_asked_to_end_is_the_run_it_became(tmp_path: Path) -> None:
-    log = killed(tmp_path)
-    early = log.journal.noting(stopped_early=StoppedEarly(steps=7, planned_steps=24))
-    early.save(str(tmp_path / LIVE))
-    run = read_run(str(tmp_path))
-    assert run.facts.workload.train.total_training_steps == 7
-    assert run.summary.metrics.steps_per_epoch == (7,)
-    assert run.summary.stopped_early == early.stopped_early
-
-
 def test_what_is_no_file_in_a_live_part_is_never_opened(tmp_path: Path) -> None:
     killed(tmp_path)
     os.mkfifo(tmp_path / LIVE / "rank_00009.steps")
@@ -190,14 +163,6 @@ def test_a_live_part_that_is_larger_than_the_memory_left_is_not_read(
                 read_run(str(tmp_path))
 
 
-def test_what_a_live_part_wants_is_told_in_gib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(tmp_path)
-    os.truncate(tmp_path / LIVE / "rank_00002.steps", 3 << 30)  # of holes
-    monkeypatch.setattr(live, "host_memory", lambda: SimpleNamespace(available_bytes=5 << 30))
-    with pytest.raises(UserError, match=r"live needs 6\.0 GiB of memory, more than is free"):
-        read_run(str(tmp_path))
-
-
 def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
     assert not goes_on(str(tmp_path))
     (tmp_path / LIVE).mkdir()
@@ -213,48 +178,6 @@ def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
     assert not goes_on(str(tmp_path))
     with going_on(str(tmp_path / "nowhere")):
         assert not goes_on(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
-
-
-def test_where_there_are_no_locks_nobody_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(tmp_path)
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    with going_on(str(tmp_path)), monkeypatch.context() as patched:
-        patched.setattr(fcntl, "flock", refuse)
-        before = len(os.listdir("/proc/self/fd"))
-        assert not goes_on(str(tmp_path))
-        assert len(os.listdir("/proc/self/fd")) == before
-        with going_on(str(tmp_path)):
-            assert len(read_run(str(tmp_path)).rows) == 21
-
-
-def test_facts_that_can_not_be_written_are_told_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / LIVE).write_text("a file where a folder should be")
-    with pytest.raises(SpaceError, match=rf"{tmp_path}/live/facts\.json could not be written: .*; use a larger disk$"):
-        write_live_facts(str(tmp_path), {}, advice="use a larger disk")
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("samples", (1 << 60) + 1, "to 1152921504606846977, wanted 0 to 1152921504606846976"),
-        ("free_ns", -1, "ranges from -1 to"),
-        ("app_bytes", -3, "ranges from -3 to"),
-        ("epoch", 3, "ranges from 1 to 3, wanted 1 to 2"),
-    ],
-)
-def test_values_that_no_step_can_have_are_told_of_a_live_part_too(
-    tmp_path: Path, name: str, value: int, said: str
-) -> None:
-    killed(tmp_path)
-    path = tmp_path / LIVE / "rank_00001.steps"
-    rows = np.fromfile(path, STEP_DTYPE)
-    rows[name][2] = value
-    rows.tofile(path)
-    with pytest.raises(UserError, match=f"{tmp_path}/live is damaged: its column {name} .*{said}"):
-        read_run(str(tmp_path))
 
 
 def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> CheckpointRun:
@@ -297,12 +220,4 @@ def test_checkpoints_that_were_killed_before_the_first_file_are_named(tmp_path: 
     with pytest.raises(UserError, match="killed before its first file was measured: run it again"):
         read_checkpoint_run(str(tmp_path))
     with going_on(str(tmp_path)), pytest.raises(UserError, match="is still running: wait for it to end"):
-        read_checkpoint_run(str(tmp_path))
-
-
-def test_checkpoints_of_a_newer_dlemu_are_named(tmp_path: Path) -> None:
-    killed_checkpoints(tmp_path)
-    path = tmp_path / LIVE / FACTS
-    path.write_text(path.read_text().replace('"facts_version":1', '"facts_version":2'))
-    with pytest.raises(UserError, match="has facts_version 2, wanted 1: update dlemu"):
         read_checkpoint_run(str(tmp_path))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import msgspec
 import pytest
 
 from datagen.errors import UserError
-from dlemu.results import untrusted_files
 from dlemu.results.untrusted_files import decode_untrusted, open_untrusted, read_untrusted
 
 
@@ -55,32 +52,6 @@ def test_what_is_not_there_is_told_with_the_systems_reason(tmp_path: Path) -> No
         open_untrusted(f"{tmp_path}/a\0b", 10)
     with pytest.raises(UserError, match=rf"^{tmp_path}/no is not a folder: name the folder of a result"):
         open_untrusted(f"{tmp_path}/no/summary.json", 10)
-
-
-def test_a_file_that_fails_while_it_is_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(io.BytesIO):
-        def fileno(self) -> int:
-            raise OSError(errno.EIO, "Input/output error")
-
-    path = tmp_path / "file"
-    path.write_bytes(b"x")
-
-    def opened(descriptor: int, mode: str) -> Failing:
-        os.close(descriptor)
-        return Failing()
-
-    monkeypatch.setattr(untrusted_files, "open", opened, raising=False)
-    with pytest.raises(
-        UserError, match=rf"^{path} can't be read: Input/output error; copy it again from the run's folder$"
-    ):
-        read_untrusted(str(path))
-
-
-def test_a_descriptor_is_not_handed_to_programs_that_are_started(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x")
-    descriptor = open_untrusted(str(tmp_path / "file"), 10)
-    assert not os.get_inheritable(descriptor)
-    os.close(descriptor)
 
 
 def test_json_is_decoded_to_its_type(tmp_path: Path) -> None:

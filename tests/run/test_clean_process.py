@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 
 import pytest
 
 from datagen.errors import DatasetError, DlemuError
 from dlemu.comm.failure import Role
-from dlemu.runner.clean_process import Emit, _Replies, run_clean
+from dlemu.runner.clean_process import Emit, run_clean
 from tests.children import children
 
 ROLE = Role("the process of the test", "test less")
@@ -58,16 +57,3 @@ def test_who_is_killed_is_named(number: int, said: str) -> None:
         run_clean(end, number, ROLE, on_message=told.append)
     assert told == ["begun"]
     assert children() == before
-
-
-@pytest.mark.parametrize(("stops", "said"), [(True, "was stopped from outside"), (False, "did not end within 0.1 s")])
-def test_who_says_nothing_is_named(stops: bool, said: str) -> None:
-    with subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE) as process:
-        try:
-            if stops:
-                process.send_signal(signal.SIGSTOP)
-                os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            with pytest.raises(DlemuError, match=said):
-                _Replies(process, ROLE).outcome(print, 0.1)
-        finally:
-            process.kill()

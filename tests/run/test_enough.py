@@ -18,12 +18,11 @@ from datagen.own_folder import TOKEN_FILE_BYTES
 from dlemu.config import load
 from dlemu.config.schema import Metric
 from dlemu.jobs.training.advice import advise
-from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make, too_small
+from dlemu.jobs.training.enough import can_be_judged, enough, refuse_unjudged, steps_of, to_make
 from dlemu.jobs.training.prepare import check_before_making
 from dlemu.jobs.training.result import make_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.datasets import make
-from dlemu.runner.events import Event, Warned
 from dlemu.runner.job import JobRequest, NoVerdictError, prepare
 from tests.runs import make_job, make_log, with_blocks
 
@@ -52,9 +51,7 @@ def test_what_is_refused_gets_no_verdict_and_what_counts_steps_gets_one(
     ("words", "ranks", "files", "gigabytes"),
     [
         ([], 18, 2520, 369.4),
-        (["scale=laptop"], 18, 2520, 1.4),
         (["scale=laptop"], 36, 5040, 2.9),
-        ([], 1, 168, 24.6),
         (["metric.exclude_start_steps=11"], 18, 3780, 554.1),
     ],
 )
@@ -99,23 +96,6 @@ def test_a_missing_dataset_and_one_too_small_are_refused_and_take_advice(tmp_pat
     assert "none to count. So do.\nTo run anyway" in refused[1].advised("So do.")
 
 
-def test_checkpoints_that_leave_no_step_are_not_blamed_on_the_number_of_files(tmp_path: Path) -> None:
-    saving = ("workflow.checkpoint=true", "checkpoint.steps_between_checkpoints=")
-    words = small(tmp_path, "dataset.num_files_train=160", *saving)
-    workload = load([*words[:-1], f"{saving[1]}1"])
-    for refuse in (partial(to_make, given=False), partial(refuse_unjudged, files=160, files_there=0)):
-        with pytest.raises(UserError, match=r"steps_between_checkpoints=1 leaves.*set it to 2 or more") as caught:
-            refuse(workload, 2)
-        assert not isinstance(caught.value, NoVerdictError)
-    assert too_small(workload, 2) in str(caught.value)
-    assert not too_small(load([*words[:-1], f"{saving[1]}2"]), 2)
-
-
-def test_an_empty_folder_takes_the_advice_of_a_missing_one(tmp_path: Path) -> None:
-    with pytest.raises(NoVerdictError, match=f"there is no dataset in {tmp_path}: it is empty"):
-        prepare(TRAINING, load(small(tmp_path)), 2, wants_verdict=True)
-
-
 def test_own_files_that_are_too_few_are_not_made(tmp_path: Path) -> None:
     with (tmp_path / "train.bin").open("wb") as file:
         file.truncate(TOKEN_FILE_BYTES)
@@ -137,23 +117,6 @@ def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> 
         to_make(load([*small(tmp_path), f"dataset.data_folder={tmp_path}"]), 2, given=True)
     with pytest.raises(UserError, match="are only read"):
         to_make(load(["dataset.source=folder", f"dataset.data_folder={tmp_path}"]), 2, given=False)
-
-
-def test_evaluation_of_files_of_the_user_is_refused_without_asking_for_more_of_them(tmp_path: Path) -> None:
-    for number in range(4):
-        (tmp_path / f"{number}.bin").write_bytes(bytes(100))
-    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", "workflow.evaluation=true"]
-    with pytest.raises(UserError, match=r"dataset.source=folder has only a training set: turn evaluation off"):
-        prepare(TRAINING, load([*words, "reader.batch_size=1"]), 1, wants_verdict=False)
-
-
-@pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
-def test_datagen_says_what_is_too_small_for_the_ranks_at_hand(ranks: int, warned: bool, tmp_path: Path) -> None:
-    events: list[Event] = []
-    make(JobRequest(load=lambda: load(small(tmp_path, f"ranks={ranks}"))), events.append)
-    messages = [event.message for event in events if isinstance(event, Warned)]
-    assert len(messages) == warned
-    assert all("dataset.num_files_train=160" in message for message in messages)
 
 
 def test_what_is_made_is_what_the_ranks_need_or_what_the_user_says_or_what_lies_there(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from datagen.errors import UserError
@@ -16,9 +15,8 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import RECENT_SECONDS, Figure, figure_texts
+from dlemu.results.progress import Figure
 from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
-from dlemu.telemetry._live import LiveReadings
 from tests.runs import make_job, make_log
 
 
@@ -85,20 +83,6 @@ def test_a_rank_that_goes_on_is_followed_row_by_row(tmp_path: Path) -> None:
     assert value(after.figures, "au_ratio") == pytest.approx(counted["compute_ns"].sum() / every), "of this epoch"
 
 
-def test_a_storage_that_stands_still_is_seen_in_the_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "run"
-    _, rows = begun(folder)
-    write(folder, rows, 6)
-    now = 100.0
-    monkeypatch.setattr("dlemu.jobs.training.live.time.monotonic", lambda: now)
-    follower = LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
-    assert (moving := follower.look()) is not None
-    now += 2 * RECENT_SECONDS
-    assert (still := follower.look()) is not None
-    assert value(moving.figures, "read_bytes_per_second") > 0
-    assert value(still.figures, "read_bytes_per_second") == 0
-
-
 def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None:
     golden = Path(__file__).parents[1] / "goldens" / "results" / "train"
     text = json.loads((golden / SUMMARY).read_text())
@@ -147,37 +131,3 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="holds no run"):
             RunFollower(str(folder))
-
-
-def test_the_last_readings_of_counted_devices_are_shown(tmp_path: Path) -> None:
-    device = {"probe": "block", "kind": "disk"}
-    devices = [{**device, "name": "md0", "counted": True}, {**device, "name": "sda", "counted": False}]
-    head = {"host": "a", "node": 0, "boot_id": "", "begun_ns": 0, "interval_seconds": 1, "probes": ["block"]}
-    series = [["block", name, "mean_queue_depth"] for name in ("md0", "sda")]
-    log = tmp_path / "telemetry_00000.jsonl"
-    lines = [
-        {**head, "devices": devices, "notes": []},
-        {"series": series},
-        {"t": 1, "i": [0, 1], "v": [2, 9]},
-    ]
-    log.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines) + b'{"t": 2, "i": [0]')
-    readings = LiveReadings(str(tmp_path))
-    readings.look()
-    assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 2}
-    with open(log, "ab") as file:
-        file.write(b', "v": [5]}\n')
-    readings.look()
-    assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 5}, "a line that was half written is read later"
-
-
-@pytest.mark.parametrize(
-    ("name", "number", "texts"),
-    [
-        ("au_ratio", 0.9712, ("au", "97.1 %")),
-        ("read_bytes_per_second", 2.148e8, ("read", "214.8 MB/s")),
-        ("samples_per_second", 1234.5, ("samples", "1,234.5 /s")),
-        ("device_queue_depth", 3.25, ("device queue depth", "3.25")),
-    ],
-)
-def test_a_figure_is_shown_by_the_unit_in_its_name(name: str, number: float, texts: tuple[str, str]) -> None:
-    assert figure_texts(Figure(name, number, "")) == texts

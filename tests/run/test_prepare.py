@@ -8,10 +8,7 @@ from typing import Literal
 
 import pytest
 
-import dlemu.config.loading
 from datagen.errors import SpaceError, UserError
-from datagen.generate import finish, generate
-from datagen.generate import prepare as prepare_dataset
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Workflow
 from dlemu.jobs.training.prepare import check_before_making, only_makes_data
@@ -79,18 +76,6 @@ def test_a_folder_that_can_not_be_made_is_refused_before_data_is_made(tmp_path: 
     check(load(settings(tmp_path, *DATA_ALONE)))
 
 
-def test_a_configuration_is_composed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not again for the command that a message would name if the dataset were not there."""
-    workload = load(settings(tmp_path))
-    prepare_dataset(workload.dataset)
-    generate(workload.dataset)
-    finish(workload.dataset)
-    monkeypatch.setattr(dlemu.config.loading, "composed", None)
-    check(workload)
-    check_before_making(workload, 1)
-    assert prepare(TRAINING, workload, 1)[0].folder == workload.output.folder
-
-
 def test_a_dataset_that_is_not_there_is_told_with_the_command_that_makes_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"dlemu datagen dataset.data_folder={tmp_path / 'data'}"):
         prepare(TRAINING, load(settings(tmp_path)), 1)
@@ -107,23 +92,6 @@ def test_only_folders_that_the_run_made_go_with_it(tmp_path: Path) -> None:
     (tmp_path / "mine" / "a" / "note").write_text("kept")
     folder.drop()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "mine", "note"]
-
-
-def test_a_folder_that_can_not_be_made_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpaceError, match=r"set output\.folder"):
-        make_folder(str(tmp_path / "file" / "run"), 1)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_two_runs_that_begin_in_one_second_get_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = []
-    for _ in range(3):
-        names.append(new_folder("unet3d", "size-"))
-        make_folder(names[-1], 1)
-    assert len(set(names)) == 3
-    assert all(name.startswith("results/unet3d/size-") for name in names)
 
 
 def test_processes_that_begin_at_once_get_a_folder_each() -> None:

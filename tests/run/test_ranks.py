@@ -12,30 +12,13 @@ import pytest
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.comm import Interrupted, PeerLostError
-from dlemu.comm.failure import Failure, describe, killed, noting
+from dlemu.comm.failure import Failure, describe, killed
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import LIVE
 from dlemu.runner import launched, ranks
-from dlemu.runner.launched import start_seconds
 from dlemu.runner.ranks import ForkedRanks, LaunchedRanks, RunFailedError, RunUserError, cause, write_failure
 from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job
-
-
-@pytest.mark.parametrize(
-    ("overrides", "seconds"),
-    [
-        ([], 600.0),
-        (["workload=unet3d", "timeout_seconds=30"], 30.0),
-        (["++workload.timeout_seconds=2.5"], 2.5),
-        (["timeout_seconds=30", "+timeout_seconds=40"], 40.0),
-        (["timeout_seconds=soon"], 600.0),
-        (["timeout_seconds=0"], 600.0),
-        (["timeout_seconds=1.2.3"], 600.0),
-    ],
-)
-def test_the_command_line_tells_the_time_limit(overrides: list[str], seconds: float) -> None:
-    assert start_seconds(overrides) == seconds
 
 
 def test_the_first_word_that_is_no_echo_is_the_cause(tmp_path: Path) -> None:
@@ -50,16 +33,6 @@ def test_a_rank_killed_while_it_speaks_hides_nothing(tmp_path: Path) -> None:
     assert "killed from outside" in cause(str(tmp_path))
     write_failure(str(tmp_path), describe(0, PeerLostError("rank 1 is gone")))
     assert cause(str(tmp_path)) == "rank 1 is gone"
-
-
-def test_hosts_that_a_launcher_may_have_lost_are_named(tmp_path: Path) -> None:
-    assert "(a rank died and the launcher" in cause(str(tmp_path))
-    assert "(a rank or host b (ranks 2, 3) died and the launcher" in cause(str(tmp_path), "host b (ranks 2, 3)")
-
-
-def test_no_word_where_the_run_s_folder_is_not_seen(tmp_path: Path) -> None:
-    write_failure(str(tmp_path / "elsewhere"), describe(0, UserError("lost")))
-    assert list(tmp_path.iterdir()) == []
 
 
 class Launched:
@@ -118,14 +91,6 @@ def test_the_folder_of_a_lost_run_is_taken_until_it_is_saved(tmp_path: Path, mon
     check_folder(str(tmp_path))
 
 
-@pytest.mark.parametrize(("error", "said"), [(UserError("lost"), "lost\nkept"), (ValueError("odd"), ".*: odd\nkept")])
-def test_a_failure_of_launched_ranks_says_what_is_kept(error: Exception, said: str) -> None:
-    told = list[str]()
-    with pytest.raises(SystemExit), launched.ending_all(Launched(0), told.append), noting("kept"):  # type: ignore[arg-type]
-        raise error
-    assert re.fullmatch(said, told[0], re.DOTALL)
-
-
 def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
     with (
         pytest.raises(
@@ -172,10 +137,3 @@ def test_hosts_with_another_version_are_named() -> None:
     comm: Any = SimpleNamespace(rank=0, size=2, broadcast=lambda value: value, **names)
     with pytest.raises(UserError, match=r"different versions of dlemu \(0.2.0 on a, 0.1.0 on b\)"):
         LaunchedRanks(comm, []).configure(Workload)
-
-
-def test_what_goes_wrong_before_the_ranks_start_is_raised_as_it_is() -> None:
-    dropped: list[str] = []
-    with pytest.raises(UserError, match="no memory"), ForkedRanks().guard(make_job(), dropped.append):
-        raise UserError("no memory")
-    assert dropped == ["no memory"]

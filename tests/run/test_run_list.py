@@ -72,14 +72,6 @@ class Children:
             raise self.error
 
 
-OWN_UNET3D = """
-accelerators:
-  v100: {{batch_size: {batch_size}, computation_time: 1.3604}}
-dataset: {{num_files_train: 8}}
-scales:
-  laptop: {{dataset: {{record_length_bytes: 1000}}}}
-"""
-
 Study = Callable[[Path, Children, str, pytest.MonkeyPatch], object]
 """Runs a study in a folder, with children instead of processes; with another word its question is another."""
 
@@ -196,40 +188,6 @@ def test_a_study_does_not_go_on_after_its_workload_file_has_changed(
     assert others.labels == ["ranks=2", "ranks=3"]
 
 
-def test_a_document_does_not_go_on_after_a_workload_file_has_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file, folder = tmp_path / "own/workload/unet3d.yaml", tmp_path / "study"
-    commands: list[Sequence[str]] = []
-    file.parent.mkdir(parents=True)
-    file.write_text(OWN_UNET3D.format(batch_size=4))
-
-    def start(children: Children) -> object:
-        def run_here(command: Sequence[str], *_: object, **__: object) -> None:
-            children()
-            commands.append(command)
-
-        monkeypatch.setattr(run_reproduce, "run_command", run_here)
-        asked = DocumentQuestion(document="micron-9400", drives=(str(tmp_path),))
-        own = str(file.parent.parent)
-        return run_reproduce.reproduce(asked, folder=str(folder), config_dir=own, on_event=children.watch)
-
-    first, others = Children(), Children()
-    first.stops_at, first.error = 3, Interrupted(2)
-    with pytest.raises(Interrupted):
-        start(first)
-    file.write_text(OWN_UNET3D.format(batch_size=2))
-    with pytest.raises(UserError, match=r"with other settings \(the workload's file, .* changed\)"):
-        start(Children())
-    file.write_text(OWN_UNET3D.format(batch_size=4))
-    start(others)
-    assert len(others.labels) == 1
-    answer = run_reproduce.read_reproduced(str(folder))
-    assert answer is not None
-    assert all(step.words[:2] == ("--config-dir", str(tmp_path / "own")) for step in answer.steps)
-    assert all("--config-dir" in command for command in commands)
-
-
 @pytest.mark.parametrize(("study", "file", "noun"), STUDIES)
 def test_a_study_does_not_run_where_another_process_runs_one(
     study: Study, file: str, noun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,24 +229,6 @@ def test_a_failed_run_is_run_again(
     assert first.labels[0] not in others.labels
     assert (len(others.labels) == 1) == goes_on
     assert ("rank 1 died" in (folder / file).read_text()) == (study == rehearse), "an attempt stays on record"
-
-
-@pytest.mark.parametrize("study", [sweep, pack])
-def test_points_behind_a_failed_one_stay_finished(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "study"
-    first, second, third = Children(stops_at=2, error=DlemuError("no")), Children(), Children()
-    answer: Any = study(folder, first, "box", monkeypatch)
-    assert [point.failure for point in answer.points] == [None, "no", None]
-    assert answer.exit_status == 3
-    second.stops_at, second.error = 1, Interrupted(2)
-    with pytest.raises(Interrupted):
-        study(folder, second, "box", monkeypatch)
-    answer = study(folder, third, "box", monkeypatch)
-    assert first.labels[1:2] == second.labels == third.labels
-    assert [point.settings for point in answer.points] == [dict([label.split("=")]) for label in first.labels]
-    assert answer.exit_status == 0
 
 
 def test_a_rehearsal_goes_on_with_as_many_hosts_only_unless_an_older_version_did_not_record_them(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.results.figures import JobFigures
 from dlemu.runner.events import ignore
@@ -65,20 +65,6 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
     assert len(again.runs) == len(runs.runs) > 4
     assert search(again) == found
     assert len(again.runs) == len(runs.runs), "nothing ran again"
-
-
-def test_a_run_that_failed_ends_the_search_and_is_repeated_when_it_goes_on(tmp_path: object) -> None:
-    class Broken(Tried):
-        def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
-            raise DlemuError("rank 0 was killed")
-
-    question = SweepQuestion(most_of="kv.speed")
-    with pytest.raises(DlemuError, match="rank 0 was killed"):
-        search(Broken(str(tmp_path), question, (), ignore))
-    again = Tried(str(tmp_path), question, (), ignore)
-    again.resume()
-    assert search(again) <= 5
-    assert all(point.failure is None for point in again.runs)
 
 
 def test_runs_that_say_nothing_end_it_with_what_they_said(tmp_path: object) -> None:

@@ -78,12 +78,6 @@ def test_a_dataset_that_is_made_suffices_for_some(
     assert made == [suffices_for * 2 * 165]
 
 
-@pytest.mark.parametrize("word", ["dataset.num_files_train=21", "workflow.generate_data=true"])
-def test_a_dataset_whose_size_was_asked_for_is_made_so(word: str, recipe: list[str]) -> None:
-    with pytest.raises(UserError, match=r"the dataset has 2. samples: wanted at least 330"):
-        size([*recipe, word], make=lambda workload: None)
-
-
 @pytest.mark.parametrize("word", ["train.computation_time=0", "dataset.format=synthetic", "reader.data_loader=none"])
 def test_what_every_count_would_pass_is_refused(word: str, recipe: list[str]) -> None:
     with pytest.raises(UserError, match=f"^{word.replace('=', ' is ')}: without .*, every count passes"):

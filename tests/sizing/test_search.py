@@ -17,9 +17,9 @@ from dlemu.config import load
 from dlemu.metrics.limit import Limit
 from dlemu.results.answer_files import to_json
 from dlemu.runner.run_list import Planned
-from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, Trial
 from dlemu.studies.size.find_size import Search, as_file
-from dlemu.studies.size.search import REPEATS, Count, Limits, next_count, pool
+from dlemu.studies.size.search import REPEATS, Limits
 from dlemu.studies.size.size_verdict import build_answer
 from tests.sizing.fakes import DEMAND, FakeRunner, known, make_trial, question
 
@@ -73,42 +73,6 @@ def test_what_is_too_close_to_tell_is_tried_again_and_not_called_a_pass() -> Non
     assert "too close to call" in answer.verdict
 
 
-@pytest.mark.parametrize("trials", [1, 2, 4])
-def test_independent_trials_narrow_the_interval_by_their_number(trials: int) -> None:
-    """The mean of k equally wide ones is 1 / sqrt(k) as wide: the root of the sum of squares, by k."""
-    values = [93.0, 95.0, 92.0, 96.0, 94.0, 93.5, 94.5, 94.0]
-    alone, *others = (make_trial(4, values) for _ in range(trials))
-    (count,) = pool([alone, *others], 90.0, 0.95)
-    assert count.au_percent == pytest.approx(94.0)
-    assert count.half_width_percent == pytest.approx(alone.half_width_percent / trials**0.5)
-
-
-def test_trials_that_differ_widen_it() -> None:
-    two = [make_trial(4, [au - 0.1, au + 0.1] * 4) for au in (92.0, 96.0)]
-    assert pool(two, 90.0, 0.95)[0].half_width_percent == pytest.approx(2.0)
-
-
-def counted(accelerators: int, au_percent: float, half_width_percent: float, trials: int) -> Count:
-    return Count(
-        accelerators=accelerators,
-        trials=trials,
-        au_percent=au_percent,
-        half_width_percent=half_width_percent,
-        threshold_percent=90.0,
-        ceiling_au_percent=100.0,
-    )
-
-
-def test_below_a_count_that_stays_too_close_to_tell_one_is_shown_to_pass() -> None:
-    limits = Limits(first=16, most=100)
-    edge = [counted(16, 90.3, 0.6, 5), counted(17, 85.0, 0.6, 2)]
-    assert next_count(edge, limits) == 15
-    assert next_count([counted(15, 95.0, 0.6, 1), *edge], limits) == 15
-    assert next_count([counted(15, 95.0, 0.6, 2), *edge], limits) is None
-    assert next_count([counted(15, 90.4, 0.6, 5), *edge], limits) == 14
-    assert next_count([counted(1, 90.3, 0.6, 5), counted(2, 80.0, 0.6, 2)], limits) is None
-
-
 def test_the_range_ends_where_the_host_holds_no_more() -> None:
     answer = find(FakeRunner(100 * DEMAND, holds=11), first=20)
     assert answer.max_accelerators == 11
@@ -151,38 +115,12 @@ def test_an_emulator_that_gives_out_first_is_not_called_storage() -> None:
     assert runner.tried.count(5) == 1, "a host that can't is not measured again"
 
 
-def test_a_host_that_limits_is_told_what_the_storage_could_have_fed() -> None:
-    limit = Limit(what="host CPU", confidence="high", evidence=("no core was free",), advice=("more cores",))
-    trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
-    answer = find(FakeRunner(0), trials=trials)
-    assert answer.limited_by == SizeLimit(what="host CPU", evidence=("no core was free", "more cores"))
-    assert "limited by host CPU; at the rate it delivered, the storage could have fed about 11" in answer.verdict
-
-
 def test_storage_that_fed_more_than_the_probe_read_is_not_called_slower() -> None:
     limit = Limit(what="host CPU", confidence="high", evidence=())
     trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((14, 99.0), (15, 80.0)) for _ in range(2)]
     answer = find(FakeRunner(0), trials=trials)
     assert answer.host_only is not None
     assert (answer.host_only.storage_could_feed or 0) >= answer.max_accelerators == 14
-
-
-def test_none_passes() -> None:
-    answer = find(FakeRunner(0.5 * DEMAND))
-    assert answer.max_accelerators == 0
-    assert answer.verdict.startswith("not even 1 x h100 passes")
-
-
-def test_the_limit_is_the_one_that_the_failing_trials_name() -> None:
-    limit = Limit(what="storage", confidence="high", evidence=("the device was busy",))
-    trials = [make_trial(count, [au] * 9, limited_by=limit) for count, au in ((4, 99.0), (5, 80.0)) for _ in range(2)]
-    answer = find(FakeRunner(0), trials=trials)
-    assert answer.limited_by == SizeLimit(what="storage", evidence=("the device was busy",))
-    assert "limited by storage" in answer.verdict
-    more = answer.for_one_more
-    assert more.accelerators == 5
-    assert more.wanted_mb_per_second == pytest.approx(450)
-    assert more.most_delivered_mb_per_second == pytest.approx(400)
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,16 @@ from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
-from dlemu.jobs.training.summary import AsynchronousCheckpoints, Evaluation, Mean, PageCache
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Finding
-from dlemu.report.units import size
 from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
-from dlemu.results.measured import write_run
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.compare.sides import issues_between, read_sides, side_of_runs
+from dlemu.studies.compare.sides import issues_between, read_sides
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.goldens.render import RESULTS
-from tests.report.folders import hand_made_run
 from tests.runs import make_job, make_log, with_blocks
 
 READINGS = (
@@ -83,36 +80,6 @@ def test_device_figures_are_those_of_counted_devices() -> None:
     assert figures(watched("md0")).mean("max_device_mb_per_second") == 80
 
 
-def test_where_no_device_is_known_its_figures_are_not_either() -> None:
-    found = figures(watched())
-    assert not {"max_device_mb_per_second", "mean_device_read_latency_ms"} & found.metrics.keys()
-    job = make_job()
-    assert figures(make_run(job, make_log(job))).mean("max_device_mb_per_second") is None
-
-
-def test_figures_are_the_summarys() -> None:
-    job = make_job(ranks=3)
-    run = make_run(job, make_log(job))
-    found = figures(run)
-    assert (found.ranks, found.epochs, found.passed) == (3, 2, run.summary.passed)
-    assert found.mean("total_seconds") == run.summary.metrics.total_seconds
-    assert run.summary.au is not None
-    au = found.metrics["au_percent"]
-    assert (au.mean, au.each) == (run.summary.au.mean, run.summary.au.per_epoch)
-
-
-@pytest.mark.parametrize(("ranks", "accelerators"), [(1, "1 accelerator"), (2, "2 accelerators")])
-def test_what_a_run_warns_of_is_said_once_with_its_count(ranks: int, accelerators: str) -> None:
-    job = make_job(ranks=ranks)
-    run = make_run(job, make_log(job))
-    cache = PageCache(from_storage_percent=Mean(mean=3.0), warning="the page cache served the reads")
-    summary = replace(run.summary, page_cache=cache)
-    side = side_of_runs("drive", {(): figures(run)}, [conditions(summary), conditions(summary)])
-    assert side.warnings == (f"with {accelerators} the page cache served the reads",)
-    assert side.about is not None
-    assert side.about.work["num_files_train"] == run.summary.dataset.num_files_train
-
-
 @pytest.mark.parametrize(
     ("code", "phases"),
     [(Cached.NOT_READ, (RUN,)), (Cached.IN_MEMORY, (RUN,)), (Cached.PARTLY_READ, ()), (Cached.NOT_KNOWN, ())],
@@ -131,14 +98,6 @@ def test_of_checkpoints_memory_may_serve_reading_alone(code: Issue | None, phase
     summary = read_checkpoint_run(str(RESULTS / "checkpoint")).summary
     found = conditions_of_checkpoints(replace(summary, findings=(Finding(code),) if code else ()))
     assert found.from_memory == phases
-
-
-def test_the_bytes_of_a_dataset_are_work_unless_training_reads_only_a_part_of_them() -> None:
-    job = make_job()
-    summary = make_run(job, make_log(job)).summary
-    assert conditions(summary).work["total_bytes"] == size(summary.dataset.total_bytes)
-    evaluated = Evaluation(seconds=1.0, samples=1, samples_per_second=1.0, app_mb_per_second=1.0)
-    assert "total_bytes" not in conditions(replace(summary, evaluation=evaluated)).work
 
 
 def test_checkpoints_behind_the_training_are_other_work() -> None:
@@ -192,25 +151,3 @@ def test_a_drive_of_which_no_point_completed_is_named_with_the_reason(tmp_path: 
     cut = sweep_in(tmp_path, (1, "a", None), complete=False)
     with pytest.raises(UserError, match=r"storages found: a \(the sweep is incomplete: finish it with its command\);"):
         read_sides(cut)
-
-
-def test_two_drives_are_compared_by_the_dataset_of_a_point_that_both_completed(tmp_path: Path) -> None:
-    """The smallest dataset failed on one drive only; its first run read another dataset than the other's first."""
-    points = []
-    for drive, steps, failure in (("a", 9, None), ("a", 12, None), ("b", 9, "killed"), ("b", 12, None)):
-        run = hand_made_run(folder=str(tmp_path / f"{drive}{steps}"), telemetry=False, steps=steps)
-        if failure is None:
-            write_run(run)
-        points.append(
-            SweepPoint(
-                settings={"dataset.num_files_train": str(steps), "dataset.data_folder": drive},
-                folder=f"{drive}{steps}",
-                failure=failure,
-                figures=None if failure else figures(run),
-            )
-        )
-    save_answer(str(tmp_path), SWEEP, SweepAnswer(complete=True, question=SweepQuestion(), points=tuple(points)))
-    a, b = read_sides([str(tmp_path)])
-    assert a.about is not None
-    assert b.about is not None
-    assert differing_work(a.about, b.about) == []

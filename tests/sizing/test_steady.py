@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.studies.size.steady import SteadySeries, steady_series
+from dlemu.studies.size.steady import steady_series
 
 MS = 1_000_000
 COMPUTE = 100 * MS
@@ -59,21 +59,6 @@ def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     assert series.fed.mean() == pytest.approx(100, abs=1)
 
 
-def test_epochs_stand_one_behind_the_other_and_ranks_are_averaged() -> None:
-    one, two = run([60.0] * 100), run([200.0] * 100, rank=1)
-    next_epoch = one.copy()
-    next_epoch["epoch"] = 2
-    series = steady_series(np.concatenate([next_epoch, one]), ahead=4, window_seconds=1.0)
-    assert len(series.busy) == 18
-    both = steady_series(np.concatenate([one, two]), ahead=4, window_seconds=1.0)
-    assert both.busy.mean() == pytest.approx(75, abs=1)
-
-
-def test_too_little_says_nothing() -> None:
-    assert len(steady_series(run([60.0] * 5), ahead=4, window_seconds=1.0).sustained) == 0
-    assert len(steady_series(run([60.0] * 1)[:0], ahead=4, window_seconds=1.0).sustained) == 0
-
-
 def four_steps() -> StepRows:
     """Of 10 s each but for waits of 0, 2, 4 and 6 s before them, each batch read in the 5 s before it came."""
     rows = np.zeros(6, STEP_DTYPE)
@@ -97,50 +82,3 @@ def test_windows_by_hand() -> None:
     # Batches, of 10 s computation each, are read from 20 to 25, 34 to 39 and 50 to 55 s.
     assert series.fed == pytest.approx([100 * 10 * part / 5 / 9 for part in (2, 3, 5, 0)])
     assert series.sustained is series.fed, "20 s of 36 are less than 29"
-
-
-def test_the_last_batches_ahead_are_left_out_and_part_of_a_window_is_none() -> None:
-    rows = four_steps()
-    assert [len(steady_series(rows, ahead=ahead, window_seconds=1).busy) for ahead in range(6)] == [
-        52,
-        36,
-        22,
-        10,
-        0,
-        0,
-    ]
-    assert [len(steady_series(rows, ahead=3, window_seconds=s).busy) for s in (3.3, 5, 9.9, 10, 10.1)] == [
-        3,
-        2,
-        1,
-        1,
-        0,
-    ]
-
-
-def test_what_goes_on_for_ever_is_the_smaller_of_the_two() -> None:
-    def sustained(busy: list[float], fed: list[float]) -> list[float]:
-        return list(SteadySeries(busy=np.array(busy), fed=np.array(fed)).sustained)
-
-    assert sustained([90, 80], [70, 99]) == [70, 99]
-    assert sustained([90, 80], [85, 85]) == [90, 80]
-    assert sustained([90, 80], [85, 86]) == [90, 80]
-    assert sustained([], []) == []
-
-
-def test_ranks_of_a_block_count_as_long_as_all_have_a_window_and_blocks_follow_in_order() -> None:
-    one = four_steps()
-    two = one[:5].copy()
-    two["rank"] = 1
-    for name in ("free_ns", "finished_ns", "started_ns"):
-        two[name] += 1000 * SECOND  # another clock
-    second = one.copy()
-    second["block"], second["compute_ns"] = 2, 5 * SECOND
-    series = steady_series(np.concatenate([second, two, one]), ahead=1, window_seconds=9)
-    first = steady_series(np.concatenate([one, two]), ahead=1, window_seconds=9)
-    assert len(first.busy) == 2, "the second rank ends a step earlier"
-    alone = [steady_series(rows, ahead=1, window_seconds=9) for rows in (one, two, second)]
-    assert first.busy == pytest.approx((alone[0].busy[:2] + alone[1].busy) / 2)
-    assert first.fed == pytest.approx((alone[0].fed[:2] + alone[1].fed) / 2)
-    assert series.busy == pytest.approx(np.concatenate([first.busy, alone[2].busy]))
-    assert series.fed == pytest.approx(np.concatenate([first.fed, alone[2].fed]))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import dlemu
 from datagen.errors import UserError
@@ -16,13 +14,8 @@ from dlemu.checkpoints.stored import folder_name
 from dlemu.config import load
 from dlemu.jobs.checkpoint.figures_of import figures as figures_of
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
-from dlemu.report.series import RunSeries
 from dlemu.runner.job import JobRequest, run_alone
-from dlemu.studies.answers import SweepAnswer
-from dlemu.studies.series.page import print_sweep
-from dlemu.studies.series.series import points_of
 from dlemu.studies.sweep import run as run_sweep
 from tests.run.test_checkpoint_jobs import SMALL, run
 
@@ -44,13 +37,9 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return folders
 
 
-LONG_SECONDS = 600
-"""Longer than an fsync takes while other programs write to the same disk: a rank that waits longer fails its point."""
-
-
 def words(folder: Path, *more: str) -> list[str]:
     folders = {"checkpoint.checkpoint_folder": str(folder / "saved"), "output.folder": str(folder / "sweep")}
-    settings = SMALL | {"timeout_seconds": str(LONG_SECONDS)} | folders
+    settings = SMALL | folders
     changed = {word.partition("=")[0] for word in more}
     return [*(f"{key}={value}" for key, value in settings.items() if key not in changed), *more]
 
@@ -74,22 +63,6 @@ def test_each_point_writes_into_a_folder_of_its_own_that_goes_again(tmp_path: Pa
     assert compared.verdict.startswith("with 2 ranks, checkpoint.format=torch writing: ")
 
 
-def test_table_and_series_have_every_point(tmp_path: Path, saved: list[str]) -> None:
-    swept = dlemu.sweep(words(tmp_path, "ranks=1,2", "checkpoint.writers=1,2"))
-    assert [point.failure for point in swept.points] == [None] * 4
-    assert len(saved) == 4
-    series = points_of(str(tmp_path / "sweep"))
-    assert isinstance(series, RunSeries)
-    assert (series.axis, series.catalogue.judged) == ("ranks", "")
-    assert {series.line(point) for point in series.points} == {"writers=1", "writers=2"}
-    assert isinstance(series.run, CheckpointRun)
-    printed = io.StringIO()
-    print_sweep(swept, "results/x", Console(width=60, file=printed))
-    lines = printed.getvalue().splitlines()
-    assert any(line.split()[:2] == ["ranks", "writers"] and "limited by" in line for line in lines)
-    assert [line.split()[:2] for line in lines if " +- " in line] == [[r, w] for r in "12" for w in "12"]
-
-
 def test_checkpoints_that_are_only_read_stay(tmp_path: Path, saved: list[str]) -> None:
     run(tmp_path, "wrote", num_checkpoints_read="0", num_checkpoints_write="1")
     reading = ("checkpoint.num_checkpoints_write=0", "checkpoint.num_checkpoints_read=1", "checkpoint.readers=1,2")
@@ -111,11 +84,3 @@ def test_what_no_point_could_do_is_told_before_the_first(
     with pytest.raises(UserError, match="some points are a run of checkpoints and some a training run"):
         dlemu.sweep(words(tmp_path, "workflow={train: true},{train: false, checkpoint: true}"))
     assert not saved
-
-
-def test_a_storage_root_is_not_joined_twice(tmp_path: Path, saved: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    place = ("storage.storage_root=below", "checkpoint.checkpoint_folder=saved", "checkpoint.writers=1,2")
-    swept = dlemu.sweep(words(tmp_path, *place))
-    assert isinstance(swept, SweepAnswer)
-    assert [path.rpartition("-")[0] for path in saved] == [f"{tmp_path}/below/saved/point-{n:02}" for n in (1, 2)]

@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config import load
-from dlemu.runner.child_run import LOG, job, module_command, run_train
+from dlemu.runner.child_run import LOG, job, run_train
 
 
 def run(folder: Path, script: str) -> None:
@@ -42,19 +42,6 @@ def test_the_cause_is_told_and_not_only_the_last_word(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", ["/a=b, c", "/it's", "/x[1]{2}", "/\u00e4(1),/b", "12", "null", "-x y"])
 def test_a_run_gets_its_folder_whatever_its_name(folder: str) -> None:
     assert load([job([], folder).words[-1]]).output.folder == folder
-
-
-def test_a_run_imports_nothing_from_the_current_folder_unless_this_process_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "click.py").write_text("raise SystemExit('of the folder')")
-    monkeypatch.chdir(tmp_path)
-    command = module_command("dlemu", "--version")
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("dlemu, version")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert (
-        "of the folder" in subprocess.run(module_command("dlemu", "--version"), capture_output=True, text=True).stderr
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from datagen.buffers import AlignedBuffer
-from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.contrib.kvcache.blocks import Content, FileBlocks, Shard
-from dlemu.contrib.kvcache.job import KVCACHE, measure_ceiling, plan_of
+from dlemu.contrib.kvcache.job import KVCACHE
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
 from dlemu.contrib.kvcache.published import official_result
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.tests.test_result import SECOND, result
 from dlemu.contrib.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
-from tests.object_stores import KEYS, own_server, storage_of
 
 BEGIN_NS = 1000 * SECOND
 RATE = 1e9
@@ -108,63 +104,16 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "token_bytes"),
-    [
-        (("kv.kv_heads=4",), 32 * 4 * 128 * 2 * 2),
-        (("kv.layers=8",), 8 * 8 * 128 * 2 * 2),
-        (("kv.layers=8", "kv.kv_heads=1", "kv.element_bytes=1"), 8 * 1 * 128 * 2),
-        (("kv.latent_dim=576",), 32 * 576 * 2),
-    ],
-)
-def test_each_part_of_the_model_can_be_another_one(words: tuple[str, ...], token_bytes: int) -> None:
-    assert draw_turns(settings_of(1, "kv.users=1", "kv.seconds=3", *words), 0).model.token_bytes == token_bytes
-
-
-def test_a_long_run_is_mixed_as_the_tool_mixes_it() -> None:
-    plan = draw_turns(settings_of(1, "kv.users=3000", "kv.seconds=10"), 0)
-    users = {turn.conversation >> 32: turn.priority for turn in plan.turns}
-    shares = Counter(users.values())
-    assert [shares[priority] / len(users) for priority in (3, 2, 1)] == pytest.approx([0.15, 0.35, 0.5], abs=0.03)
-    lengths = Counter(turn.conversation for turn in draw_turns(settings_of(1), 0).turns)
-    assert np.mean(list(lengths.values())) == pytest.approx(1 / 0.2, rel=0.05), "the last with p 0.2"
-    assert max(lengths.values()) <= 50
-
-
-@pytest.mark.parametrize(
-    ("context", "output", "reads"), [(9_999, 1, 2), (9_999, 32, 2), (9_999, 33, 3), (10_000, 99, 0)]
-)
-def test_what_is_written_is_read_once_and_again_for_each_32_tokens(context: int, output: int, reads: int) -> None:
-    assert Turn(0, 1, 0, context, context, output).reads == reads
-
-
-@pytest.mark.parametrize(
     "words",
     [
         "kv.trace=x",
-        "kv.speed=2",
-        "kv.tp=2",
-        "kv.layout=slots",
         "kv.seconds=0",
         "kv.users=2000000",
-        "kv.ttft=2",
-        "kv.load=2",
-        "kv.dram_gb=1",
-        "kv.gpu_gb=1",
-        "kv.block_tokens=16",
-        "kv.think_seconds=2",
-        "kv.turns=2",
-        "kv.threads=3",
     ],
 )
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)
-
-
-def test_settings_that_were_completed_are_complete() -> None:
-    settings = settings_of(1, "kv.users=7")
-    assert settings.threads == 7
-    assert with_option_defaults(settings) == settings
 
 
 @pytest.mark.parametrize("option", [1, 2, 3])
@@ -200,25 +149,6 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
         assert one.again_bytes == one.turn.reads * plan.sizes[one.number]
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
-
-
-def test_memory_holds_no_more_than_the_option_has_and_what_leaves_it_is_written() -> None:
-    plan = draw_turns(settings_of(2, "kv.seconds=30", "kv.users=8"), 0)
-    drive, replay, done = served(plan)
-    kept = [one.number for one in done if not drive.writes[one.number]]
-    assert kept, "what is in memory is on no drive"
-    assert sum(plan.sizes[number] for number in kept) <= plan.memory_bytes
-    assert replay.removed == 0
-
-
-def test_a_full_storage_loses_what_was_used_least_recently() -> None:
-    plan = draw_turns(settings_of(1, "kv.seconds=20", "kv.users=8"), 0)
-    capacity = 4 * max(plan.sizes)
-    drive, replay, _ = served(plan, capacity)
-    assert replay.removed > 0
-    assert sum(plan.sizes[number] for number in drive.there) <= capacity + sum(
-        plan.sizes[batch.objects[0]] for *_, batch in drive.under_way
-    )
 
 
 def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by_then() -> None:
@@ -262,22 +192,3 @@ def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     assert summary.limited_by is not None
     assert summary.limited_by.what == "storage"
     assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)
-
-
-@pytest.mark.parametrize("words", [("workload=mlperf_kv", "kv.seconds=2", "kv.users=2"), ("workload=llama3_1_8b",)])
-def test_a_ceiling_is_measured_however_long_the_threads_take_to_start(words: tuple[str, ...]) -> None:
-    settings = KVCACHE.complete(load([*words, "scale=laptop"])).section(KvSettings)
-    plan = plan_of(settings, 1, 0)
-    assert measure_ceiling(plan, Content(BulkContent(1), 0, settings), 1e-9, None) > 0
-
-
-def test_an_object_that_fits_is_read_by_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, key in KEYS.items():
-        monkeypatch.setenv(name, key)
-    with own_server() as server:
-        blocks = FileBlocks(storage_of(server), "kv", Content(BulkContent(1), 0, KvSettings()), 8192)
-        buffer = AlignedBuffer(8192).view(8192)
-        blocks.write(Shard(0, 0), buffer)
-        before = len(server.requests)
-        blocks.read(Shard(0, 0), buffer)
-        assert [request.method for request in server.requests[before:]] == ["GET"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -37,24 +36,6 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_sound_runs_end_with_0_and_a_line_each(tree: Path) -> None:
-    result = audit(tree)
-    assert result.exit_code == 0
-    lines = result.output.splitlines()
-    assert any(line.startswith("unet3d: unet3d, 2 x h100 on 1 host") for line in lines)
-    assert sum(line.startswith("  run2 ") for line in lines) == 1
-    assert sum(line.startswith("  run1/node0 ") for line in lines) == 1
-    assert lines[-1] == "3 runs: 2 recomputed from all steps, 1 from block times, 0 from less; 0 with errors"
-    assert max(map(len, lines[:8])) <= 140
-
-
-def test_block_times_without_settings_give_nothing(tmp_path: Path) -> None:
-    write_run(tmp_path / "run1", kept=0)
-    shutil.rmtree(tmp_path / "run1" / "configs")
-    lines = audit(tmp_path).output.splitlines()
-    assert lines[-1].startswith("1 run: 0 recomputed from all steps, 0 from block times, 1 from less;")
-
-
 def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     (tree / "unet3d" / "run2" / "summary.json").write_text("{")
     result = audit(tree)
@@ -62,16 +43,6 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     assert "error file.broken: 1 run" in result.output
     assert "unet3d/run2: summary.json: " in result.output
     assert result.output.splitlines()[-1].endswith("1 with errors")
-
-
-def test_each_finding_is_told_with_what_it_wanted(tmp_path: Path) -> None:
-    write_run(tmp_path / "run1")
-    config = tmp_path / "run1" / "configs" / "config.yaml"
-    config.write_text(config.read_text().replace("batch_size: 7", "batch_size: 14"))
-    lines = audit(tmp_path, "--edition", "2.0").output.splitlines()
-    for seen, wanted in (("reader.batch_size=14", "wanted: 7;"), ("train.epochs=2", "wanted: 5;")):
-        (at,) = (at for at, line in enumerate(lines) if line.endswith(seen))
-        assert wanted in lines[at + 1]
 
 
 def test_a_wrong_folder_is_the_users_mistake(tmp_path: Path) -> None:
@@ -100,15 +71,6 @@ def test_files_and_json_have_a_row_a_run_and_the_documented_columns(tree: Path) 
     assert {"severity", "rule", "seen", "wanted", "fix"} == set(told[2]["findings"][0])
     documented = DOCS.read_text()
     assert [name for name in (*asdict(rows[0]), *told[0]) if f"`{name}`" not in documented] == []
-
-
-def test_a_file_that_cannot_be_written_is_said(tree: Path) -> None:
-    (tree / "file").write_text("")
-    words = [sys.executable, "-m", "dlemu", "audit", str(tree), "--csv", str(tree / "file" / "a.csv")]
-    told = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert told.returncode == 2
-    assert "a.csv could not be written" in told.stderr
-    assert "Traceback" not in told.stderr
 
 
 def test_auditing_loads_no_framework(tree: Path) -> None:

@@ -15,7 +15,7 @@ asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped", "pairs", "parts", "beside"], default="map")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--accumulate", type=int, default=1)
 asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
@@ -88,41 +88,17 @@ class Tokens(Dataset[torch.Tensor]):
         return torch.from_numpy(self.tokens[place * 2048 : (place + 1) * 2048].astype(np.int64))
 
 
-class Pairs(Files):
-    """An image, and the mask beside it."""
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(os.path.join(folder, "images"))
-
-    def __getitem__(self, place: int) -> torch.Tensor:
-        mask = self.paths[place].replace("images", "masks").replace(".npy", ".txt")
-        with open(mask, "rb") as file:
-            return super().__getitem__(place) + len(file.read())
-
-
-class Parts(Files):
-    """A piece of each file, from anywhere in it."""
-
-    def __getitem__(self, place: int) -> torch.Tensor:
-        with open(self.paths[place], "rb") as file:
-            file.seek(4096 * (place % 8))
-            return torch.frombuffer(bytearray(file.read(4096)), dtype=torch.uint8)
-
-
 def main() -> None:
-    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens, "pairs": Pairs, "parts": Parts}
+    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens}
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
-    dataset = kinds.get(words.kind, Files)(os.path.join(words.data, "labelled" * (words.kind == "beside")))
+    dataset = kinds.get(words.kind, Files)(words.data)
     options |= {"shuffle": words.kind != "iterable", "num_workers": words.workers}
     loader = DataLoader(dataset, batch_size=4, **options)
-    unlabelled = (
-        DataLoader(Files(words.data + "/unlabelled"), batch_size=12, **options) if words.kind == "beside" else ()
-    )
     held_out = DataLoader(dataset, batch_size=8)
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(words.epochs):
-        for number, _batch in enumerate(zip(loader, unlabelled, strict=True) if unlabelled else loader, start=1):
+        for number, _batch in enumerate(loader, start=1):
             if number == words.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             model(torch.zeros(1, 4)).sum().backward()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -167,20 +165,6 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
 
 
 @pytest.mark.slow
-def test_what_a_library_reads_by_threads_of_its_own_is_seen(tmp_path: Path) -> None:
-    """pyarrow reads row groups so: the worker's own thread reads next to nothing."""
-    jobs, data = Path(__file__).parents[4] / "scripts" / "validation" / "jobs", tmp_path / "rows"
-    subprocess.run([sys.executable, str(jobs / "data.py"), "rows", str(data), "50"], check=True)
-    hook = with_hook(str(tmp_path), str(tmp_path / "written"), minutes=10.0)
-    argv = [str(jobs / "rows.py"), str(data), "--steps=40", "--step-seconds=0", "--workers=1"]
-    subprocess.run([sys.executable, *argv], env=os.environ | hook, check=True, capture_output=True, timeout=240)
-    recording = analyse(read_rows(str(tmp_path / "written")), 4)
-    assert not recording.mapped
-    assert recording.coverage_percent > 95
-    assert recording.read_bytes_per_sample == pytest.approx(32_768, rel=0.2)
-
-
-@pytest.mark.slow
 def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path, tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "rows").write_text("a file where the folder of rows should be")
@@ -189,59 +173,6 @@ def test_an_error_in_the_recorder_is_one_warning_and_the_job_goes_on(data: Path,
     warnings = [line for line in ended.stderr.splitlines() if line.startswith("dlemu record:")]
     assert len(warnings) == 1, ended.stderr
     assert "the job continues" in warnings[0]
-
-
-def test_a_thread_that_ends_leaves_no_files_open() -> None:
-    """A job may take its batches in a thread of their own, one for each pass."""
-    meter = hook_module()._Meter()
-    meter.read()
-    before = os.listdir("/proc/self/fd")
-    for _ in range(3):
-        thread = threading.Thread(target=meter.read)
-        thread.start()
-        thread.join()
-    assert os.listdir("/proc/self/fd") == before
-
-
-@pytest.mark.parametrize(
-    ("mode", "flags", "opens"),
-    [
-        ("rb", os.O_RDONLY, 1),
-        ("r+b", os.O_RDWR, 1),
-        (None, os.O_RDONLY | os.O_CLOEXEC, 1),
-        ("ab", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0),
-        ("xb", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0),
-        (None, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0),
-        (None, os.O_RDWR | os.O_TMPFILE, 0),
-    ],
-)
-def test_files_that_a_dataset_writes_are_no_data(mode: str | None, flags: int, opens: int) -> None:
-    """Logs, caches, and temporary files that a decoder takes."""
-    module = hook_module()
-    hooks = module._Hooks()
-    hooks.local.fetch = module._Fetch()
-    hooks.audit("open", ("/data/file", mode, flags))
-    assert hooks.local.fetch.opens == opens
-
-
-def test_a_dataset_in_shared_memory_is_data_and_devices_are_not() -> None:
-    fetch = hook_module()._Fetch()
-    for name in ("/dev/shm/images/1.jpg", "/dev/urandom", "/proc/self/io"):
-        fetch.opened(name)
-    assert (fetch.opens, fetch.new) == (1, ["/dev/shm/images/1.jpg"])
-
-
-def test_names_that_are_no_utf_8_are_read_and_a_truncated_row_is_not(tmp_path: Path) -> None:
-    name = os.fsdecode(b"/data/b\xe4r.bin")
-    process = {"k": "process", "version": VERSION, "pid": 1, "parent": None, "rank": None, "ranks": 1}
-    process |= {"python": "3", "torch": "2", "cores": 1}
-    numbers = ("t0", "t1", "bytes", "cpu", "queue", "read", "calls", "device", "system_cpu", "opens")
-    totals = (f"process_{what}{ending}" for what in ("read", "device", "cpu") for ending in ("", "_in"))
-    fetch = {"k": "fetch", "n": 1, **dict.fromkeys((*numbers, *totals), 1), "files": [name]}
-    lines = [json.dumps(row) for row in (process, fetch)]
-    (tmp_path / f"1{ENDING}").write_text("\n".join([*lines, lines[1][:-2]]))
-    (rows,) = read_rows(str(tmp_path))
-    assert [one.files for one in rows.fetches] == [[name]]
 
 
 def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
@@ -326,61 +257,3 @@ def test_device_times_come_later_and_are_the_devices_own(waits_for_device: bool,
     assert all(ms == pytest.approx(25.0, abs=1.1) for _, ms, _ in found[1:])
     assert all(waited == pytest.approx(wait_ms) for _, _, waited in found[1:])
     assert all(drained[1:]) == waits_for_device
-
-
-@pytest.mark.slow
-def test_a_gpu_is_never_waited_for_and_tells_what_a_step_takes(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: the test above drives the same code by a stand-in for events")
-    times = hook_module().DeviceTimes(torch.cuda)
-    matrix, found = torch.rand(2048, 2048, device="cuda"), []
-    for batch in range(50):
-        times.end_step()
-        times.begin_step(batch)
-        for _ in range(20):
-            matrix = matrix @ matrix
-        found += times.completed()
-    torch.cuda.synchronize()
-    times.end_step()
-    found += times.completed()
-    assert len(found) >= 45
-    assert all(ms > 0 for _, ms, _ in found)
-
-
-@pytest.mark.slow
-def test_a_batch_costs_less_than_100_us(data: Path, tmp_path: Path) -> None:
-    """By CPU time, and the least of several rounds: neighbours on this machine do not count.
-
-    A reading of /proc takes 1.7 us of a core of its own; where it takes longer, so may the hook.
-    """
-    code = f"""
-import json, os, sys, time
-sys.argv = ["job", {str(data)!r}]
-import torch
-from torch.utils.data import DataLoader
-import dlemu.contrib.record.recorder as hook
-loader = DataLoader(list(range(800)), batch_size=4)
-def took():
-    began = time.thread_time()
-    for _ in loader: pass
-    return (time.thread_time() - began) / 200
-took()
-recorded = min(took() for _ in range(40))
-hook._process.ended = True
-unrecorded = min(took() for _ in range(40))
-file = os.open("/proc/self/io", os.O_RDONLY)
-def reading():
-    began = time.thread_time()
-    for _ in range(1000): os.pread(file, 512, 0)
-    return (time.thread_time() - began) / 1000
-print(json.dumps([recorded, unrecorded, min(reading() for _ in range(40))]))
-"""
-    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=9.0)
-    del hook["PYTHONPATH"]
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | hook, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert ran.returncode == 0, ran.stderr
-    recorded, unrecorded, reading = json.loads(ran.stdout)
-    assert recorded - unrecorded < 100e-6 * max(1.0, reading / 1.7e-6)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import getpass
-import os
 import re
 import socket
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
-from dlemu.contrib.record.page import _tables
-from dlemu.contrib.record.recipe import duration, recipe_text, simplified, workload_of
+from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
-from dlemu.contrib.record.self_check import _counted, _overrides, check_by_replay, core_waits, verdict
-from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
+from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
+from dlemu.contrib.record.tests.made_rows import Trainer
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
 
@@ -91,84 +87,6 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
 
 
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [(0.0, "100 % of the data came from memory"), (50.0, "50 % of the data came from memory"), (100.0, "")],
-)
-def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
-    recording = recorded(read_bytes_per_sample=100.0, device_bytes_per_sample=device, mapped=False)
-    first = next(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
-    assert len(first.notes) == 1 + bool(said)
-    assert str(first.notes[-1]).startswith(said or "waits are split")
-
-
-@pytest.mark.parametrize(("device", "unknown"), [(0.0, True), (2_000.0, True), (110_000.0, False), (44_000.0, False)])
-def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_come_from_memory(
-    device: float, unknown: bool, tmp_path: Path
-) -> None:
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, device_bytes_counted=False)
-    recording = replace(recording, device_bytes_per_sample=device)
-    data = data_of(files(tmp_path), recording)
-    assert data is not None
-    assert (recording.cached_percent is None) == unknown
-    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=data)))
-    shown = " ".join(str(part) for table in tables for part in (*table.notes, *table.rows))
-    assert ("came from memory" in shown) == (device == 44_000)
-    assert ("an unknown number from devices" in shown) == unknown
-    if unknown:
-        assert "unknown" in "".join(data_notes(data, recording))
-        assert "reader.evict_page_cache=start" in _overrides(recording, data, 10), "a replay is to read from storage"
-
-
-@pytest.mark.parametrize(("arrays", "tensors"), [(2, 2), (1000, 64), (0, 0)])
-def test_batches_cross_in_as_many_tensors_whose_taking_is_not_burned_again(arrays: int, tensors: int) -> None:
-    recording = recorded(
-        arrays=arrays, shipped_bytes_per_sample=60_012.0, step_cpu=Spread.of([0.003, 0.004]), hand_over_cpu=0.001
-    )
-    tree = workload_of(recording, None, engine="matched")
-    assert (tree["reader"].get("tensors", 0), tree["reader"].get("tensor_bytes")) == (
-        tensors,
-        60_000 if tensors else None,
-    )
-    burned = Duration.from_value(tree["train"]["step_cpu_time"], "step_cpu_time")
-    assert mean_seconds(burned) == pytest.approx(0.0025 if tensors else 0.0035)
-
-
-def test_a_time_that_hardly_varies_is_one_number_and_quantiles_hold_their_mean() -> None:
-    assert duration(Spread.of([0.02, 0.02, 0.02])) == 0.02
-    found = duration(Spread.of([0.0123456789, 0.0123456789, 0.5]))
-    assert isinstance(found, dict)
-    assert found["seconds"][0] <= found["mean"] <= found["seconds"][-1]
-    assert found["seconds"] == sorted(found["seconds"])
-
-
-@pytest.mark.parametrize(
-    ("read", "device", "mapped", "percent"),
-    [(1e5, 0.0, False, 100), (1e5, 1.1e5, False, 0), (1e5, 4e4, False, 60), (4096.0, 40_000.0, True, 0)],
-)
-def test_the_share_that_memory_served_is_recorded(read: float, device: float, mapped: bool, percent: int) -> None:
-    recording = recorded(read_bytes_per_sample=read, device_bytes_per_sample=device, mapped=mapped)
-    assert recording.cached_percent == percent
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"batch_sizes": Spread.of([3.0, 8.0]), "read_batch_size": 5},
-            "3 to 8 samples: those of the recipe all have 5",
-        ),
-        ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
-        ({"ranks": 2, "gradient_accumulation_steps": 4}, "every 4 batches"),
-        ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
-    ],
-)
-def test_what_a_recipe_does_in_another_way_than_the_job_is_noted(changes: dict[str, Any], said: str | None) -> None:
-    found = list(simplified(recorded(**changes), None))
-    assert len(found) == (said is not None), found
-    assert said is None or said in found[0]
-
-
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
@@ -216,65 +134,6 @@ def test_a_replay_has_as_many_epochs_as_its_steps_take(samples: int, epochs: int
     assert words == [f"train.epochs={epochs}", "train.total_training_steps=72"]
 
 
-def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    (tmp_path / "0.parquet").write_bytes(b"PAR1" + bytes(200_000))
-    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
-    known = replace(recording, loading=replace(recording.loading, samples=200))
-    for number, rows in ((1, 0), (2, 30)):
-        if rows:
-            table = arrow.table({"text": ["a" * 1000] * 100})
-            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=rows)
-        data = data_of(Counter(map(str, tmp_path.iterdir())), known)
-        assert data is not None
-        assert (data.format, data.group_rows) == ("parquet", rows)
-        dataset = workload_of(known, data, engine="matched")["dataset"]
-        assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
-
-
-@pytest.mark.parametrize(("read_of_row", "samples"), [(0.99, 100), (1.02, 100), (0.9, 111)])
-def test_rows_of_parquet_are_counted_unless_some_columns_are_not_read(
-    tmp_path: Path, read_of_row: float, samples: int
-) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    random = np.random.default_rng(1)
-    for number in range(2):
-        table = arrow.table({"image": [random.bytes(10_000) for _ in range(100)]})
-        parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=20)
-    row_bytes = (tmp_path / "0.parquet").stat().st_size / 100
-    read = recorded(opens_per_sample=0.01, read_bytes_per_sample=read_of_row * row_bytes)
-    recording = replace(read, loading=replace(read.loading, samples=None))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples
-
-
-def test_files_that_another_library_maps_have_samples_of_their_size_by_the_datasets_length(tmp_path: Path) -> None:
-    """Arrow's, as of HF's datasets: neither calls nor NumPy tell what a sample reads."""
-    for number in range(2):
-        (tmp_path / f"data-{number}.arrow").write_bytes(bytes(400_000 * (number + 1)))
-    recording = recorded(opens_per_sample=0.0, mapped=True, read_bytes_per_sample=0.0)
-    recording = replace(recording, loading=replace(recording.loading, samples=300))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert (data.format, data.samples_per_file) == ("mmap_indexed_binary", 150.0)
-    assert not list(data_problems(data, recording))
-    dataset = workload_of(recording, data, engine="matched")["dataset"]
-    assert (dataset["record_length_bytes"], dataset["num_samples_per_file"]) == (4000, 150)
-    assert "record_length_bytes_quantiles" not in dataset
-    no_length = replace(recording, loading=replace(recording.loading, samples=None))
-    assert "how many bytes a sample has is not known" in next(data_problems(data, no_length))
-    read_before = replace(recording, read_before_bytes=1_100_000)
-    assert "read 1 MB before the measured batches, and nothing since" in next(data_problems(data, read_before))
-
-
-def test_what_a_replay_could_not_do_is_said(tmp_path: Path) -> None:
-    recording = recorded(opens_per_sample=1.7, read_bytes_per_sample=110_000.0)
-    (problem,) = data_problems(data_of(files(tmp_path), recording), recording)
-    assert problem.startswith("its samples are read from 1.7 files on average")
-    assert "in a way that the recorder does not see" in next(data_problems(None, recording))
-
-
 def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> None:
     """An image and its mask, of kinds of their own: half as much of everything for each file, twice as many of them."""
     for number in range(30):
@@ -315,47 +174,6 @@ def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> N
     assert "11,000 bytes" in next(simplified(recording, data))
 
 
-@pytest.mark.parametrize("ending", [".h5", ".npz", ".bin"])
-def test_files_of_several_samples_that_a_replay_can_not_tell_apart_are_read_in_pieces(
-    ending: str, tmp_path: Path
-) -> None:
-    """Read whole, as one sample each, they would be read 64 times as often as by the job."""
-    for number in range(4):
-        (tmp_path / f"{number}{ending}").write_bytes(bytes(64_000))
-    recording = recorded(opens_per_sample=0.02, read_bytes_per_sample=1000.0)
-    recording = replace(recording, loading=replace(recording.loading, samples=256))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert (data.format, data.files, data.samples_per_file) == ("indexed_binary", 4, 64)
-    assert workload_of(recording, data, engine="matched")["dataset"]["record_length_bytes"] == 1000
-
-
-def test_a_dataset_is_found_through_links_and_without_hidden_files(tmp_path: Path) -> None:
-    stored, folder = tmp_path / "store" / "a" / "b", tmp_path / "data" / "train"
-    for below in (stored, folder):
-        below.mkdir(parents=True)
-    (folder / "kind").symlink_to(stored)
-    (stored / "up").symlink_to(folder)  # a loop
-    for name in ("0.jpg", "1.jpg", ".2.jpg"):
-        (stored / name).write_bytes(bytes(1000))
-    (stored / ".cache").mkdir()
-    (stored / ".cache" / "3.jpg").write_bytes(bytes(1000))
-    opened = str(folder / "kind" / "0.jpg")
-    held_open = str(stored / "0.jpg")  # as the kernel names a file that stays open
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=1000.0)
-    data = data_of(Counter([opened, held_open]), recording)
-    assert data is not None
-    assert (data.folder, data.files, data.bytes) == (str(folder / "kind"), 2, 2000)
-
-
-def test_a_folder_that_results_could_not_name_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"b\xe4r")
-    folder.mkdir()
-    (folder / "0.jpg").write_bytes(bytes(1000))
-    with pytest.raises(UserError, match="give a link to it"):
-        data_of(Counter([str(folder / "0.jpg")]), recorded())
-
-
 @pytest.mark.parametrize(
     ("steps", "device_bytes", "cached"),
     [
@@ -381,23 +199,6 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     words.add(f"reader.evict_page_cache={'never' if cached == 100 else 'start'}")
     assert {word for word in _overrides(recording, data, 10) if "page_cache" in word} == words
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
-
-
-def test_what_the_warm_up_loaded_is_not_new_to_the_measured_batches(tmp_path: Path) -> None:
-    """Three passes over 80 files, of which memory held half; of the first pass, 32 samples are not measured."""
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=26, samples_before=32)
-    recording = replace(recording, device_bytes_per_sample=24 / 208 * 110_000)
-    data = data_of(files(tmp_path), recording)
-    assert data is not None
-    assert cached_before(data, recording) == pytest.approx(50, abs=1)
-
-
-def test_batches_of_a_replay_count_from_the_request_from_which_those_of_the_job_do() -> None:
-    trainer = Trainer()
-    steady(trainer, 30, wait_ms=10, body_ms=5)
-    assert list(_counted(trainer.processes, 12)) == trainer.worker.fetches[12:]
-    assert analyse(trainer.processes, 10).samples_before == 8 * 12, "10 and the two that were loaded ahead"
-    assert len(_counted(trainer.processes, 40)) == 30
 
 
 class Storage:
@@ -437,55 +238,6 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
     assert (engine, replays[1].engine) == ("fast", "fast")
 
 
-def test_calls_that_are_all_large_are_alike_for_a_device() -> None:
-    """Whole row groups by one call, or by three: the kernel's read-ahead makes the requests."""
-    recording = recorded(calls_per_sample=0.01, worker_cpu_per_sample=0.001, preprocess=Spread.of([0.001]))
-    recording = replace(recording, read_bytes_per_sample=32_768.0)
-    _, engine, replays = check_by_replay(recording, Storage({"matched": 0.1}, 0.0))
-    assert (engine, len(replays)) == ("matched", 1)
-
-
-def test_what_changes_no_throughput_is_not_replayed_again() -> None:
-    """A tenth of what little a worker computes is less than a hundredth of its core."""
-    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.0001, preprocess=Spread.of([0.00009]))
-    _, _, replays = check_by_replay(recording, Storage({"matched": 2.0}, 0.0))
-    assert len(replays) == 1
-
-
-def test_what_a_batch_costs_the_trainer_to_take_over_is_part_of_the_step() -> None:
-    class Slower(Storage):
-        def __call__(self, recording: Recording, engine: str, name: str) -> Replay:
-            return replace(super().__call__(recording, engine, name), hand_over=0.0002)
-
-    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.001, preprocess=Spread.of([0.001]))
-    recording = replace(recording, hand_over=0.0012)
-    fitted, _, replays = check_by_replay(recording, Slower({"matched": 2.0}, 0.0))
-    assert fitted.computation.mean == pytest.approx(recording.computation.mean + 0.001)
-    assert len(replays) == 2
-    ahead, _, _ = check_by_replay(replace(recording, synchronous=False), Slower({"matched": 2.0}, 0.0))
-    assert ahead.computation == recording.computation
-
-
-def test_a_trainers_waits_for_a_core_are_no_part_of_receiving_a_batch() -> None:
-    """The recording leaves them out; a replay that had them in it would shorten the step by them."""
-    busy, other = Trainer(), Trainer(pid=101)
-    other.now = 3 * MS
-    for trainer, queued_ms in ((busy, 9), (other, 4)):
-        steady(trainer, 2, wait_ms=10, body_ms=5)
-        for batch in trainer.rows.batches:
-            batch.queue1 = batch.queue0 + queued_ms * MS
-    asked, got = (np.array([getattr(batch, name) for batch in busy.rows.batches]) for name in ("t0", "t1"))
-    assert list(core_waits([busy.rows, other.rows], asked, got)) == [9 * MS, 9 * MS]
-    assert list(core_waits([busy.rows], asked + 100 * MS, got + 100 * MS)) == [0, 0], "no batch of these requests"
-    assert list(core_waits([], asked, got)) == [0, 0]
-
-
-def test_a_step_that_is_nothing_has_no_cpu_time() -> None:
-    recording = recorded(step_cpu=Spread.of([0.003, 0.004]))
-    tree = workload_of(replace(recording, computation=recording.computation.longer(-1.0)), None, engine="fast")
-    assert (tree["train"]["computation_time"], tree["train"]["step_cpu_time"]) == (0.0, 0.0)
-
-
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
     good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
@@ -496,25 +248,3 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
     assert verdict(recording, ("several loaders",), good) == "several loaders"
     assert verdict(recording, (), None) == "it was not replayed"
-
-
-def test_the_page_shows_what_was_measured_and_not_the_recipe_s_correction_of_it() -> None:
-    measured = recorded()
-    added = 0.004
-    corrected = replace(measured, computation=measured.computation.longer(added), hand_over_added=added)
-    first, then = (_computing(one) for one in (measured, corrected))
-    assert then.startswith(first)
-    assert f"; {1000 * corrected.computation.mean:.2f} in the recipe, whose replay takes less time" in then
-
-
-def _computing(recording: Recording) -> str:
-    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
-    return next(row[1] for row in tables[1].rows if row[0] == "computing")  # type: ignore[return-value]  # no Line
-
-
-def test_the_waits_of_a_job_without_workers_are_not_those_of_workers() -> None:
-    recording = recorded()
-    alone = replace(recording, loading=replace(recording.loading, workers=0))
-    for one, who in ((recording, "the workers"), (alone, "the trainer, which reads by itself,")):
-        table = next(iter(_tables(RecordAnswer(complete=True, recording=one, data=None))))
-        assert f"what {who} did meanwhile" in str(table.notes[0])

@@ -90,27 +90,11 @@ def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert [name for name, _ in figures(opened, f"{DOCUMENTS}.acme_1", DESK)] == ["acme_reads"]
 
 
-@pytest.mark.parametrize("name", document_names())
-def test_every_document_has_its_parts(name: str) -> None:
-    for part in ("TITLE", "ABOUT", "steps", "tables", "figures"):
-        assert find(DOCUMENTS, name.replace("-", "_"), part)
-
-
 def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
     """What was received may name any module: none is imported."""
     answer = Reproduced(complete=True, title="T", about="A.", question=asked("os.path"))
     with pytest.raises(UserError, match=r"no document 'os\.path'"):
         document_page(OpenedDocument(str(tmp_path), answer, {}))
-
-
-def test_data_that_documents_share_is_the_same_data() -> None:
-    made: dict[str, set[tuple[str, ...]]] = {}
-    for document in document_names():
-        steps: list[Step] = find(DOCUMENTS, document.replace("-", "_"), "steps")(asked(document))
-        for step in steps:
-            if step.command == "datagen":
-                made.setdefault(step.words[-1], set()).add(step.words)
-    assert {len(words) for words in made.values()} == {1}
 
 
 def test_what_is_asked_wrongly(tmp_path: Path) -> None:
