@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,19 +144,6 @@ def test_of_a_part_of_a_file_only_the_tensors_in_it_are_read(tmp_path: Path) -> 
     first, second = read(storage, parts, Checkpoint(verify=True, read_as="torch_load"))
     assert first.bytes == 49_152 - len(HEAD) + 4096, "the directory, too"
     assert second.bytes == wanted[0].size_bytes - 49_152 - len(TAIL) + 4096
-
-
-@pytest.mark.parametrize(
-    ("manner", "threads"), [("fast", [3, 3, 1]), ("mlperf_v3", [4, 4, 1]), ("torch_load", [1, 1, 1])]
-)
-def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
-    manner: Literal["fast", "mlperf_v3", "torch_load"], threads: list[int], tmp_path: Path
-) -> None:
-    storage = posix.Storage()
-    wanted = files(str(tmp_path / "c"))
-    write(storage, wanted)
-    moved = read(storage, to_read(wanted), Checkpoint(read_as=manner, readers=3, transfer_size=8192))
-    assert [len(file.timings.mover_cpu_ns) for file in moved] == threads
 
 
 @pytest.mark.parametrize(

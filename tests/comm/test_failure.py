@@ -41,21 +41,6 @@ def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None
         assert cause.echo == (not own)
 
 
-def test_descriptions_say_who_what_and_where_to_look() -> None:
-    assert killed(5, 1234, signal.SIGKILL, 0).message == (
-        "rank 5 (process 1234) was killed by SIGKILL; if the machine ran out of memory, `dmesg` names the process, "
-        "or use fewer ranks, workers or prefetches"
-    )
-    assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
-    assert "a mapped file of the dataset that was truncated" in killed(0, 1, signal.SIGBUS, 0).message
-    assert killed(0, 1, signal.SIGSEGV, 0).status == 139
-    assert exited(3, 7, 0).message == "rank 3 ended with exit status 7"
-    assert stuck(4, 99, 5.0, 0).message == "rank 4 (process 99) did not stop within 5 s and was killed"
-    assert stuck(4, 99, 5.0, 0).echo
-    assert interrupted(0, signal.SIGINT, 0, echo=False).message == "interrupted by Ctrl-C (SIGINT)"
-    assert [interrupted(0, number, 0, echo=False).status for number in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
-
-
 @pytest.mark.parametrize(
     ("make", "kind", "status", "echo", "said"),
     [
@@ -73,12 +58,6 @@ def test_every_description_is_whole(make: Callable[[], Failure], kind: str, stat
     assert (failure.rank, failure.at_ns, failure.traceback) == (2, 7, "")
     assert (failure.kind, failure.status, failure.echo) == (kind, status, echo)
     assert failure.message.startswith(said)
-
-
-def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
-    assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
-    assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
-    assert "did not continue within 60 s" in stopped(2, 40, 60.0, 7).message
 
 
 def test_an_exception_is_described_by_what_is_known_of_it() -> None:

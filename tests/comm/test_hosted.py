@@ -8,10 +8,6 @@ import resource
 from dlemu.comm import hosted
 
 
-def test_a_process_is_like_itself() -> None:
-    assert hosted._surroundings() == hosted._surroundings()
-
-
 def test_what_a_fork_would_take_over_tells_processes_apart() -> None:
     """Each in a child of its own: what a rank of a launcher's may have been given that another has not."""
 

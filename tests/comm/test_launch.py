@@ -113,17 +113,6 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
 
 
-@pytest.mark.parametrize(("ranks", "said"), [(1, "or use fewer workers"), (2, "or use fewer ranks, workers")])
-def test_a_lone_rank_that_was_killed_is_not_told_to_use_fewer_ranks(ranks: int, said: str) -> None:
-    def main(comm: Comm) -> int:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return 0
-
-    cause = first_failure(run_ranks(ranks, main, timeout_seconds=LONG_SECONDS))
-    assert cause is not None
-    assert said in cause.message
-
-
 def test_a_status_is_an_end_too() -> None:
     def main(comm: Comm) -> int:
         if comm.rank == 1:
@@ -268,12 +257,6 @@ def test_everything_is_put_back() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
     assert {name for name in set(os.listdir("/dev/shm")) - memory if "dlemu" in name} == set()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
-
-
-def test_no_garbage_is_looked_for_before_the_fork() -> None:
-    before = gc.get_stats()[2]
-    run_ranks(1, lambda comm: 0, timeout_seconds=PATIENCE_SECONDS)
-    assert gc.get_stats()[2] == before
 
 
 @pytest.mark.parametrize("frozen", [True, False])

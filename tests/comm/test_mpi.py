@@ -15,7 +15,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.comm import mpi
 from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.leaders import Leaders, contact, finished
+from dlemu.comm.leaders import Leaders, contact
 from tests.comm.many_ranks import wait_until
 from tests.comm.mpi_program import BOOTED_LATER_NS
 
@@ -166,12 +166,6 @@ class Request:
     def Test(self) -> bool:
         self.looks -= 1
         return self.looks <= 0
-
-
-@pytest.mark.parametrize("spin", [False, True])
-def test_waiting_for_a_request_has_a_deadline(spin: bool) -> None:
-    assert finished(Request(3), 60.0, spin=spin)
-    assert not finished(Request(float("inf")), 0.01, spin=spin)
 
 
 class Alone:

@@ -303,18 +303,6 @@ def test_who_cannot_be_killed_is_given_up_in_time_with_what_it_had_said() -> Non
     assert [moment for moment, *_ in run.sent] == pytest.approx([0.1, 0.1, 0.5, 0.5])
 
 
-def test_time_is_asked_for_only_while_something_is_to_be_done() -> None:
-    run = Run(2, timeout_seconds=60)
-    assert run.ending.due_ns == math.inf
-    run.ending.stopped(100, run.now_ns)
-    assert run.ending.due_ns == run.now_ns + 60 * SECOND_NS
-    run.end(0, -signal.SIGKILL)
-    assert run.ending.due_ns == run.now_ns + 2 * SECOND_NS, "it ended: it stands still no longer"
-    run.ending.continued(101)
-    run.end(1, 0)
-    assert [end.rank for end in run.ends] == [0, 1]
-
-
 def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_their_end() -> None:
     run = Run(3, most_seconds=60.0)
     run.wait(10)

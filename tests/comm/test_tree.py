@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlemu.comm import PeerLostError
-from dlemu.comm.tree import PART_BYTES, Frame, LocalTree, children_of, depth, height, parent_of
+from dlemu.comm.tree import PART_BYTES, Frame, LocalTree, children_of, height, parent_of
 from tests.comm.memory_links import MemoryLink, Pipe, run
 
 
@@ -44,15 +42,6 @@ def test_every_rank_has_one_place_in_the_tree(size: int) -> None:
     assert sorted(below) == list(range(1, size))
     assert all(child in children_of(parent_of(child), size) for child in below)
     assert height(0, size) == size.bit_length() - 1
-
-
-@pytest.mark.parametrize(
-    ("rank", "levels_above", "levels_below_of_10"),
-    [(0, 0, 3), (1, 1, 2), (2, 1, 1), (3, 2, 1), (4, 2, 1), (5, 2, 0), (6, 2, 0), (7, 3, 0), (9, 3, 0)],
-)
-def test_levels_of_a_tree_of_ten(rank: int, levels_above: int, levels_below_of_10: int) -> None:
-    assert depth(rank) == levels_above
-    assert height(rank, 10) == levels_below_of_10
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 17])
@@ -113,31 +102,6 @@ def between(**of_one: BaseException) -> tuple[LocalTree, Recorded, Recorded, Rec
     tree.parent = above
     tree.children = dict(zip((3, 4), below, strict=True))
     return tree, above, below[0], below[1]
-
-
-def test_waiting_has_a_deadline_but_for_those_who_may_wait_for_ever() -> None:
-    tree, above, first, second = between()
-    tree.reduce_max(1)
-    since = first.since[0]
-    assert since is not None
-    assert math.isfinite(since), "the deadline of all children counts from the same moment"
-    assert second.since == [since]
-    tree.broadcast_number(1)
-    assert above.since == [None], "of one neighbour from now"
-    tree.reduce_max(1, forever=True)
-    tree.broadcast_number(1, forever=True)
-    assert first.since[1:] == second.since[1:] == [math.inf]
-    assert above.since[1:] == [math.inf]
-
-
-def test_parts_of_a_payload_are_cut_at_the_same_length() -> None:
-    root = LocalTree(0, 2)
-    link = Recorded()
-    root.children = {1: link}
-    root.broadcast(bytes(2 * PART_BYTES + 3))
-    assert link.parts == [PART_BYTES, PART_BYTES, 3]
-    head = (Frame.BROADCAST, 2 * PART_BYTES + 3)
-    assert link.sent == [head, *((Frame.PART, length) for length in link.parts)]
 
 
 @pytest.mark.parametrize(

@@ -83,16 +83,6 @@ def test_every_block_names_its_file_and_offset() -> None:
         assert identify(block) == Stamp(content.seed_hash, 123456, (5 + i) * BLOCK_BYTES)
 
 
-def test_a_damaged_stamp_is_none() -> None:
-    block = bytearray(payload(Content(0), 0, BLOCK_BYTES).tobytes())
-    for position in range(32):
-        block[position] ^= 1
-        assert identify(bytes(block)) is None
-        block[position] ^= 1
-    assert identify(bytes(block)) is not None
-    assert identify(b"short") is None
-
-
 @given(at=st.integers(0, BIG_BYTES - 1), start=st.integers(0, 5000))
 @settings(max_examples=60)
 def test_the_first_difference_is_found(at: int, start: int) -> None:

@@ -59,7 +59,7 @@ def test_any_line_of_bytes(numbers: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b"", b",", b"1,", b",1", b"1,,2", b"256", b"999", b"1000", b"01", b"00", b"-1", b"1.5", b" 1", b"1;2", b"x"],
+    [b"", b"1,", b",1", b"256", b"01", b"-1", b"1.5", b"x"],
 )
 def test_a_line_of_something_else(line: bytes) -> None:
     with pytest.raises(DatasetError, match="not a number from 0 to 255"):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import select
 import socket
 import ssl
-import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -16,14 +14,11 @@ from hypothesis import strategies as st
 
 from datagen.storage._http_exchange import (
     ERROR_BYTES,
-    MAX_CHUNK_LINE_BYTES,
     MAX_HEADER_BYTES,
-    MAX_INTERIM_RESPONSES,
     Address,
     BrokenResponseError,
     Connection,
     Exchange,
-    TlsSocket,
 )
 
 BODY = bytes(range(256)) * 100
@@ -170,41 +165,6 @@ def test_of_a_long_error_only_the_beginning_is_read() -> None:
     assert (exchange.status, exchange.body, exchange.reusable) == (500, b"e" * ERROR_BYTES, False)
 
 
-def as_long_as_may_be(kind: str, more: int) -> bytes:
-    """Return an answer of `ok` of which one part is as long as it may be, or so much longer."""
-    if kind == "head":
-        begin, end = b"HTTP/1.1 200 OK\r\nX: ", b"\r\nContent-Length: 2\r\n\r\n"
-        return begin + b"x" * (MAX_HEADER_BYTES + more - len(begin + end)) + end + b"ok"
-    if kind == "interim answers":
-        return b"HTTP/1.1 102 Processing\r\n\r\n" * (MAX_INTERIM_RESPONSES + more) + b"HTTP/1.0 200 OK\r\n\r\nok"
-    name = b"x" * (MAX_CHUNK_LINE_BYTES - 5 + more) if kind == "line" else b""
-    lines = (MAX_HEADER_BYTES + more - 4000 * i for i in range(5)) if kind == "trailer" else ()
-    trailer = b"".join(b"x" * min(4000, size) + b"\r\n" for size in lines if size > 0)
-    return IN_CHUNKS + b"2;" + name + b"\r\nok\r\n0\r\n" + trailer + b"\r\n"
-
-
-@pytest.mark.parametrize("kind", ["head", "interim answers", "line", "trailer"])
-def test_each_part_of_an_answer_may_be_as_long_as_its_limit_and_no_byte_longer(kind: str) -> None:
-    for more in (0, 1):
-        with connected() as (connection, server):
-            server.sendall(as_long_as_may_be(kind, more))
-            server.shutdown(socket.SHUT_WR)
-            exchange = asked(connection)
-            with pytest.raises(BrokenResponseError) if more else contextlib.nullcontext():
-                until_whole(exchange, wait=False)
-        assert exchange.body == (b"" if more else b"ok")
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_what_is_collected_may_be_as_long_as_was_said(more: int) -> None:
-    with connected() as (connection, server):
-        exchange = Exchange(connection, b"GET", (), None, most_bytes=9)
-        server.sendall(IN_CHUNKS + b"%x\r\n" % (9 + more) + b"y" * (9 + more) + b"\r\n0\r\n\r\n")
-        with pytest.raises(BrokenResponseError, match="longer than 0 KiB") if more else contextlib.nullcontext():
-            until_whole(exchange, wait=False)
-    assert exchange.body == (b"" if more else b"y" * 9)
-
-
 @pytest.mark.parametrize("wait", [False, True])
 @pytest.mark.parametrize(
     ("answer", "words"),
@@ -234,19 +194,6 @@ def test_answers_that_end_or_are_none_are_told(answer: bytes, words: str, wait: 
             until_whole(exchange, wait=wait)
 
 
-def test_a_connection_that_nobody_closed_says_nothing_in_whatever_order_it_goes() -> None:
-    with warnings.catch_warnings(record=True) as told, socket.create_server(("127.0.0.1", 0)) as listening:
-        warnings.simplefilter("always")
-        connection = Connection(Address("http", "127.0.0.1", listening.getsockname()[1]), None, 10, 10)
-        vars(connection).clear()
-        gc.collect()
-        quiet = [str(warning.message) for warning in told]
-        socket.create_connection(listening.getsockname())  # held by nobody either: Python's own socket warns
-        gc.collect()
-    assert not [message for message in quiet if "127.0.0.1" in message]
-    assert any("unclosed" in str(warning.message) for warning in told[len(quiet) :])
-
-
 def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
     with connected(timeout_seconds=0.05) as (connection, server):
         exchange = asked(connection, bytearray(len(BODY)))
@@ -262,16 +209,3 @@ def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:
         address = Address("https", "127.0.0.1", listening.getsockname()[1])
         with pytest.raises(TimeoutError):
             Connection(address, ssl.create_default_context(), 0.1, 3600)
-
-
-def test_a_connection_by_tls_that_nobody_holds_is_closed_without_a_warning() -> None:
-    """Where a cycle goes, its socket may go before its `Connection`."""
-    context = ssl.create_default_context()
-    context.sslsocket_class = TlsSocket
-    ours, server = socket.socketpair()
-    with server, warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        context.wrap_socket(ours, server_hostname="a", do_handshake_on_connect=False)
-        gc.collect()
-        assert server.recv(1) == b""
-    assert not told

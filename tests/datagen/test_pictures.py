@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from PIL.JpegImagePlugin import JpegImageFile
 
 from datagen.content import Content, identify
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats import _picture, jpeg, png, tiff
+from datagen.formats import jpeg, png, tiff
 from datagen.formats._picture import Codec, Shape
 from datagen.generate import generate, prepare
 from datagen.inspection import inspect
@@ -114,13 +113,6 @@ def test_a_file_says_whose_it_is(codec: Codec) -> None:
     stamp = identify(data[at : at + 32])
     assert stamp is not None
     assert (stamp.file, stamp.offset) == (9, 0)
-
-
-def test_what_is_left_goes_into_as_many_comments_as_it_needs() -> None:
-    data = jpeg.Jpeg().encode(Content(1), 0, Shape(8, 8, 1), 200_000).tobytes()
-    image = JpegImageFile(io.BytesIO(data))
-    image.load()
-    assert [name for name, _ in image.applist].count("COM") == 4
 
 
 def of_pillow(codec: Codec, mode: str, **options: Any) -> tuple[bytes, Any]:
@@ -238,11 +230,3 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     data = Path(layouts(spec)[0].path(0)).read_bytes()
     with pytest.raises(UserError, match=r"pip install 'dlemu\[image\]'"):
         opened(data, "jpeg").decode()
-
-
-def test_small_pictures_take_the_smallest_file() -> None:
-    spec = DatasetSpec(format="png", record_length_bytes=100, record_length_bytes_stdev=1)
-    sizes = png.Format().file_bytes(spec, np.array([(1, 1), (100, 100)]))
-    assert sizes is not None
-    assert sizes.tolist() == [png.Png().min_bytes(Shape(1, 1, 1)), 10_000]
-    assert _picture.MIN_PADDING_BYTES == 32

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import pytest
@@ -68,15 +67,3 @@ def test_library_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="needs the Python package 'no_such_library_at_all'"):
         find("datagen.formats", "own_pkg_a.fmt", "Format")
-
-
-def test_what_an_import_makes_is_not_looked_through_for_garbage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "large_framework.py").write_text(
-        "import gc\nmade = [[n] for n in range(300_000)]\nStorage = gc.get_stats()\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    before = gc.get_stats()
-    assert find("datagen.storage", "large_framework.Storage", "Storage") == before
-    assert gc.isenabled()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.storage import direct, memory, posix
+from datagen.storage import direct, posix
 from datagen.storage.storage_base import (
     NULL_STORAGE,
     StorageBase,
@@ -261,12 +261,6 @@ def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_made_by_commit_alone() -> None:
-    backend = memory.Storage()
-    backend.create("a").write(b"x")
-    assert backend.files == {}
-
-
 def test_null_touches_nothing() -> None:
     backend = open_storage(NULL_STORAGE)
     assert backend.reads_nothing
@@ -365,19 +359,6 @@ def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
 def test_a_file_system_without_o_direct_is_named() -> None:
     with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
         direct.Storage().open("/proc/self/status")
-
-
-def test_a_buffer_grows_and_is_used_again() -> None:
-    buffer = AlignedBuffer(100)
-    first = buffer.view(100)
-    first[0] = 7
-    assert buffer.view(4096)[0] == 7
-    large = buffer.view(20 << 20)
-    assert large[0] == 0
-    assert first[0] == 7
-    large[-1] = 3
-    assert buffer.view(20 << 20)[-1] == 3
-    assert len(buffer.view(0)) == 0
 
 
 NO_DATA_AT_ALL = {"atomic.py", "owned.py", "regular.py"}  # files of results; whose a folder is; what is no file

@@ -6,14 +6,12 @@ import io
 import itertools
 import tarfile
 from collections.abc import Sequence
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
-from datagen.formats import webdataset
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError
 from datagen.formats.webdataset import BLOCK, TAIL, Format, TarRecords
@@ -71,16 +69,6 @@ def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
     return bytearray(out.getvalue()[: len(sizes) * 3 * BLOCK] + TAIL)
 
 
-def test_headers_of_one_kind_are_not_parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, parse = tar(), Mock(wraps=webdataset.parse)
-    monkeypatch.setattr(webdataset, "parse", parse)
-    records = TarRecords(MemorySource(bytes(data)), 6)
-    parse.reset_mock()
-    places = np.asarray(records.samples(0, 6, memoryview(data)[: -len(TAIL)], False))
-    assert places.tolist() == [[BLOCK + number * 3 * BLOCK, 700] for number in range(6)]
-    assert parse.call_count == 1
-
-
 def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int]] | str:
     """Return what a run of samples gives: places in the file, or why there are none."""
     begin, whole = first * 3 * BLOCK, count * 3 * BLOCK
@@ -95,9 +83,9 @@ def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int
     return moved
 
 
-@pytest.mark.parametrize("field", [0, 99, 124, 130, 134, 148, 153, 154, 155, 156, 257, 345, 511])
+@pytest.mark.parametrize("field", [0, 124, 148, 156, 257, 511])
 @pytest.mark.parametrize("summed", [True, False])
-@pytest.mark.parametrize("value", [0, ord("3"), ord("9"), 255])
+@pytest.mark.parametrize("value", [0, ord("3"), 255])
 def test_a_changed_header_is_found_among_others(field: int, summed: bool, value: int) -> None:
     """As if each sample were read alone, whether the checksum is that of the change or not."""
     data, at = tar(), 4 * 3 * BLOCK

@@ -79,16 +79,6 @@ def test_records_small_and_large_are_made_alike(image_bytes: int) -> None:
         assert image == payload(number * image_bytes, (number + 1) * image_bytes)
 
 
-def test_neighbours_share_a_read() -> None:
-    data = written(spec_of(6), (7, 11))
-    file = opened(data, 6)
-    start, size = file.span(1, 4)
-    places = file.samples(1, 4, memoryview(data)[start : start + size], False)
-    assert [data[start + at : start + at + length] for at, length in places] == [
-        payload(77 * number, 77 * number + 77) for number in range(1, 5)
-    ]
-
-
 UNEQUAL = [framed(b"\xff" * size) for size in (30, 1, 50, 0, 99)]
 
 
@@ -247,16 +237,3 @@ def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
     out = memoryview(bytearray(fetch.slot_bytes(5)))
     places = Fetcher(fetch).fetch([4, 0, 1, 2, 3], out).places
     assert [bytes(out[at : at + size]) for at, size in places] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
-
-
-@pytest.mark.tensorflow
-def test_tensorflow_reads_it(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-    path = tmp_path / "x.tfrecord"
-    path.write_bytes(written(spec_of(3), (50, 40)))
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
-    for number, record in enumerate(tf.data.TFRecordDataset(str(path))):
-        example = tf.io.parse_single_example(record, features)
-        assert example["image"].numpy() == payload(number * 2000, number * 2000 + 2000)
-        assert example["size"].numpy() == 2000
-    assert number == 2

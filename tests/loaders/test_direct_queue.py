@@ -55,12 +55,6 @@ def test_a_queue_whose_writers_are_gone_says_so() -> None:
         waiting.get(60)
 
 
-def test_nothing_comes_in_time() -> None:
-    waiting = DirectQueue(multiprocessing.get_context("fork"))
-    with pytest.raises(queue.Empty):
-        waiting.get(0.01)
-
-
 def test_a_deadline_ends_the_wait_where_the_reader_would_go_on() -> None:
     waiting = DirectQueue(multiprocessing.get_context("fork"))
     waiting.until_ns = 0

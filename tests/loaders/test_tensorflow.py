@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -305,19 +304,3 @@ def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
     with pytest.raises(DatasetError, match="the file is yours: restore it") as caught:
         list(batches(make_spec(replace(dataset, source="folder"), make_plan()), 15))
     assert "datagen" not in str(caught.value)
-
-
-def test_threads_of_the_pipeline_run_at_the_workers_priority(dataset: DatasetSpec) -> None:
-    write(dataset)
-    list(batches(make_spec(dataset, make_plan()), 15))  # TensorFlow's own threads, which all pipelines share
-    before = set(os.listdir("/proc/self/task"))
-    running = batches(make_spec(dataset, make_plan(), nice=7), 15)
-    next(running)
-    new = []
-    for thread in set(os.listdir("/proc/self/task")) - before:
-        with contextlib.suppress(ProcessLookupError):  # a thread of the library that came and went
-            new.append(os.getpriority(os.PRIO_PROCESS, int(thread)))
-    assert new
-    assert set(new) == {7}
-    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
-    list(running)

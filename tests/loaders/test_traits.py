@@ -47,10 +47,6 @@ def test_a_turn_is_of_two_mebibytes_or_one_record(record_bytes: int, block_lengt
     assert turns(record_bytes, 100_000).block_length == block_length
 
 
-def test_there_is_always_somebody_to_read() -> None:
-    assert turns(MIB, 10, read_threads=0).files == 1
-
-
 @pytest.mark.parametrize(("samples_per_file", "files_ahead"), [(1, 8), (512, 8), (513, 0), (10_000, 0)])
 def test_files_are_begun_ahead_where_one_turn_ends_them(samples_per_file: int, files_ahead: int) -> None:
     assert turns(4096, samples_per_file).files_ahead == files_ahead
@@ -69,11 +65,6 @@ def test_files_are_begun_ahead_where_one_turn_ends_them(samples_per_file: int, f
 def test_read_ahead(read_threads: int, record_bytes: int, samples_per_file: int, samples: int) -> None:
     reader = Reader(data_loader="tensorflow", read_threads=read_threads)
     assert read_ahead(reader, dataset(record_bytes, samples_per_file)) == samples
-
-
-def test_a_larger_transfer_is_read_ahead_as_well() -> None:
-    reader = Reader(data_loader="tensorflow", read_threads=2, transfer_size=4 * MIB)
-    assert read_ahead(reader, dataset(MIB, 50)) == 2 * (2 * 2 + 1 + 4)
 
 
 def test_traits_come_without_a_framework() -> None:

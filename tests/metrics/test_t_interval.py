@@ -11,23 +11,6 @@ from dlemu.metrics.t_interval import FEWEST, SequentialTest, estimate, half_widt
 
 
 @pytest.mark.parametrize(
-    ("share", "degrees", "wanted"),
-    [
-        (0.975, 1, 12.706),
-        (0.975, 2, 4.303),
-        (0.975, 3, 3.182),
-        (0.975, 7, 2.365),
-        (0.995, 4, 4.604),
-        (0.9875, 7, 2.841),
-        (0.95, 30, 1.697),
-        (0.5, 9, 0.0),
-    ],
-)
-def test_quantiles_are_those_of_the_tables(share: float, degrees: int, wanted: float) -> None:
-    assert quantile(share, degrees) == pytest.approx(wanted, rel=0.02, abs=1e-9)
-
-
-@pytest.mark.parametrize(
     ("share", "degrees", "wanted", "within"),
     [
         (0.9, 3, 1.637744, 2e-4),

@@ -1,7 +1,6 @@
 import pickle
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -197,36 +196,3 @@ def test_just_enough_samples_do() -> None:
         make(num_files=4, num_samples_per_file=3, batch_size=6).check("train")
     with pytest.raises(DatasetError, match=r"the valid set has 16 samples .*num_files_eval=5 or more"):
         make(num_files=4).check("valid")
-
-
-class Counting:
-    """A plan that counts how often it is asked, and for how many batches."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.asked = RankPlan(plan, 0), []  # type: tuple[RankPlan, list[list[int]]]
-
-    def sample_ids(self, epoch: int, step: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        raise AssertionError
-
-    def batches(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Any:
-        self.asked.append([epoch, int(steps[0]), len(steps)])
-        return self.plan.batches(epoch, steps)
-
-    def runs(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        return None
-
-
-def test_planning_ahead_asks_once_for_4096_samples_and_again_at_its_end_or_another_epoch() -> None:
-    counting = Counting(make(num_files=5000))
-    ahead = PlanAhead(counting, 5)
-    for epoch, step in ((1, 1), (1, 2), (1, 819), (1, 820), (1, 821), (1, 819), (2, 819), (2, 820)):
-        assert ahead.batch(epoch, step).samples.tolist() == counting.plan.sample_ids(epoch, step).tolist()
-    assert counting.asked == [[1, 1, 819], [1, 820, 819], [1, 819, 819], [2, 819, 819]]
-    large = Counting(make(num_files=5000))
-    PlanAhead(large, 5000).batch(1, 1)
-    assert large.asked == [[1, 1, 1]]
-
-
-def test_one_rank_is_not_advised_to_be_fewer() -> None:
-    with pytest.raises(DatasetError, match=r"one step of 1 rank x batch 17 needs 17: use a smaller batch, or"):
-        make(num_files=4, ranks=1, batch_size=17).check("train")
