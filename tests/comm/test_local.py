@@ -44,11 +44,11 @@ def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
     assert in_threads(size, work) == expected
 
 
-def test_gather_and_broadcast_carry_tens_of_megabytes() -> None:
+def test_gather_and_broadcast_carry_megabytes() -> None:
     def work(comm: LocalComm) -> bool:
-        parts = comm.gather(np.full(4_000_000, comm.rank, dtype=np.int64))
+        parts = comm.gather(np.full(400_000, comm.rank, dtype=np.int64))
         whole = comm.broadcast(None if parts is None else np.stack(parts))
-        return bool(whole.shape == (4, 4_000_000) and (whole == np.arange(4)[:, None]).all())
+        return bool(whole.shape == (4, 400_000) and (whole == np.arange(4)[:, None]).all())
 
     assert in_threads(4, work) == [True] * 4
 
@@ -129,20 +129,6 @@ def test_a_rank_that_is_started_twice_is_refused() -> None:
 def _expect_loss(token: str) -> None:
     with pytest.raises(PeerLostError):
         LocalComm(0, 2, token=token, timeout_seconds=3.0)
-
-
-def test_a_broken_communicator_stays_broken() -> None:
-    def work(comm: LocalComm) -> list[str]:
-        if comm.rank == 1:
-            return []
-        messages = []
-        for _ in range(2):
-            with pytest.raises(PeerLostError) as caught:
-                comm.gather(None)
-            messages.append(str(caught.value))
-        return messages
-
-    assert in_threads(2, work)[0] == ["rank 1 ended without a message"] * 2
 
 
 def test_ranks_out_of_step_are_told() -> None:

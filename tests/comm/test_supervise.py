@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.supervise import Ending, give_up_seconds
+from dlemu.comm.supervise import Ending
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0
@@ -111,18 +111,6 @@ def test_an_interruption_is_passed_on_at_once_and_a_second_one_ends_the_grace() 
         run.end(rank, -signal.SIGKILL)
     assert [sent[0] for sent in run.sent] == [0.0, 0.0, 1.0, 1.0]
     assert [(end.failure.kind, end.status) for end in run.ends if end.failure] == [("Interrupted", 130)] * 2
-
-
-def test_a_failure_before_the_interruption_is_the_cause() -> None:
-    run = Run(2)
-    run.fail(0)
-    run.wait(0.5)
-    run.ending.interrupted(signal.SIGTERM, run.now_ns)
-    run.wait(0.5)
-    run.end(1, -signal.SIGTERM)
-    cause = first_failure(run.ends)
-    assert cause is not None
-    assert cause.kind == "DatasetError"
 
 
 def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
@@ -285,22 +273,6 @@ def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
         (3.0, signal.SIGTERM),
         (4.0, signal.SIGKILL),
     ]
-
-
-def test_who_cannot_be_killed_is_given_up_in_time_with_what_it_had_said() -> None:
-    assert [give_up_seconds(grace) for grace in (0.5, 2.0, 10.0)] == [2.0, 2.0, 10.0]
-    run = Run(3, grace_seconds=0.5)
-    run.fail(0)
-    said = Failure(rank=1, kind="DatasetError", message="why", status=2, at_ns=run.now_ns)
-    run.ending.reported(said, run.now_ns)
-    run.wait(2.4)
-    assert sorted(run.ending.running.values()) == [1, 2]
-    run.wait(0.2)
-    assert run.ends[1] == RankEnd(1, 2, signal.SIGKILL, said)
-    assert run.ends[2].signal == signal.SIGKILL
-    assert why(run, 2) == ("Stuck", True, 137)
-    assert run.ending.due_ns == math.inf
-    assert [moment for moment, *_ in run.sent] == pytest.approx([0.1, 0.1, 0.5, 0.5])
 
 
 def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_their_end() -> None:

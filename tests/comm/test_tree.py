@@ -58,92 +58,6 @@ def test_long_payloads_come_whole(size: int) -> None:
     assert [parts for _, parts in ends[1:]] == [None] * 3
 
 
-class Recorded:
-    """A link whose neighbour always answers at once with 5; it keeps what it was asked."""
-
-    def __init__(self, failing: BaseException | None = None) -> None:
-        self.failing = failing
-        self.since: list[float | None] = []
-        self.sent: list[tuple[Frame, int]] = []
-        self.parts: list[int] = []
-        self.told: list[str] = []
-        self.closed = 0
-        self.timeouts: list[float] = []
-
-    def send(self, frame: Frame, number: int) -> None:
-        self.sent.append((frame, number))
-
-    def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
-        self.parts.append(len(data))
-
-    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
-        if self.failing is not None:
-            raise self.failing
-        self.since.append(started_seconds)
-        return 5
-
-    def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
-        return bytearray(num_bytes)
-
-    def notify(self, message: str) -> None:
-        self.told.append(message)
-
-    def set_timeout(self, timeout_seconds: float) -> None:
-        self.timeouts.append(timeout_seconds)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def between(**of_one: BaseException) -> tuple[LocalTree, Recorded, Recorded, Recorded]:
-    """Rank 1 of seven, between rank 0 and ranks 3 and 4."""
-    tree = LocalTree(1, 7, names=[10, 11, 12, 13, 14, 15, 16])
-    above, *below = (Recorded(of_one.get(name)) for name in ("parent", "first", "second"))
-    tree.parent = above
-    tree.children = dict(zip((3, 4), below, strict=True))
-    return tree, above, below[0], below[1]
-
-
-@pytest.mark.parametrize(
-    ("cause", "message"),
-    [(PeerLostError("rank 13 is gone"), "rank 13 is gone"), (KeyboardInterrupt(), "rank 11 left a collective call")],
-)
-def test_whoever_leaves_a_call_tells_the_neighbours_why_once(cause: BaseException, message: str) -> None:
-    tree, above, first, second = between(first=cause)
-    with pytest.raises(type(cause)):
-        tree.reduce_max(1)
-    assert tree.broken is not None
-    assert tree.broken.startswith(message)
-    assert above.told == first.told == second.told == [tree.broken]
-    tree.announce_loss("something else, later")
-    assert above.told == [tree.broken]
-    for call in (lambda: tree.reduce_max(1), lambda: tree.gather(b""), lambda: tree.broadcast(b"")):
-        with pytest.raises(PeerLostError, match=message):
-            call()
-    assert above.sent == []
-
-
-def test_a_closed_tree_has_let_go_of_its_neighbours() -> None:
-    tree, *links = between()
-    tree.set_timeout(7.5)
-    assert [link.timeouts for link in links] == [[7.5]] * 3
-    tree.close()
-    tree.close()
-    assert [link.closed for link in links] == [1, 1, 1]
-    with pytest.raises(PeerLostError, match="this rank has closed its communicator"):
-        tree.reduce_max(1)
-    lost, *_ = between()
-    lost.announce_loss("rank 13 is gone")
-    lost.close()
-    with pytest.raises(PeerLostError, match="rank 13 is gone"):
-        lost.reduce_max(1)
-
-
-def test_messages_call_ranks_by_the_names_that_they_have_in_the_run() -> None:
-    assert LocalTree(0, 3).name(2) == "rank 2"
-    assert between()[0].name(2) == "rank 12"
-
-
 MANY = 1024
 """Ranks of no host that there is: they meet as threads, by links whose hops are counted."""
 
@@ -180,7 +94,7 @@ def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
     assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"
 
 
-@pytest.mark.parametrize("lost", [0, 511, MANY - 1])
+@pytest.mark.parametrize("lost", [0, MANY - 1])
 def test_of_very_many_ranks_too_a_loss_reaches_all_with_one_message(lost: int) -> None:
     def work(tree: LocalTree, rank: int) -> str | None:
         if rank == lost:

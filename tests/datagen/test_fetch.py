@@ -48,19 +48,6 @@ def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes],
     return result, [bytes(out[start : start + size]) for start, size in result.places], out
 
 
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-@pytest.mark.parametrize("samples_per_file", [1, 3])
-def test_crops_are_of_the_sample(dataset: Dataset, storage: str, samples_per_file: int) -> None:
-    spec, fetch = dataset(num_samples_per_file=samples_per_file)
-    samples = [4, 2, 0]
-    result, data, _ = fetched(fetch(storage=storage_named(storage), resize_bytes=5000, seed=8), samples)
-    assert result.places.tolist() == [[0, 5000], [5000, 5000], [10000, 5000]]
-    for sample, crop in zip(samples, data, strict=True):
-        whole = truth(spec, sample)
-        start = crop_start(8, sample, len(whole), 5000)
-        assert crop == whole[start : start + 5000]
-
-
 def test_short_samples_are_padded_with_zeros(dataset: Dataset) -> None:
     spec, fetch = dataset()
     _, data, _ = fetched(fetch(resize_bytes=100_000), [0, 1])
@@ -177,14 +164,3 @@ def test_crops_of_another_seed_lie_elsewhere() -> None:
     one, other = ([crop_start(seed, sample, 10**9, 4096) for sample in range(50)] for seed in (1, 2))
     assert one != other
     assert Content(1) != Content(2)
-
-
-@pytest.mark.parametrize(("file_format", "plain"), [("npz", True), ("npy", True), ("hdf5", True), ("csv", False)])
-def test_samples_of_one_file_take_no_more_memory_than_they_have(
-    dataset: Dataset, file_format: str, plain: bool
-) -> None:
-    _, fetch = dataset(format=file_format, num_samples_per_file=50, record_length_bytes_stdev=0)
-    spec = fetch(verify=True)
-    assert spec.place_bytes == (20480 if plain else -(-spec.max_file_bytes // 4096) * 4096)
-    out = AlignedBuffer().view(spec.slot_bytes(50))
-    assert len(Fetcher(spec).fetch(range(50), out).places) == 50

@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FileJob, Sample
 from datagen.formats.hdf5 import Format
-from datagen.generate import generate, prepare
 from datagen.spec import DatasetSpec, Hdf5
-from datagen.verify import verify
-from tests.datagen.sources import FILE, MemorySource, expected, job, written
+from tests.datagen.sources import MemorySource, expected, job, written
 
 Settings = dict[str, Any]
 PLAIN: list[Settings] = [
@@ -158,41 +156,6 @@ def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Set
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert written(Format(), file_job)
-
-
-def test_threads_write_chunked_files_side_by_side(tmp_path: Path) -> None:
-    chunked = Hdf5(chunk_dims=(1, 16, 16))
-    spec = DatasetSpec(
-        data_folder=str(tmp_path), format="hdf5", record_dims=(256, 256), num_files_train=80, hdf5=chunked
-    )
-    prepare(spec)
-    generate(spec, threads=4)
-    assert verify(spec) == []
-
-
-@pytest.mark.parametrize("values", PLAIN + CHUNKED, ids=str)
-def test_samples_are_the_payload_in_order(values: Settings) -> None:
-    file_job = made(values)
-    samples = file_job.spec.num_samples_per_file
-    opened = Format().open(MemorySource(written(Format(), file_job)), samples)
-    payload = expected(file_job)
-    for index in [*range(samples), 0]:
-        sample = opened.sample(index)
-        start = index * file_job.record_bytes
-        assert bytes(sample.plain_payload) == payload[start : start + file_job.record_bytes]
-        assert sample.payload_offset == start
-        assert sample.first_difference(file_job.content, FILE) is None
-        if file_job.record_bytes > 8:  # where blocks of all files begin alike
-            assert sample.first_difference(file_job.content, FILE + 1) is not None
-
-
-def test_of_many_samples_only_those_asked_for_are_read() -> None:
-    source = MemorySource(written(Format(), made({"num_samples_per_file": 1000})))
-    opened = Format().open(source, 1000)
-    opened.sample(900)
-    opened.sample(900)
-    assert sum(size for _, size in source.reads[:-1]) <= 32 << 10, "the structure"
-    assert source.reads[-1][1] == 21 * 53
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True}])

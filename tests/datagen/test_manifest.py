@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,6 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert again is not None
     assert not again.complete
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME], "nothing half written stays"
-
-
-def test_a_dataset_may_be_moved_and_cropped_in_another_way(tmp_path: Path) -> None:
-    write(str(tmp_path), MADE, STORAGE)
-    moved = (tmp_path / MANIFEST_NAME).rename(tmp_path.parent / MANIFEST_NAME)
-    values = json.loads(moved.read_text())
-    assert set(values["spec"]) & {"data_folder", "record_length_bytes_resize"} == set()
-    there = read(str(moved.parent), STORAGE)
-    assert there is not None
-    assert there.spec.data_folder == str(moved.parent)
-    cropped = replace(SPEC, data_folder="/elsewhere", record_length_bytes_resize=100)
-    assert differing_keys(SPEC, cropped) == []
 
 
 def test_no_manifest_is_none_and_no_failure(tmp_path: Path) -> None:
@@ -85,17 +72,6 @@ def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: p
         assert there is not None
         assert there.files == 3
         assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
-
-
-def test_each_setting_that_shapes_the_files_is_told() -> None:
-    assert differing_keys(SPEC, SPEC) == []
-    told = differing_keys(SPEC, replace(SPEC, num_files_train=4, seed=6, num_samples_per_file=2))
-    assert told == [
-        "num_files_train is 3 in the dataset and 4 in the settings",
-        "num_samples_per_file is 1 in the dataset and 2 in the settings",
-        "seed is 5 in the dataset and 6 in the settings",
-    ]
-    assert differing_keys(SPEC, replace(SPEC, num_files_train=4, seed=6), ("seed",)) == [told[2]]
 
 
 def test_which_columns_are_read_says_nothing_of_the_files() -> None:

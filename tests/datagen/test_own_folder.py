@@ -8,12 +8,10 @@ import os
 import pickle
 import struct
 import tarfile
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -26,8 +24,7 @@ from datagen.formats.format_base import OffsetRecords
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
-from datagen.known_offsets import Version
-from datagen.own_folder import COUNTERS, inspect_own_folder
+from datagen.own_folder import inspect_own_folder
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
@@ -157,20 +154,6 @@ def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Pat
     assert found.layout.num_files == 6, "only the pictures"
 
 
-def test_samples_of_shards_are_counted_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tar has a header for each member: on storage that answers slowly, one shard after another takes minutes."""
-    shards(tmp_path)
-    together = threading.Barrier(4)
-
-    def count(file: BinaryIO, version: Version) -> int:
-        together.wait(60)
-        return 4
-
-    monkeypatch.setitem(COUNTERS, "webdataset", count)
-    found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
-    assert found.spec.num_samples_per_file == 4
-
-
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
 @pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
 def test_headers_are_read_once_and_by_no_other_process(
@@ -243,21 +226,6 @@ def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: st
         fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
         here = inspect(local.spec)
         assert read_all(fetch) == read_all(FetchSpec.for_dataset(here, here.train))
-
-
-@pytest.mark.parametrize("path", ["s3://bucket/shard.tar", "below/a/storage_root.tar"])
-def test_headers_of_an_object_are_requested_once(path: str, tmp_path: Path) -> None:
-    shards(tmp_path)
-    source = MemorySource((tmp_path / "shard-000000.tar").read_bytes())
-    source.path = path
-    spans = []
-    for _ in range(2):
-        tar = TarRecords(source, 4)
-        spans.append([tar.span(sample, 1) for sample in range(4)])
-        reads = source.reads[:]
-        source.reads.clear()
-    assert spans[0] == spans[1]
-    assert not reads, "not the first header either"
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])

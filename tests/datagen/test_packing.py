@@ -29,7 +29,6 @@ from datagen.formats.webdataset import Format as Webdataset
 from datagen.packing.image_list import (
     FILES_PER_PROCESS,
     MAX_IMAGES_PER_FILE,
-    check_count,
     choose_images_per_file,
     images_below,
 )
@@ -188,14 +187,6 @@ def test_a_tar_of_several_members_a_sample() -> None:
     assert (first[:700], first[-1:], len(first)) == (b"J" * 700, b"5", 1024 + 512 + 1)
     assert bytes(opened.sample(1).payload) == b"K" * 10
     assert bytes(opened.sample(2).payload) == b"L"
-
-
-def test_more_images_are_only_made_for_a_workload() -> None:
-    assert (check_count(0, 3, "x"), check_count(2, 3, "")) == (3, 2)
-    with pytest.raises(UserError, match=r"images is 4, but there are 3: lower it$"):
-        check_count(4, 3, "/mnt/images")
-    with pytest.raises(UserError, match=r"make more with dataset.num_files_train=4 and --make"):
-        check_count(4, 3, "")
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:

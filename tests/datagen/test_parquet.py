@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ from hypothesis import strategies as st
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
-from datagen.formats._parquet_layout import plan_of
 from datagen.formats.parquet import Format
 from datagen.groups import max_groups
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
-from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import MemorySource, payload, written
 from tests.datasets import storage_named
@@ -74,18 +71,6 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
             at += len(values)
 
 
-@given(
-    widths=st.lists(st.tuples(DTYPES, st.integers(1, 100_000)), min_size=1, max_size=8),
-    samples=st.integers(1, 3000),
-    rows=st.integers(1, 400),
-)
-@settings(max_examples=60, deadline=None)
-def test_the_footers_size_is_known_without_making_it(widths: list[tuple[Any, int]], samples: int, rows: int) -> None:
-    columns = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(widths))
-    plan = plan_of(spec_of(samples, ParquetSpec(columns=columns, row_group_size=rows)), 0)
-    assert plan.tail_bytes == len(plan.tail)
-
-
 PACKED = ["gzip", "snappy", "zstd"]
 
 
@@ -111,21 +96,6 @@ def test_compressed_files_hold_the_same_table(
 
 def values_of(file: Any, group: int, column: int) -> bytes:
     return b"".join(bytes(chunk.buffers()[-1]) for chunk in file.read_row_group(group).column(column).chunks)
-
-
-@pytest.mark.parametrize("compression", PACKED)
-def test_a_compressor_gets_what_it_can(small: MakeSpec, compression: Any, tmp_path: Path) -> None:
-    wide = small(
-        format="parquet",
-        num_samples_per_file=100,
-        parquet=ParquetSpec(columns=(ParquetColumn(name="wide", size=5000),)),
-    )
-    for share, ratio in ((0.0, 1.0), (0.6, 0.4)):
-        folder = str(tmp_path / str(share))
-        spec = make(replace(wide, data_folder=folder, compressibility=share, compression=compression))
-        for file in range(spec.num_files_train):
-            share_left = os.path.getsize(layouts(spec)[0].path(file)) / (100 * 5000 * 4)
-            assert ratio - 0.01 < share_left < ratio + 0.1  # what repeats takes room too, most of it in snappy
 
 
 def test_types_are_parquets_own_where_it_has_them() -> None:
@@ -161,20 +131,6 @@ def test_large_values_take_several_pages(width: int) -> None:
     spec = spec_of(5, ParquetSpec(columns=(ParquetColumn(name="x", dtype="uint8", size=width),), row_group_size=3))
     table = table_of(written(spec, (1, 1)))
     assert [value.as_py() for value in table["x"]] == [payload(i * width, i * width + width) for i in range(5)]
-
-
-def test_rows_one_by_one() -> None:
-    data = written(spec_of(50, parquet()), (1, 1))
-    rows = Format().open(MemorySource(data), 50)
-    for index in (0, 39, 40, 49):
-        row, group = rows.sample(index), index // 40
-        start = group * 40 * ROW_BYTES
-        assert row.payload_offset == start
-        assert bytes(row.payload) == payload(start, start + (40, 10)[group] * ROW_BYTES)
-        assert bytes(row.data[:4]) == payload(start + (index % 40) * 4, start + (index % 40) * 4 + 4)
-        assert len(row.data) == ROW_BYTES
-    with pytest.raises(DatasetError, match="no record 50: it holds 50"):
-        rows.sample(50)
 
 
 @pytest.fixture
@@ -236,34 +192,6 @@ def test_rows_read_elsewhere_are_read_anew(dataset: DatasetSpec) -> None:
         assert [bytes(room[start : start + size]) for start, size in got.places.tolist()] == fetched(fetch, wanted)[1]
 
 
-def test_all_columns_of_a_row_group_are_one_read(dataset: DatasetSpec) -> None:
-    every = tuple(replace(column, read=True) for column in COLUMNS)
-    result, _ = fetched(fetch_of(replace(dataset, parquet=parquet(columns=every)), verify=True), list(range(45, 50)))
-    assert result.read_calls == 1
-    assert result.app_bytes == pytest.approx(40 * ROW_BYTES, rel=0.05)
-
-
-def test_the_library_decodes_the_columns_asked_for(dataset: DatasetSpec) -> None:
-    _, stretches = fetched(fetch_of(dataset, engine="library"), [0, 1, 45])
-    content = bytearray(80 * ROW_BYTES)
-    Content(dataset.seed).fill(memoryview(content), 0, 0)
-    labels = bytes(content[: 40 * 4])
-    assert stretches[0] == labels
-    assert sum(map(len, stretches)) == 80 * READ_BYTES
-
-
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-def test_decoding_reads_through_the_storage(dataset: DatasetSpec, storage: str) -> None:
-    library = fetched(fetch_of(dataset, engine="library", verify=True), [0, 1, 45])[1]
-    result, stretches = fetched(
-        fetch_of(dataset, decode="full", storage=storage_named(storage), verify=True), [0, 1, 45]
-    )
-    assert stretches == library
-    assert result.app_bytes > 80 * READ_BYTES
-    assert result.read_calls > 0
-    assert result.read_ns > 0
-
-
 @pytest.mark.parametrize("compression", PACKED)
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression: Any, storage: str) -> None:
@@ -290,24 +218,6 @@ def test_tiny_pages_have_room_when_they_grow(small: MakeSpec, compression: Any) 
     made = small(format="parquet", num_files_train=1, num_files_eval=0, num_samples_per_file=2, parquet=groups)
     result, _ = fetched(fetch_of(make(replace(made, compression=compression)), verify=True), [0, 1])
     assert result.app_bytes > 2 * 400 * 10, "compressing made them larger"
-
-
-def test_a_column_of_another_name_is_found(small: MakeSpec) -> None:
-    spec = make(small(format="parquet", num_samples_per_file=10, parquet=parquet(), compression="zstd"))
-    path = Path(layouts(spec)[0].path(0))
-    right = path.read_bytes()
-    for name in (b"labe1", b"lab\xffl"):
-        path.write_bytes(right.replace(b"label", name))
-        assert path.read_bytes() != right
-        assert [(finding.path, finding.severity) for finding in verify(spec)] == [(str(path), "error")]
-        with pytest.raises(DatasetError, match=str(path)):
-            fetched(fetch_of(spec, verify=True), [0])
-
-
-def test_null_storage_reads_nothing(dataset: DatasetSpec) -> None:
-    result, stretches = fetched(replace(fetch_of(dataset), storage=storage_named("null")), list(range(64)))
-    assert (result.app_bytes, result.read_calls) == (0, 0)
-    assert [len(one) for one in stretches] == [64 * READ_BYTES]
 
 
 def test_scattered_rows_are_refused(small: MakeSpec) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
+from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.records import RecordReader
@@ -40,19 +40,6 @@ def fetched(fetch: FetchSpec, samples: list[int] | Runs) -> tuple[Fetched, list[
     out[:] = b"\xaa" * len(out)
     result = Fetcher(fetch).fetch(samples, out)
     return result, [bytes(out[start : start + size]) for start, size in result.places]
-
-
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-@pytest.mark.parametrize("resize", [300, 100_000])
-def test_crops_are_of_the_record(dataset: Dataset, storage: str, resize: int) -> None:
-    _, fetch = dataset()
-    samples = [*range(30), 7, 3]
-    result, data = fetched(fetch(storage=storage_named(storage), resize_bytes=resize, seed=8, verify=True), samples)
-    _, whole = fetched(fetch(), samples)
-    assert result.places.tolist() == [[number * resize, resize] for number in range(32)]
-    for sample, crop, full in zip(samples, data, whole, strict=True):
-        start = crop_start(8, sample, len(full), resize)
-        assert crop == full[start : start + resize].ljust(resize, b"\0")
 
 
 def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:

@@ -326,13 +326,6 @@ def test_sizes_of_a_datasets_files_are_taken_from_the_listing() -> None:
             sizes_on_disk(layout, storage)
 
 
-def test_a_clock_that_stays_wrong_is_told() -> None:
-    with own_server(fault=lambda request: fault("error", status=403, code="RequestTimeTooSkewed")) as server:
-        with pytest.raises(UserError, match=r"the clocks of this host and of the server differ too much: set them"):
-            storage_of(server).preflight("data")
-        assert len(server.requests) <= 2
-
-
 def test_a_server_that_goes_down_in_mid_run_is_asked_again_and_named() -> None:
     with own_server() as server:
         storage = storage_of(server, options={"s3_max_attempts": 3})
@@ -557,17 +550,6 @@ def test_what_is_written_has_its_checksum_unless_the_option_says_otherwise(check
     assert request.headers["x-amz-content-sha256"] == wanted
 
 
-def test_parts_of_which_nothing_was_written_are_zeros() -> None:
-    with own_server() as server, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_s3_upload, "PART_BYTES", 512)
-        writer = storage_of(server).create("a")
-        writer.write(b"x" * 600)
-        writer.skip(3000)
-        writer.write(b"y")
-        writer.commit()
-        assert server.objects["a"] == b"x" * 600 + bytes(3000) + b"y"
-
-
 @pytest.mark.parametrize("folder", ["", ".", "data", "data/", "s3://bucket/data"])
 def test_an_upload_that_is_left_in_a_folder_is_aborted_also_in_the_first(folder: str) -> None:
     with own_server() as server, pytest.MonkeyPatch.context() as patch:
@@ -599,25 +581,6 @@ def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
         assert len(server.requests) == 25
 
 
-@pytest.mark.parametrize(
-    ("options", "root", "words"),
-    [
-        ({"endpoint_url": ""}, "bucket", "no S3 server is named: set storage.storage_options.endpoint_url"),
-        ({"endpoint_url": "ftp://host"}, "bucket", "endpoint_url is 'ftp://host': wanted the address of a server"),
-        ({"endpoint_url": "http://me:pass@host:1"}, "bucket", r"endpoint_url 'http://host:1' contains a user name"),
-        ({"endpoint_url": "http://h", "uri_scheme": "gs"}, "bucket", "set storage.storage_type=fsspec"),
-        ({"endpoint_url": "http://h", "s3_max_attempts": 0}, "bucket", "s3_max_attempts is 0: wanted 1 or more"),
-        ({"endpoint_url": "http://h", "endpont": "x"}, "bucket", "storage_options.endpont is not an option of s3"),
-        ({"endpoint_url": "http://h", "secure": "perhaps"}, "bucket", "secure is 'perhaps': wanted true or false"),
-        ({"endpoint_url": "http://h"}, "./", "names no bucket: set storage.storage_root to one"),
-    ],
-)
-def test_settings_that_are_wrong_are_told(options: dict[str, Any], root: str, words: str) -> None:
-    with pytest.raises(UserError, match=words) as told:
-        open_storage(StorageSpec(type="s3", root=root, options=tuple(options.items()))).size_bytes("a")
-    assert "pass@" not in str(told.value)
-
-
 def test_the_library_that_is_named_opens_the_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made once in a process, and knows the server as the options name it."""
     made: list[Any] = []
@@ -640,21 +603,6 @@ def test_the_library_that_is_named_opens_the_objects(monkeypatch: pytest.MonkeyP
     assert (access.endpoint, access.region, access.path_style, access.attempts) == ("http://host:9000", "r", True, 3)
     without = open_storage(StorageSpec(type="s3", root="bucket", options=tuple(options.items())))
     assert without.open_by_library("data/a", whole=True) is None
-
-
-@pytest.mark.parametrize(("word", "is_tls"), [(True, True), ("true", True), ("False", False), (False, False)])
-def test_a_flag_may_be_a_word(word: bool | str, is_tls: bool) -> None:
-    options = (("endpoint_url", "host:9000"), ("secure", word))
-    storage: Any = open_storage(StorageSpec(type="s3", root="bucket", options=options))
-    assert (storage._tls is not None) == is_tls
-
-
-def test_amazons_own_servers_are_named_by_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
-    storage = open_storage(StorageSpec(type="s3", root="bucket", options=(("endpoint_url", "aws"),)))
-    assert storage.server == "https://s3.eu-west-1.amazonaws.com"
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://host:9000")
-    assert open_storage(StorageSpec(type="s3", root="bucket")).server == "http://host:9000"
 
 
 def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.MonkeyPatch) -> None:

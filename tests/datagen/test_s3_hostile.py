@@ -290,29 +290,6 @@ def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.Monk
         listed(storage_of(server, options=LITTLE))
 
 
-@pytest.mark.parametrize("range_bytes", [0, 70_001])
-def test_an_object_in_chunks_is_read(range_bytes: int) -> None:
-    def in_chunks(request: Any) -> Any:
-        if request.method != "GET":
-            return None
-        begin, end = 0, len(DATA)
-        if asked := request.headers.get("range", "").removeprefix("bytes="):
-            begin, end = int(asked.partition("-")[0]), min(end, int(asked.partition("-")[2]) + 1)
-        said = b"HTTP/1.1 206 X\r\nContent-Range: bytes %d-%d/%d\r\n" % (begin, end - 1, len(DATA))
-        head = (said if asked else b"HTTP/1.1 200 X\r\n") + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-        chunks = [DATA[at : min(end, at + 5000)] for at in range(begin, end, 5000)]
-        return fault(
-            "raw", raw=[head, *(b"%x;a=b\r\n%s\r\n" % (len(one), one) for one in chunks), b"0\r\nt: u\r\n\r\n"]
-        )
-
-    with own_server() as server:
-        server.objects["a"] = DATA
-        server.behaviour.fault = in_chunks
-        storage = storage_of(server, range_bytes=range_bytes)
-        assert read(storage, "a") == DATA
-        assert counts_of(storage)["failed"] == 0
-
-
 heads = st.lists(
     st.tuples(
         st.sampled_from(["Content-Length", "Transfer-Encoding", "Content-Range", "Retry-After", "Date", "ETag"]),
@@ -412,21 +389,6 @@ def test_an_answer_that_is_not_the_range_is_refused_and_named(
         words = re.escape(reason.format(stated=stated))
         with pytest.raises(UserError, match=rf"GET s3://bucket/a .* failed 2 times, .* because of: {words}\."):
             reader.read_into(memoryview(bytearray(100)), 0)
-
-
-@pytest.mark.parametrize("status", [200, 206])
-def test_a_range_of_either_status_is_taken(status: int) -> None:
-    with own_server() as server:
-        server.objects["a"] = DATA[:1000]
-        storage = storage_of(server, range_bytes=100, options=LITTLE)
-        reader = storage.open("a")
-        for total in ("1000", "*"):
-            answer = fault("body", status=status, headers={"Content-Range": f"bytes 5-14/{total}"}, body=b"0123456789")
-            server.behaviour.fault = lambda request, answer=answer: answer
-            buffer = bytearray(10)
-            assert reader.read_into(memoryview(buffer), 5) == 10
-            assert buffer == b"0123456789"
-        assert counts_of(storage)["failed"] == 0
 
 
 def test_a_bucket_that_goes_in_mid_run_is_named_not_the_object() -> None:

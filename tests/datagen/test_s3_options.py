@@ -44,9 +44,7 @@ def test_each_option_is_taken() -> None:
     [
         ({"endpoint_url": HERE}, [("host:9000", False)]),
         ({"endpoint_url": "https://host"}, [("host", True)]),
-        ({"endpoint_url": "http://host/"}, [("host", False)]),
         ({"endpoint_url": "host:9000"}, [("host:9000", True)]),
-        ({"endpoint_url": "host", "secure": False}, [("host", False)]),
         ({"endpoint_url": "http://a:1, https://b:2 ,c"}, [("a:1", False), ("b:2", True), ("c", True)]),
         ({"endpoint_url": "http://[::1]:9000"}, [("[::1]:9000", False)]),
         ({"endpoint_url": "aws", "region": "eu-west-1"}, [("s3.eu-west-1.amazonaws.com", True)]),

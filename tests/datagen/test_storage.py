@@ -300,37 +300,6 @@ def test_short_reads_are_continued(sizes: list[int]) -> None:
         reader.close()
 
 
-@given(
-    sizes=st.lists(st.integers(1, 5000), max_size=30),
-    stretches=st.lists(st.tuples(st.integers(0, len(DATA) + 9), st.integers(1, 4000)), max_size=9),
-)
-def test_stretches_lie_one_behind_the_other_and_end_with_the_file(
-    sizes: list[int], stretches: list[tuple[int, int]]
-) -> None:
-    remaining, brought = iter(sizes), []
-
-    def short(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        count = max(0, min(next(remaining, 1 << 20), len(buffers[0]), len(DATA) - offset))
-        buffers[0][:count] = DATA[offset : offset + count]
-        brought.append(count)
-        return count
-
-    wanted = b""
-    for offset, size in stretches:
-        wanted += DATA[offset : offset + size]
-        if offset + size > len(DATA):
-            break
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "preadv", short)
-        reader = posix.FileReader(os.open(os.devnull, os.O_RDONLY))
-        reader.size_bytes = len(DATA)
-        out = memoryview(bytearray(sum(size for _, size in stretches)))
-        got = posix.Storage().read_stretches(reader, stretches, out)
-        assert bytes(out[:got]) == wanted
-        assert (reader.app_bytes, reader.read_calls) == (sum(brought), len(brought))
-        reader.close()
-
-
 @pytest.mark.parametrize("name", KEEPING)
 def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
     backend, path = storage(name), f"{tmp_path}/file"

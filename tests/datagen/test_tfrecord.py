@@ -205,19 +205,6 @@ def test_verify_names_each_damaged_file(tfrecords: Callable[..., DatasetSpec], d
     assert (finding.path, finding.kind) == (path, kinds.get(damage, "changed"))
 
 
-def test_a_lost_index_is_made_again_and_nothing_else(tfrecords: Callable[..., DatasetSpec]) -> None:
-    spec = tfrecords()
-    path, data = index_path(spec, 1), layouts(spec)[0].path(1)
-    before, made_ns = Path(path).read_bytes(), os.stat(data).st_mtime_ns
-    Path(path).unlink()
-    with pytest.raises(DatasetError, match=r"1 of 6 index files .* is missing"):
-        inspect(spec)
-    make(spec)
-    assert Path(path).read_bytes() == before
-    assert os.stat(data).st_mtime_ns == made_ns
-    inspect(spec)
-
-
 def test_sets_of_others_need_no_index(tfrecords: Callable[..., DatasetSpec]) -> None:
     spec = tfrecords()
     most = inspect(spec).max_record_bytes

@@ -296,14 +296,6 @@ def test_the_worker_of_an_epochs_first_batch_goes_before_the_others(dataset: Dat
             assert [batch.trace.worker for batch in loader.batches("train", epoch, 3)] == [0, 1, 0]
 
 
-def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
-    before = set(psutil.Process().children(recursive=True))
-    for loader in started("pytorch", make_spec(dataset)):
-        list(loader.batches("train", 1, 2))
-        assert len(set(psutil.Process().children(recursive=True)) - before) == 2
-    assert set(psutil.Process().children(recursive=True)) - before == set()
-
-
 def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:
     spec = make_spec(dataset, preprocess_time=Duration(mean=0.004), preprocess="sleep")
     for loader in started("threads", spec):

@@ -22,7 +22,6 @@ from dlemu.metrics.limit import (
     MIN_SPEEDUP,
     PIECE_BYTES,
     STARVED_SHARE,
-    WRITTEN_SHARE,
     Advice,
     Context,
     Device,
@@ -283,30 +282,11 @@ BUSY = {"host_busy_percent": 99.0}
             Seen.THROTTLED,
             {"percent": 40.0},
         ),
-        (BUSY, [Advice.MORE_CORES, Advice.LOOK_FOR_PROGRAMS], Seen.CORES, {"percent": 99.0}),
-        (  # affinity
-            {"host_busy_percent": 9.0, "own_busy_percent": 3.0},
-            [Advice.MORE_CORES],
-            Seen.CORES,
-            {"percent": 9.0, "own_percent": 3.0},
-        ),
         (
             {"host_busy_percent": 66.0, "own_busy_percent": 1.0, "cpu_limit_cores": 0.3, "cpu_limit_used_percent": 99},
             [Advice.RAISE_CPU_LIMIT],
             Seen.CPU_LIMIT,
             {"used_cores": pytest.approx(0.297), "limit_cores": 0.3},
-        ),
-        (
-            BUSY | {"own_busy_percent": 9.0, "cpu_limit_cores": 9.0, "cpu_limit_used_percent": 8.0},
-            [Advice.STOP_OTHER_PROGRAMS],
-            Seen.CPU_LIMIT,
-            {"used_cores": pytest.approx(0.72), "limit_cores": 9.0},
-        ),
-        (
-            {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95},
-            [Advice.RAISE_CPU_LIMIT],
-            Seen.CPU_LIMIT,
-            {"used_cores": pytest.approx(1.9), "limit_cores": 2.0},
         ),
     ],
 )
@@ -476,22 +456,6 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
-
-
-def test_the_evidence_on_reads_has_each_figure_that_is_known() -> None:
-    much = WRITTEN_SHARE * 1234.56 + 0.1
-    device = Device(mean_depth=7.25, busy_percent=93.4, write_mb_per_second=much)
-    assert seen(limit_at(device=device)) == {
-        Seen.WAITED: {"percent": 60.0},
-        Seen.BLOCKED_IN_READS: {"percent": 100.0},
-        Seen.READS: {"readers": 16.0, "call_ms": 12.3456, "call_bytes": 4096},
-        Seen.RATES: {"given_mb_per_second": 1234.56, "wanted_mb_per_second": 5432.19},
-        Seen.DEVICE: {"busy_percent": 93.4, "depth": 7.25, "written_mb_per_second": much},
-    }
-    for little in (WRITTEN_SHARE * 1234.56, None):
-        quiet = limit_at(device=replace(device, write_mb_per_second=little))
-        assert seen(quiet)[Seen.DEVICE] == {"busy_percent": 93.4, "depth": 7.25}
-    assert Seen.READS not in seen(limit_at(work=replace(ENOUGH, call_bytes=0)))
 
 
 SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP)

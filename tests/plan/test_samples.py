@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.runs import Runs
 from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples
 
 plans = st.builds(
@@ -117,21 +116,6 @@ def test_the_endless_plan_begins_again() -> None:
     assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
 
 
-def test_the_endless_plan_reads_the_same_runs_again() -> None:
-    """Step 1 after the last one, not step 0 nor 2: by the samples, however they are given."""
-    plan = make(file_shuffle=True, sample_shuffle=False)
-    endless, once = EndlessPlan(plan, 1), RankPlan(plan, 1)
-    steps = np.arange(1, 2 * plan.steps_per_epoch + 2)
-    runs, ids = endless.runs(3, steps), endless.batches(3, steps)
-    assert runs is not None
-    spelled = [[sample for first, count in each.runs for sample in range(first, first + count)] for each in runs]
-    assert spelled == ids.tolist()
-    assert [spelled[place - 1] for place in range(1, plan.steps_per_epoch + 1)] == once.batches(
-        3, steps[: plan.steps_per_epoch]
-    ).tolist()
-    assert spelled[plan.steps_per_epoch :] == [*spelled[: plan.steps_per_epoch], spelled[0]]
-
-
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
 def test_planning_ahead_gives_the_same_batches(plan: Plan, rank: int, steps: list[int]) -> None:
     if plan.steps_per_epoch == 0:
@@ -170,17 +154,6 @@ def test_runs_are_the_batches_in_order(plan: Plan, epoch: int, shuffled: bool) -
         assert runs is not None
         assert [batch.tolist() for batch in runs] == plan.batches(rank, epoch, steps).tolist()
         assert [hash_runs(batch) for batch in runs] == [hash_samples(ids) for ids in plan.batches(rank, epoch, steps)]
-
-
-def test_a_batch_of_neighbours_is_planned_by_its_files_not_by_its_samples() -> None:
-    plan = make(num_files=7, num_samples_per_file=100_000, batch_size=30_000, ranks=1, file_shuffle=True)
-    ahead = PlanAhead(RankPlan(plan, 0), plan.batch_size)
-    for step in range(1, plan.steps_per_epoch + 1):
-        samples = ahead.batch(1, step).samples
-        assert isinstance(samples, Runs)
-        assert len(samples.runs) <= 2
-    assert replace(plan, sample_shuffle=True).runs(0, 1, np.array([1])) is None
-    assert make(num_samples_per_file=1).runs(0, 1, np.array([1])) is None
 
 
 def test_hashes_are_those_of_splitmix64() -> None:
