@@ -49,33 +49,6 @@ def drive(drives: Any) -> Iterator[Any]:
         yield drive
 
 
-SECONDS, SLICE_SECONDS = 4, 0.1
-"""How long is read, and what the throttle lets pass at once when a timer was late: at either end of that time it may
-have done so."""
-MOST = 1 + 2 * SLICE_SECONDS / SECONDS
-"""Times the speed asked for: a busy machine may be slower, nothing faster."""
-
-
-def _measured(drive: Any, readers: int, files: list[str], seconds: int = SECONDS) -> float:
-    """Bytes/s of the plain reader on the drive."""
-    argv = drive.command([sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files])
-    return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.root
-def test_it_reads_as_fast_as_asked_by_bytes_and_by_reads(drive: Any, drives: Any) -> None:
-    files = []
-    for name, size in (("large", FILE_BYTES), ("small", 128 << 10)):
-        files.append(os.path.join(drive.folder, name))
-        Path(files[-1]).write_bytes(os.urandom(size))
-    drive.forget_cache()
-    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    assert 0.6 < _measured(drive, 2, files[:1]) / (60 * MB) < MOST
-    drive.set_speed(drives.Speed(reads_per_second=200))
-    assert 0.6 < _measured(drive, 2, files[1:]) / (200 * (128 << 10)) < MOST
-
-
 @pytest.mark.root
 def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
     path = Path(drive.folder) / "file"
@@ -87,22 +60,6 @@ def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
     assert path.read_bytes()[:1] == b"x"
     read = _sectors_read(drive.device) - before - cached
     assert 512 * read >= FILE_BYTES > 512 * cached
-
-
-@pytest.mark.slow
-@pytest.mark.root
-def test_waiting_for_it_stands_in_its_own_figures(drive: Any, drives: Any) -> None:
-    path = os.path.join(drive.folder, "file")
-    Path(path).write_bytes(os.urandom(FILE_BYTES))
-    drive.forget_cache()
-    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    stat = Path(f"/sys/block/{drive.device}/stat")
-    before = [int(field) for field in stat.read_text().split()]
-    _measured(drive, 2, [path], seconds=2)
-    grown = [after - was for after, was in zip(map(int, stat.read_text().split()), before, strict=True)]
-    busy_ms, weighted_ms = grown[9], grown[10]
-    assert busy_ms > 1000
-    assert weighted_ms > 1.2 * busy_ms  # two readers
 
 
 def _sectors_read(device: str) -> int:
