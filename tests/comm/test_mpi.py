@@ -48,13 +48,10 @@ def found(ranks: int, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ranks", "split", "nodes"),
     [
-        (2, "one", [0, 0]),
         (5, "one", [0] * 5),
         (2, "each", [0, 1]),
-        (5, "cycle-2", [0, 1, 0, 1, 0]),
         (5, "cycle-3", [0, 1, 2, 0, 1]),
         (5, "block-2", [0, 0, 0, 1, 1]),
-        pytest.param(18, "one", [0] * 18, marks=pytest.mark.slow),
         pytest.param(18, "cycle-3", [0, 1, 2] * 6, marks=pytest.mark.slow),
     ],
 )

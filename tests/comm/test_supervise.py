@@ -67,21 +67,6 @@ def test_a_run_that_ends_well_sends_nothing() -> None:
     assert run.ends == [RankEnd(rank, 0, 0, None) for rank in range(3)]
 
 
-def test_others_get_a_fifth_of_the_grace_to_notice_by_themselves() -> None:
-    run = Run(3)
-    run.fail(1)
-    run.wait(1)
-    run.fail(0, echo=True, kind="PeerLostError", status=3)
-    run.wait(1.5)
-    run.end(2, -signal.SIGTERM)
-    run.wait(100)
-    assert run.sent == [(2.0, 2, signal.SIGTERM)]
-    cause = first_failure(run.ends)
-    assert cause is not None
-    assert (cause.rank, cause.kind) == (1, "DatasetError")
-    assert [end.failure.echo for end in run.ends if end.failure] == [True, False, True]
-
-
 def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() -> None:
     run = Run(3)
     run.fail(0)
@@ -99,18 +84,6 @@ def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() ->
     assert stuck.message == "rank 1 (process 101) did not stop within 10 s and was killed"
     assert unkillable is not None
     assert "does not end" in unkillable.message
-
-
-def test_an_interruption_is_passed_on_at_once_and_a_second_one_ends_the_grace() -> None:
-    run = Run(2)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
-    run.wait(1)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
-    run.wait(1)
-    for rank in range(2):
-        run.end(rank, -signal.SIGKILL)
-    assert [sent[0] for sent in run.sent] == [0.0, 0.0, 1.0, 1.0]
-    assert [(end.failure.kind, end.status) for end in run.ends if end.failure] == [("Interrupted", 130)] * 2
 
 
 def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
@@ -146,17 +119,6 @@ def why(run: Run, rank: int) -> tuple[str, bool, int]:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "status"), [(7, "Exit", 7), (1, "Exit", 1), (-signal.SIGSEGV, "Signal", 139), (-15, "Signal", 143)]
-)
-def test_a_rank_that_says_nothing_is_told_by_how_it_ended(code: int, kind: str, status: int) -> None:
-    run = Run(1)
-    run.end(0, code)
-    assert why(run, 0) == (kind, False, status)
-    (end,) = run.ends
-    assert end.signal == max(0, -code)
-
-
-@pytest.mark.parametrize(
     ("code", "expected"),
     [
         (0, None),
@@ -181,45 +143,6 @@ def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[st
 
 
 @pytest.mark.parametrize(
-    ("kind", "echo", "waited", "echo_then"),
-    [
-        ("DatasetError", False, 1.0, False),
-        ("DatasetError", False, 3.0, False),
-        ("PeerLostError", True, 1.0, True),
-        ("Interrupted", False, 1.0, False),  # by somebody else than this supervisor
-        ("Interrupted", False, 3.0, True),
-    ],
-)
-def test_who_reports_that_it_was_asked_to_end_only_echoes(
-    kind: str, echo: bool, waited: float, echo_then: bool
-) -> None:
-    run = Run(2)
-    run.fail(0)
-    run.wait(waited)
-    run.fail(1, kind=kind, echo=echo, status=5)
-    assert why(run, 1) == (kind, echo_then, 5)
-
-
-def test_who_is_gone_before_the_signal_comes_was_not_ended_by_it() -> None:
-    run = Run(2)
-    run.there = False
-    run.fail(0)
-    run.wait(3)
-    run.end(1, -signal.SIGTERM)
-    assert why(run, 1) == ("Signal", False, 143)
-
-
-def test_who_is_killed_for_staying_has_not_failed_first() -> None:
-    run = Run(3)
-    run.fail(0)
-    run.wait(11)
-    run.fail(1, kind="DatasetError", status=5)
-    run.end(2, 0)
-    assert why(run, 1) == ("DatasetError", False, 5), "what it said before counts"
-    assert why(run, 2) == ("Stuck", True, 137)
-
-
-@pytest.mark.parametrize(
     ("own", "code", "expected"),
     [
         (None, 0, ("Interrupted", False, 130)),
@@ -241,15 +164,6 @@ def test_an_interruption_is_the_cause_of_what_follows_from_it_and_of_nothing_els
     else:
         run.fail(0, kind=own[0], echo=own[1], status=code)
     assert why(run, 0) == expected
-
-
-def test_a_second_failure_gives_nobody_more_time() -> None:
-    run = Run(3)
-    run.fail(0)
-    run.wait(1.5)
-    run.fail(1)
-    run.wait(20)
-    assert run.sent == [(2.0, 2, signal.SIGTERM), (10.0, 2, signal.SIGKILL)]
 
 
 def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:

@@ -261,12 +261,6 @@ def test_a_program_with_its_own_hydra_keeps_it(tmp_path: Path) -> None:
         (["model@here=x"], "only workload has a package"),
         (["=3"], "the key is empty"),
         (["output.folder=${nowhere}"], "'nowhere' not found (at output.folder)"),
-        (["reader.batchsize=4"], "unknown key reader.batchsize: did you mean reader.batch_size?"),
-        (["batch_size=4"], "unknown key batch_size: it belongs at reader.batch_size"),
-        (["reader=4"], "reader is 4 (int): wanted a mapping"),
-        (["notes=[[1]]"], "notes[0] is [1] (list): wanted text"),
-        (["reader.file_shuffle=sed"], "wanted one of off, seed, random (did you mean seed?)"),
-        (["train.computation_time=-1"], "train.computation_time is -1.0: wanted a finite number of at least 0"),
     ],
 )
 def test_bad_words_get_a_message_that_helps(overrides: list[str], said: str) -> None:

@@ -122,10 +122,6 @@ def test_numpy_reads_what_was_written(compression: Compression, samples: int) ->
         assert loaded["y"].tolist() == [0] * samples
 
 
-def test_compressible_content_makes_small_files() -> None:
-    assert len(written((1000, 1000), compression="zip", share=0.8)) < 300_000
-
-
 ARRAYS: list[NDArray[np.generic]] = [
     np.arange(24, dtype=np.int16).reshape(2, 3, 4),
     np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import hashlib
-import importlib.util
 import random
 import socket
 import threading
@@ -26,7 +25,6 @@ from datagen.layout import Layout
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
-from datagen.storage._client_files import S3_LIBRARIES
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_server import ObjectServer
@@ -172,14 +170,6 @@ def test_what_is_no_use_asking_again_is_told_at_once(status: int, code: str, wor
         assert SECRET_KEY not in str(told.value)
 
 
-def test_a_server_that_is_down_is_named() -> None:
-    with own_server() as server:
-        pass
-    storage = storage_of(server, options={"s3_max_attempts": 2})
-    with pytest.raises(UserError, match=r"failed 2 times, .*refused\. Wanted an S3 server at http://127"):
-        storage.preflight("data")
-
-
 @pytest.mark.parametrize(
     ("method", "kind", "words"),
     [
@@ -303,16 +293,6 @@ def test_what_is_not_there_is_no_such_file() -> None:
         assert server.objects == {"data/ab": b""}
 
 
-def test_sizes_of_any_number_of_objects_come_in_order_with_none_for_those_that_are_not_there() -> None:
-    paths = [f"s3://{'bucket' if number % 3 else 'other'}/{number}" for number in range(600)]
-    with own_server() as server:
-        server.objects |= {str(number): bytes(number) for number in range(600) if number % 7}
-        storage = storage_of(server)
-        assert list(storage.sizes(paths)) == [number if number % 7 else None for number in range(600)]
-        assert len(server.requests) == 600
-        assert list(storage.sizes([])) == []
-
-
 def test_sizes_of_a_datasets_files_are_taken_from_the_listing() -> None:
     layout = Layout(folder="set/train", split="train", num_files=1500, num_samples_per_file=1, extension="png")
     with own_server() as server:
@@ -366,16 +346,6 @@ class Chain:
 
     def get_frozen_credentials(self) -> Any:
         return type("Frozen", (), {"access_key": "a", "secret_key": "s", "token": self.token})
-
-
-def test_credentials_that_end_in_mid_run_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens = iter(["old", "new", "newer"])
-    for name in KEYS:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(Credentials, "_find", lambda self: Chain(next(tokens)))
-    with own_server(fault=first_of("error", status=400, code="ExpiredToken")) as server:
-        storage_of(server).preflight("data")
-        assert [request.headers["x-amz-security-token"] for request in server.requests] == ["old", "new"]
 
 
 def test_a_profile_that_is_named_comes_before_keys_of_the_environment(
@@ -448,18 +418,6 @@ def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
             asked = [request.headers.get("range", "").removeprefix("bytes=") for request in server.requests]
             assert {request.method for request in server.requests} == {"GET"}
             assert sorted(asked) == ranges
-
-
-def test_an_object_that_was_asked_for_whole_may_be_read_from_anywhere() -> None:
-    with own_server() as server:
-        storage = storage_of(server)
-        write(storage, "a")
-        for offset, size in ((0, 1000), (1000, 5000), (len(DATA) - 10, 100), (len(DATA), 100)):
-            reader, buffer = storage.open_whole("a"), bytearray(size)
-            wanted = DATA[offset : offset + size]
-            assert reader.read_into(memoryview(buffer), offset) == len(wanted)
-            assert buffer == wanted.ljust(size, b"\0")
-            reader.close()
 
 
 def test_a_reader_counts_all_that_it_read() -> None:
@@ -579,42 +537,6 @@ def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
         with storage_of(server).entries("data/train") as entries:
             assert sum(1 for _ in entries) == 25_000
         assert len(server.requests) == 25
-
-
-def test_the_library_that_is_named_opens_the_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made once in a process, and knows the server as the options name it."""
-    made: list[Any] = []
-
-    class Fake:
-        def __init__(self, access: Any) -> None:
-            made.append(access)
-
-        def open(self, *words: str, whole: bool) -> Any:
-            return *words, whole
-
-    monkeypatch.setitem(S3_LIBRARIES, "s3torchconnector", Fake)
-    options: dict[str, Any] = {"endpoint_url": "http://host:9000", "region": "r", "s3_max_attempts": 3}
-    storage_options = tuple((options | {"storage_library": "s3torchconnector"}).items())
-    storage: Any = open_storage(StorageSpec(type="s3", root="bucket/below", options=storage_options))
-    storage.check_library()
-    assert storage.open_by_library("data/a", whole=True) == ("data/a", "bucket", "below/data/a", True)
-    assert storage.open_by_library("s3://other/b", whole=False) == ("s3://other/b", "other", "b", False)
-    (access,) = made
-    assert (access.endpoint, access.region, access.path_style, access.attempts) == ("http://host:9000", "r", True, 3)
-    without = open_storage(StorageSpec(type="s3", root="bucket", options=tuple(options.items())))
-    assert without.open_by_library("data/a", whole=True) is None
-
-
-def test_no_credentials_are_told_with_the_ways_to_give_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KEYS:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
-    with own_server() as server, pytest.raises(UserError, match=r"no credentials for S3.* Wanted: AWS_ACCESS_KEY_ID"):
-        storage_of(server).preflight("data")
-    if importlib.util.find_spec("botocore") is not None:
-        with own_server() as server, pytest.raises(UserError, match=r"profile \(nobodys\) could not be found"):
-            storage_of(server, options={"s3_profile": "nobodys"}).preflight("data")
 
 
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:

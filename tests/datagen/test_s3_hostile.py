@@ -626,48 +626,6 @@ def test_a_head_that_is_refused_where_reading_is_allowed_is_a_missing_right() ->
 # Credentials
 
 
-class Failing:
-    """botocore's chain of credentials, which finds none when it must."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def get_frozen_credentials(self) -> Any:
-        raise self.error
-
-
-def botocore_errors() -> list[Exception]:
-    errors = pytest.importorskip("botocore.exceptions")
-    refused = {"Error": {"Code": "AccessDenied", "Message": "may not assume"}}
-    return [
-        errors.UnauthorizedSSOTokenError(),
-        errors.SSOTokenLoadError(profile_name="p", error_msg="no token"),
-        errors.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
-        errors.ClientError(refused, "AssumeRole"),
-        errors.ClientError(refused, "AssumeRoleWithWebIdentity"),
-        errors.CredentialRetrievalError(provider="custom-process", error_msg="x" * 9999),
-        errors.MetadataRetrievalError(error_msg="no answer"),
-        errors.EndpointConnectionError(endpoint_url="https://sts"),
-        FileNotFoundError(2, "No such file or directory", "/var/run/token"),
-        PermissionError(13, "Permission denied", "/var/run/token"),
-        KeyError("accessKeyId"),
-    ]
-
-
-def test_credentials_that_cannot_be_fetched_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KEYS:
-        monkeypatch.delenv(name)
-    for error in botocore_errors():
-        monkeypatch.setattr(Credentials, "_find", lambda self, error=error: Failing(error))
-        with own_server() as server:
-            with pytest.raises(UserError, match=rf"no credentials for S3 \({type(error).__name__}: ") as caught:
-                listed(storage_of(server))
-            single_sign_on = "SSO" in type(error).__name__ or type(error).__name__ == "TokenRetrievalError"
-            assert ("aws sso login" in str(caught.value)) == single_sign_on
-            assert len(str(caught.value)) < 1000
-            assert server.requests == []
-
-
 @pytest.mark.parametrize(
     "lines",
     [

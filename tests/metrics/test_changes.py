@@ -31,7 +31,7 @@ def noises(random: np.random.Generator, count: int) -> dict[str, Floats]:
 
 
 @pytest.mark.parametrize("kind", ["jitter", "throttle", "heavy", "waves"])
-@pytest.mark.parametrize("demand", [np.inf, 105.0, 95.0, 60.0])
+@pytest.mark.parametrize("demand", [np.inf, 95.0])
 def test_a_steady_storage_has_no_change(kind: str, demand: float) -> None:
     wrong = 0
     for seed in range(200):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +14,9 @@ import pytest
 from PIL import Image
 
 from datagen.errors import ServerError, UserError
-from datagen.generate import NO_SPACE
-from datagen.packing.packed_set import PackedFile, Skipped
 from datagen.storage.posix import Storage
-from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu import DlemuError
 from dlemu.jobs.pack import process as pack_process
-from dlemu.jobs.pack.worker import _shortened, _write_failed
 from dlemu.telemetry import HostTelemetry, Task
 
 
@@ -100,21 +94,6 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
         return
     with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
         pack_process.pack_here(order, str(tmp_path))
-
-
-def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
-    skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
-    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
-    assert len(_shortened(many).skipped) == 20_000
-    assert len(pickle.dumps(_shortened(many))) < 100_000
-    few = replace(many, skipped=skipped[:9])
-    assert _shortened(few) == few
-
-
-@pytest.mark.parametrize("number", NO_SPACE)
-def test_no_room_says_what_may_be_short(number: int) -> None:
-    failed = _write_failed(OSError(number, os.strerror(number)), "/nowhere/a.tar", open_storage(NULL_STORAGE))
-    assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)
 
 
 def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -129,19 +128,6 @@ def test_the_device_gets_the_requests_of_the_library(module: Callable[[str], Any
             if not alike(rounds):
                 apart.append((name, sample_bytes, rounds))
     assert not apart
-
-
-@pytest.mark.slow
-@pytest.mark.root
-def test_on_a_processor_without_fast_string_moves_too(module: Callable[[str], Any]) -> None:
-    """There glibc touches a sample's pages in another order, by which the kernel reads ahead."""
-    if reason := module("drive").why_no_drive():
-        pytest.skip(reason)
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "device_gets and mapped"]
-    slow_moves = {**os.environ, "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-ERMS,-FSRM"}
-    found = subprocess.run(argv, env=slow_moves, check=False, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout
-    assert "1 passed" in found.stdout
 
 
 def requests(drive: Any, action: Callable[[], object]) -> tuple[int, float]:
