@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
@@ -252,39 +252,6 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
         assert 0 <= moved.content_cpu_ns < time.monotonic_ns() - before
     assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
     assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize(
-    ("call", "number", "error", "message"),
-    [
-        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt needs"),
-        ("fsync", errno.EIO, UserError, "1.pt can't be written: Input/output error"),
-    ],
-)
-def test_a_full_disk_ends_the_writers_and_leaves_nothing_half_written(
-    threads: int,
-    call: str,
-    number: int,
-    error: type[UserError],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    storage, calls, real = posix.Storage(), [0], getattr(os, call)
-    limit = 1 if call == "fsync" else 10
-
-    def fail(*args: object) -> object:
-        calls[0] += 1
-        if calls[0] > limit:
-            raise OSError(number, os.strerror(number))
-        return real(*args)
-
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(error, match=message):
-        write(storage, files(str(tmp_path / "c")), threads)
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0.pt"], "the first file was complete"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
 def test_the_ring_takes_no_more_memory_for_a_larger_model() -> None:

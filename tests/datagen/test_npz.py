@@ -189,12 +189,6 @@ def test_a_type_that_numpy_never_writes_is_an_error() -> None:
         Format().open(source(whole.replace(b"'|u1'", b"'|a1'", 1)), 1)
 
 
-@given(st.binary(max_size=300))
-def test_foreign_bytes_are_an_error(data: bytes) -> None:
-    with pytest.raises(DatasetError, match=r"file\.npz"):
-        Format().open(source(data), 1)
-
-
 def test_packed_bytes_that_end_early() -> None:
     """Memory that held another sample must never pass for the rest of this one."""
     data = bytearray(written((20, 30), compression="zip"))
@@ -229,19 +223,3 @@ def test_objects_are_refused() -> None:
 def test_fewer_samples_than_stated() -> None:
     with pytest.raises(DatasetError, match="holds 2 samples, not 3"):
         Format().open(source(written((10, 10), 2)), 3).sample(2)
-
-
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_no_wrong_byte_of_a_deflated_array_gets_through(data: st.DataObject) -> None:
-    array = np.random.default_rng(3).integers(0, 256, (64, 64), np.uint8)
-    whole = saved(np.savez_compressed, x=array)
-    begin, end = whole.index(b"x.npy") + 40, whole.index(b"PK\x01\x02")
-    at = data.draw(st.integers(begin, end - 1))
-    damaged = bytearray(whole)
-    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        sample = Format().open(source(bytes(damaged)), 1).sample(0)
-    except DatasetError:
-        return
-    assert bytes(sample.data) == array.tobytes()  # a bit that pads the stream

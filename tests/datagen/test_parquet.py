@@ -22,7 +22,7 @@ from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, payload, written
+from tests.datagen.record_sources import payload, written
 from tests.datasets import storage_named
 
 COLUMNS = (
@@ -297,20 +297,6 @@ def test_which_columns_are_read_may_change(dataset: DatasetSpec) -> None:
     assert result.app_bytes == pytest.approx(40 * 400, rel=0.05)
     with pytest.raises(DatasetError, match=r"made with other settings: parquet\.row_group_size is"):
         inspect(replace(dataset, parquet=parquet(row_group_size=41)))
-
-
-WHOLE = written(spec_of(10, parquet(row_group_size=4)), (1, 1))
-
-
-@given(size=st.integers(0, len(WHOLE) - 1), columns=st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_truncated_anywhere_is_an_error(size: int, columns: bool) -> None:
-    source = MemorySource(WHOLE[:size])
-    spec = spec_of(10, parquet(row_group_size=4) if columns else ParquetSpec())
-    with pytest.raises(DatasetError, match="file"):
-        Format().open_groups(source, spec)
-    with pytest.raises(DatasetError, match="file"):
-        Format().open(source, 10).sample(9)
 
 
 def test_impossible_columns_are_told() -> None:

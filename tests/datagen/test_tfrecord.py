@@ -153,14 +153,6 @@ def test_sums_find_any_flipped_bit(at: int, bit: int) -> None:
         read()
 
 
-@given(st.integers(0, len(WHOLE) - 1))
-@settings(max_examples=100)
-def test_truncated_anywhere_is_an_error(size: int) -> None:
-    samples = MemorySource(WHOLE[:size], "file.tfrecord")
-    with pytest.raises(DatasetError, match=r"file\.tfrecord"):
-        Format().open(samples, 3).sample(2)
-
-
 def test_fewer_records_than_stated() -> None:
     with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
         Format().open(MemorySource(WHOLE), 4).sample(0)

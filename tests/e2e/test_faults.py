@@ -222,30 +222,6 @@ def test_a_mistake_gets_one_clear_message(changes: list[str], words: list[str], 
     assert not (tmp_path / "run").exists(), "nothing was measured, nothing is left"
 
 
-def test_verify_names_what_is_wrong(dataset: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "data"
-    shutil.copytree(dataset, copy)
-    files = sorted((copy / "train").iterdir())
-    os.truncate(files[3], 100)
-    files[4].unlink()
-    (copy / "train" / "stranger.npz").write_bytes(b"hello")
-    with open(files[5], "r+b") as file:
-        file.seek(3000)
-        file.write(b"changed")
-    files[6].rename(tmp_path / "aside")
-    files[7].rename(files[6])
-    (tmp_path / "aside").rename(files[7])
-    ended = dlemu("datagen", "verify", *small_run(tmp_path / "run", copy))
-    assert ended.status == 2
-    told = {line.split()[2].rstrip(":"): line.split()[1] for line in ended.out.splitlines() if "/" in line}
-    assert told[str(files[3])] == "truncated"
-    assert told[str(files[4])] == "missing"
-    assert told[str(copy / "train" / "stranger.npz")] == "foreign"
-    assert told[str(files[5])] == "changed"
-    assert {told[str(files[6])], told[str(files[7])]} <= {"swapped", "truncated", "changed"}
-    assert len(told) == 6
-
-
 def test_a_killed_generation_resumes_with_what_is_missing(tmp_path: Path) -> None:
     data = tmp_path / "data"
     settings = [*small_run(tmp_path / "run", data), "dataset.num_files_train=3000", "dataset.record_length_bytes=90000"]

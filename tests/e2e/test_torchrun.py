@@ -66,17 +66,6 @@ def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp
     assert "rank 2" in told["failure"]
 
 
-def test_a_rank_killed_while_the_first_one_computes_is_the_cause(dataset: Path, tmp_path: Path) -> None:
-    """torchrun ends the first process of the host by SIGTERM before it has missed that rank."""
-    folder = tmp_path / "run"
-    process = start("train", *run_of(folder, dataset, "train.computation_time=4"), launcher=torchrun(2))
-    until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
-    (victim,) = (one for one in family(process) if maps(one, "rank_00001.steps") and not maps(one, "rank_00000.steps"))
-    victim.kill()
-    assert wait(process).status != 0
-    assert summary(folder)["failure"] == "rank 1 was killed"
-
-
 def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
     """Two commands in turn: the second finds nothing of the first in the store that torchrun keeps."""
     twice = hosts.folder / "twice"

@@ -14,10 +14,8 @@ from dlemu.jobs.checkpoint.limits import (
     WAIT_PERCENT,
     Advice,
     PhaseActivity,
-    Seen,
     judge_checkpoints,
 )
-from dlemu.metrics.findings import Number
 
 
 def activity(**changes: Any) -> PhaseActivity:
@@ -89,39 +87,6 @@ def test_a_limit_says_what_to_do(changes: dict[str, Any], advice: Advice) -> Non
 
 def test_where_the_device_is_full_nothing_more_can_be_asked_of_it() -> None:
     assert judge_checkpoints(activity(**FULL)).to_do == ()
-
-
-def seen(**changes: Any) -> dict[str, dict[str, Number]]:
-    return {found.code: found.numbers for found in judge_checkpoints(activity(**changes)).seen}
-
-
-def test_the_evidence_has_every_figure_that_is_known_and_no_other() -> None:
-    (threads,) = seen().values()
-    assert threads == {
-        "phase": "write",
-        "gb_per_second": 1234.567,
-        "call_percent": 60.0,
-        "fsync_percent": 25.0,
-        "cpu_percent": 20.0,
-        "cpu_wait_percent": 2.0,
-    }
-    assert seen(**READ)[Seen.THREADS] == threads | READ
-    whole = seen(
-        ceiling_gb_per_second=4321.09,
-        device_mb_per_second=5432.4,
-        device_depth=3.25,
-        device_busy_percent=77.4,
-        host_busy_percent=66.4,
-        link_percent=55.4,
-    )
-    assert whole == {
-        Seen.THREADS: threads,
-        Seen.CONTENT: {"gb_per_second": 4321.09, "starved_percent": 1.0},
-        Seen.DEVICES: {"mb_per_second": 5432.4, "busy_percent": 77.4, "depth": 3.25},
-        Seen.CORES: {"percent": 66.4},
-        Seen.LINK: {"percent": 55.4},
-    }
-    assert seen(device_mb_per_second=5.0)[Seen.DEVICES] == {"mb_per_second": 5.0}
 
 
 def test_where_every_byte_is_compared_that_is_named_first() -> None:

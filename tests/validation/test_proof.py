@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from datagen.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -35,27 +31,3 @@ def test_a_check_holds_within_its_bound(
 def test_every_group_was_measured(module: Callable[[str], Any]) -> None:
     kept = Path(__file__).parents[2] / "docs" / "evidence" / "validation"
     assert [name for name in module("__main__").GROUPS if not (kept / f"{name}.json").exists()] == []
-
-
-def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
-    module: Callable[[str], Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    check = module("check").Check("c", "au", 1.0, 1.0, within=1)
-    main = importlib.import_module("measuring.main")
-
-    def fails(bed: object) -> Iterator[Any]:
-        yield check
-        raise UserError("the drive is full")
-
-    groups = {
-        "broken": main.Group(fails),
-        "not here": main.Group(lambda bed: iter([check]), lambda: "there is no fio"),
-        "ratios": main.Group(lambda bed: iter([check]), by_name=True),
-    }
-    assert main.measure("validate", list(groups), groups, None, folder=str(tmp_path)) == 2
-    said = capsys.readouterr()
-    assert "broken: the drive is full" in said.err
-    assert "not here: skipped: there is no fio" in said.out
-    assert said.out.endswith("nothing missed of what was measured\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["ratios.json"]
-    assert main.wanted_names(argparse.ArgumentParser(), [], groups) == ["broken", "not here"]
