@@ -46,10 +46,6 @@ def test_tensors_need_their_bytes_and_a_loader_that_collates() -> None:
         check_runnable(load(["reader.tensors=2", "reader.tensor_bytes=100", "reader.data_loader=threads"]))
 
 
-def test_the_defaults_are_possible() -> None:
-    check(Workload())
-
-
 def ranged(where: tuple[str, ...], section: Any) -> Iterator[tuple[tuple[str, ...], Range]]:
     for name, parts in declared(section).items():
         yield from (((*where, name), part) for part in parts if isinstance(part, Range))
@@ -85,11 +81,6 @@ def test_the_ranges_are_those_of_all_sections() -> None:
 def test_names_that_are_in_no_table_are_refused() -> None:
     with pytest.raises(UserError, match=r"(?s)accelerator is 'x'.*scale is 'y'"):
         check(Workload(accelerator="x", scale="y"))
-
-
-def test_shipped_workloads_can_be_trained() -> None:
-    check_runnable(load([]))
-    check_runnable(load(["workload=unet3d", "scale=laptop"]))
 
 
 @pytest.mark.parametrize(

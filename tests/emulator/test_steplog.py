@@ -12,8 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, StepRecord, read_log
-from dlemu.loaders.loader_base import BatchTrace
+from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, read_log
 from tests.emulator.fakes import numbered
 
 
@@ -26,10 +25,6 @@ def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     rows = read_log(path)
     assert [row.tolist() for row in rows] == [(*record, *batch[2:])]
-
-
-def test_a_record_and_a_trace_make_a_row() -> None:
-    assert (*StepRecord._fields, *BatchTrace._fields[2:]) == tuple(STEP_COLUMNS)
 
 
 @pytest.mark.parametrize("kill", range(4))

@@ -104,11 +104,6 @@ def test_a_plan_is_small_whatever_the_dataset() -> None:
     assert ids.max() < huge.num_samples
 
 
-def test_too_few_samples_say_what_would_do() -> None:
-    with pytest.raises(DatasetError, match=r"has 16 samples.*needs 20.*num_files_train=5 or more"):
-        make(num_files=4).check("train")
-
-
 def test_the_endless_plan_begins_again() -> None:
     plan = make()
     endless = EndlessPlan(plan, 2)
