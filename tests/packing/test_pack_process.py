@@ -3,69 +3,16 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
-from datagen.errors import ServerError, UserError
+from datagen.errors import UserError
 from datagen.storage.posix import Storage
-from dlemu import DlemuError
 from dlemu.jobs.pack import process as pack_process
-from dlemu.telemetry import HostTelemetry, Task
-
-
-class EndsThem:
-    """A recorder that ends all who pack when the training is to begin: they have said that they are ready."""
-
-    def __init__(self, task: Task, _folder: str) -> None:
-        self.ended = 0
-
-    def mark(self, *, training: bool) -> None:
-        """End them."""
-        for process in psutil.Process().children():
-            if process.name() == "dlemu-packer":
-                process.kill()
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-                self.ended += 1
-        assert self.ended == 2
-
-    def stop(self) -> HostTelemetry | None:
-        """Have nothing."""
-        return None
-
-
-@pytest.mark.parametrize("refused", [False, True], ids=["removes", "may not remove"])
-def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
-    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the server refuses to remove what they left."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for number in range(4):
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(images / f"{number}.png")
-    target = str(tmp_path / "packed")
-    words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
-
-    class Ends(EndsThem):
-        def mark(self, *, training: bool) -> None:
-            super().mark(training=training)
-            if refused:
-                monkeypatch.setattr(Storage, "remove_unfinished", refuse)
-
-    def refuse(storage: Storage, folder: str) -> None:
-        raise ServerError("the token has expired")
-
-    monkeypatch.setattr(pack_process, "start_recorder", Ends)
-    with pytest.raises(
-        DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
-    ):
-        pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
 
 
 @pytest.mark.parametrize("fails", ["journal", "sync", "packed.json", "removal"])
@@ -94,19 +41,3 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
         return
     with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
         pack_process.pack_here(order, str(tmp_path))
-
-
-def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/packed")
-
-    monkeypatch.setattr(pack_process, "pack_here", fail)
-    monkeypatch.setattr(pack_process, "interrupt_on", lambda *_: None)
-    monkeypatch.setattr("sys.argv", ["process", "folder"])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"words": [], "target": ""}')))
-    with pytest.raises(SystemExit) as ended:
-        pack_process.main()
-    assert ended.value.code == UserError.exit_status
-    assert capsys.readouterr().err.startswith("dlemu: /mnt/packed: Input/output error: the storage failed")

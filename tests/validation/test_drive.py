@@ -138,63 +138,6 @@ def test_a_drive_larger_than_the_memory_left_is_refused(drives: Any) -> None:
         pass
 
 
-def test_limits_of_cgroup_v2_are_written_as_its_documentation_says(
-    module: Callable[[str], Any], tmp_path: Path
-) -> None:
-    throttles = module("throttle")
-    throttle = throttles.Throttle("drive", throttles.Root(str(tmp_path), 2))
-    throttle.make()
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
-    throttle.limit("7:3", throttles.Speed(read_bytes_per_second=200, reads_per_second=5))
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=200 riops=5 wbps=max"
-    throttle.limit("7:3", throttles.Speed())
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=max riops=max wbps=max"
-
-
-V1, V2 = "cgroup {} cgroup rw,relatime,blkio 0 0", "cgroup2 {} cgroup2 rw,nosuid 0 0"
-
-
-def cgroups(tmp_path: Path, *, v1_throttles: bool, v2_controllers: str | None) -> str:
-    """Make mounts of both versions as a kernel shows them; return the file that lists them."""
-    v1, v2 = tmp_path / "blkio", tmp_path / "unified"
-    mounted = ["tmpfs /sys/fs/cgroup tmpfs rw 0 0", f"cgroup {tmp_path} cgroup rw,cpuset 0 0", V1.format(v1)]
-    v1.mkdir()
-    if v1_throttles:
-        (v1 / "blkio.throttle.read_bps_device").touch()
-    if v2_controllers is not None:
-        v2.mkdir()
-        (v2 / "cgroup.controllers").write_text(v2_controllers + "\n")
-        mounted.append(V2.format(v2))
-    (tmp_path / "mounts").write_text("\n".join(mounted) + "\n")
-    return str(tmp_path / "mounts")
-
-
-@pytest.mark.parametrize(
-    ("v1_throttles", "v2_controllers", "version"),
-    [
-        (True, None, 1),
-        (True, "", 1),  # both are mounted, and the controller is v1's
-        (False, "cpuset cpu io memory", 2),
-        (False, "cpu memory", None),
-        (False, None, None),
-    ],
-)
-def test_the_version_that_can_throttle_is_taken(
-    module: Callable[[str], Any], tmp_path: Path, v1_throttles: bool, v2_controllers: str | None, version: int | None
-) -> None:
-    mounts = cgroups(tmp_path, v1_throttles=v1_throttles, v2_controllers=v2_controllers)
-    root = module("throttle").throttle_root(mounts)
-    assert (root and root.version) == version
-    assert root is None or root.folder == str(tmp_path / ("blkio" if version == 1 else "unified"))
-
-
-def test_a_container_that_may_make_no_group_is_told_so(module: Callable[[str], Any], tmp_path: Path) -> None:
-    throttles = module("throttle")
-    nowhere = throttles.Throttle("drive", throttles.Root(str(tmp_path / "gone"), 2))
-    with pytest.raises(UserError, match="run on the host itself"):
-        nowhere.make()
-
-
 def test_users_without_root_are_told_why(module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     drives = module("drive")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
