@@ -27,6 +27,9 @@ from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
 from datagen.packing.image_list import (
+    FILES_PER_PROCESS,
+    MAX_IMAGES_PER_FILE,
+    choose_images_per_file,
     images_below,
 )
 from datagen.packing.packed_set import (
@@ -319,3 +322,12 @@ def stated_size(kind: str) -> bytes:
 def test_a_header_that_states_a_picture_larger_than_memory_is_damage_like_any_other(kind: Any) -> None:
     with pytest.raises(DamagedError, match=r"60,000 x 60,000 pixels|\(60000, 60000, 3\)"):
         prepare("a", memoryview(stated_size(kind)), kind, recipe_of("20x30", "auto", 90))
+
+
+@given(st.integers(1, 20_000), st.integers(1, 64))
+def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images: int, processes: int) -> None:
+    each = choose_images_per_file(images, processes, 0)
+    wanted = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
+    divides = [n for n in range(1, MAX_IMAGES_PER_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
+    assert images % each == 0 if divides else each == wanted
+    assert wanted <= 2 * each <= 4 * wanted

@@ -1,4 +1,4 @@
-"""The processes that pack, at a moment that no clock hits: each is ended before it has taken a file."""
+"""The process that packs, on a target that fails at the end."""
 
 from __future__ import annotations
 
