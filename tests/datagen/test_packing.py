@@ -26,12 +26,7 @@ from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.packing.image_list import (
-    FILES_PER_PROCESS,
-    MAX_IMAGES_PER_FILE,
-    choose_images_per_file,
-    images_below,
-)
+from datagen.packing.image_list import FILES_PER_PROCESS, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
 from datagen.packing.packed_set import (
     JOURNAL_NAME,
     PackedFile,

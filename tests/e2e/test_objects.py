@@ -13,16 +13,7 @@ import yaml
 
 from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, start, wait
 from tests.e2e.test_checkpoints import WORKLOAD
-from tests.object_stores import (
-    KEYS,
-    S3,
-    SECRET_KEY,
-    fault,
-    make_certificates,
-    own_server,
-    rclone_server,
-    why_no_rclone,
-)
+from tests.object_stores import KEYS, S3, SECRET_KEY, fault, make_certificates, own_server, rclone_server, why_no_rclone
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 

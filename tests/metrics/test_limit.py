@@ -14,13 +14,12 @@ from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Number
 from dlemu.metrics.limit import (
     BUSY_PERCENT,
     FEW_REQUESTS,
     MIN_LOSS_PERCENT,
     MIN_SPEEDUP,
-    PIECE_BYTES,
     STARVED_SHARE,
     Advice,
     Context,
@@ -463,32 +462,6 @@ SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_
 
 def few(**changes: Any) -> Work:
     return replace(ENOUGH, app_mb_per_second=1.0, **changes)
-
-
-def last(**around: Any) -> Finding:
-    return limit_at(**around).seen[-1]
-
-
-def test_why_readers_were_too_few_or_enough_is_said_last() -> None:
-    trial = last(work=few(), scaling=replace(SCALING, again_mb_per_second=1000.0))
-    assert trial == Finding(
-        Seen.SCALING,
-        numbers={
-            "readers": 5,
-            "mb_per_second": 1000.0,
-            "more_readers": 20,
-            "more_mb_per_second": 1300.0,
-            "factor": 1.3,
-        },
-    )
-    two = few(readers=2.0)
-    assert last(work=two, device=Device(mean_depth=0.5, busy_percent=9)) == Finding(Seen.STUCK_BEFORE_DEVICE)
-    slow = last(work=replace(two, call_bytes=1.5 * PIECE_BYTES), device=Device(mean_depth=1.2, busy_percent=95))
-    assert slow == Finding(Seen.DEVICE_NEVER_IDLE, numbers={"depth": 1.2})
-    idle = last(work=two, device=Device(mean_depth=1.2, busy_percent=9))
-    assert idle == Finding(Seen.DEVICE_HAD_FEW, numbers={"depth": 1.2})
-    assert last(work=few(readers=3.0)) == Finding(Seen.FEW_SMALL_READS, numbers={"readers": 3.0})
-    assert last().code == Seen.RATES, "nothing more to say"
 
 
 def fall(percent: float) -> SpeedChange:
