@@ -18,7 +18,8 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, payload, written
+from tests.datagen.record_sources import payload, written
+from tests.datagen.sources import MemorySource
 from tests.datasets import storage_named
 
 FORMATS = ["indexed_binary", "mmap_indexed_binary"]

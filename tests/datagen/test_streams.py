@@ -13,7 +13,7 @@ from datagen.errors import DatasetError
 from datagen.formats.format_base import MovedError
 from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.places import shifted
-from tests.datagen.record_sources import MemorySource
+from tests.datagen.sources import MemorySource
 
 
 def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:

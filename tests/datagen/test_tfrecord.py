@@ -21,7 +21,8 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, payload, written
+from tests.datagen.record_sources import payload, written
+from tests.datagen.sources import MemorySource
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
