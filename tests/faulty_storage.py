@@ -34,7 +34,6 @@ CALLS = (
     "remove",
 )
 ERRORS = ("EIO", "ENOSPC", "ESTALE", "EACCES")
-WAYS = (*ERRORS, "short", "slow")
 SLOW_SECONDS = 0.05
 HANG_SECONDS = 1e6
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-import struct
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ import pytest
 from datagen.registry import find, names
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_layout import FileLayout
-from dlemu.checkpoints.formats import _torch_zip
-from dlemu.checkpoints.formats._pickled import pickled
 from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
 from dlemu.checkpoints.shards import Shard, Tensor
 from dlemu.config.model import Model
@@ -77,24 +73,6 @@ def test_every_byte_of_every_file_is_said_once(form: str, shape: str) -> None:
     found = [tensor for rank in plan.ranks for file in plan.files(rank) for _, tensor in file.tensors]
     assert set(found) <= set(wanted)
     assert {tensor for tensor in wanted if tensor.part.copy == 0} <= set(found)
-
-
-@pytest.mark.parametrize("form", ["torch", "distcp"])
-def test_what_ranks_have_in_common_is_made_once(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def counted(value: Any) -> bytes:
-        made.append(value)
-        return pickled(value)
-
-    monkeypatch.setattr(_torch_zip, "pickled", counted)
-    model = transformer(layers=3, tensor=2, zero_stage=3, hidden_size=64)
-    plan = plan_checkpoint(model, Checkpoint(format=form), 32)
-    for rank in plan.ranks:
-        plan.files(rank)
-    shards = plan.shards(0)
-    archives = len(shards) if form == "torch" else sum(len(shard.tensors) for shard in shards)
-    assert len(made) == archives, "not of each rank"
 
 
 def test_raw_files_have_the_bytes_of_their_tensors_and_nothing_else() -> None:
@@ -218,21 +196,6 @@ class Sparse(io.RawIOBase):
                 out[low - self._at : high - self._at] = data[low - offset : high - offset]
         self._at = end
         return bytes(out)
-
-
-def test_safetensors_by_its_specification() -> None:
-    data = laid_out("safetensors", TENSORS)
-    size = struct.unpack("<Q", data[:8])[0]
-    assert size % 8 == 0
-    header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
-    assert header.pop("__metadata__") == {"format": "pt"}
-    at = 0
-    for tensor, (name, entry) in zip(TENSORS, header.items(), strict=True):
-        begin, end = entry["data_offsets"]
-        assert (name, tuple(entry["shape"]), begin) == (tensor.name, tensor.shape, at)
-        assert body[begin:end] == content(tensor)
-        at = end
-    assert at == len(body)
 
 
 def test_safetensors_reads_it() -> None:

@@ -8,12 +8,12 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
@@ -147,19 +147,6 @@ def test_of_a_part_of_a_file_only_the_tensors_in_it_are_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("manner", "threads"), [("fast", [3, 3, 1]), ("mlperf_v3", [4, 4, 1]), ("torch_load", [1, 1, 1])]
-)
-def test_no_thread_is_woken_for_a_file_that_has_no_piece_for_it(
-    manner: Literal["fast", "mlperf_v3", "torch_load"], threads: list[int], tmp_path: Path
-) -> None:
-    storage = posix.Storage()
-    wanted = files(str(tmp_path / "c"))
-    write(storage, wanted)
-    moved = read(storage, to_read(wanted), Checkpoint(read_as=manner, readers=3, transfer_size=8192))
-    assert [len(file.timings.mover_cpu_ns) for file in moved] == threads
-
-
-@pytest.mark.parametrize(
     ("damage", "message"),
     [
         ("missing", "1.pt is missing: the checkpoint is incomplete"),
@@ -265,39 +252,6 @@ def test_the_times_of_a_file_follow_each_other(tmp_path: Path) -> None:
         assert 0 <= moved.content_cpu_ns < time.monotonic_ns() - before
     assert folder_of("saved/", 3) == folder_of("saved", 3) == "saved/global_epoch1_step3"
     assert folder_of("/mnt/saved/", 3) == "/mnt/saved/global_epoch1_step3"
-
-
-@pytest.mark.parametrize("threads", [1, 4])
-@pytest.mark.parametrize(
-    ("call", "number", "error", "message"),
-    [
-        ("pwrite", errno.ENOSPC, SpaceError, "the disk is full: checkpoint .*1.pt needs"),
-        ("fsync", errno.EIO, UserError, "1.pt can't be written: Input/output error"),
-    ],
-)
-def test_a_full_disk_ends_the_writers_and_leaves_nothing_half_written(
-    threads: int,
-    call: str,
-    number: int,
-    error: type[UserError],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    storage, calls, real = posix.Storage(), [0], getattr(os, call)
-    limit = 1 if call == "fsync" else 10
-
-    def fail(*args: object) -> object:
-        calls[0] += 1
-        if calls[0] > limit:
-            raise OSError(number, os.strerror(number))
-        return real(*args)
-
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(error, match=message):
-        write(storage, files(str(tmp_path / "c")), threads)
-    assert [path.name for path in (tmp_path / "c").iterdir()] == ["0.pt"], "the first file was complete"
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
 def test_the_ring_takes_no_more_memory_for_a_larger_model() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage import posix
-from dlemu.checkpoints.io_rows import IO_COLUMNS, FileTimings, IoLog
+from dlemu.checkpoints.io_rows import IoLog
 from dlemu.checkpoints.stored import (
     BLOCKS,
     NOTE,
@@ -27,7 +27,6 @@ from dlemu.checkpoints.stored import (
     stored_checkpoints,
     write_note,
 )
-from dlemu.checkpoints.write_files import MovedFile
 from dlemu.config.schema import Checkpoint, Model
 
 STORAGE = posix.Storage()
@@ -175,24 +174,6 @@ def test_what_is_not_there_is_removed_without_a_word(tmp_path: Path) -> None:
 
 
 # Rows
-
-
-def test_a_row_of_a_file_has_its_figures_under_the_columns_names() -> None:
-    timings = FileTimings(starved_ns=[1, 2], mover_cpu_ns=[3, 4], mover_cpu_wait_ns=[5, 6])
-    for began_ns, ended_ns, size_bytes in ((0, 10, 100), (20, 50, 200)):
-        timings.add(began_ns, ended_ns, size_bytes)
-    moved = MovedFile(
-        bytes=300, started_ns=1, opened_ns=2, moved_ns=3, synced_ns=4, ended_ns=5, threads=6, cpu_ns=7,
-        content_cpu_ns=8, storage_bytes=9, timings=timings,
-    )  # fmt: skip
-    columns = moved.columns()
-    assert columns == {
-        "bytes": 300, "started_ns": 1, "opened_ns": 2, "moved_ns": 3, "synced_ns": 4, "ended_ns": 5, "threads": 6,
-        "cpu_ns": 7, "content_cpu_ns": 8, "storage_bytes": 9, "calls": 2, "call_ns": 40, "longest_call_ns": 30,
-        "starved_ns": 3, "mover_cpu_ns": 7, "mover_cpu_wait_ns": 11,
-    }  # fmt: skip
-    assert columns.keys() <= IO_COLUMNS.keys()
-    assert replace(moved, timings=FileTimings()).columns()["longest_call_ns"] == 0
 
 
 @pytest.mark.parametrize("full", ["at once", "in the middle of a row"])

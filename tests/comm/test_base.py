@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dlemu.comm import Interrupted, LocalComm, detect_launcher, launcher_size, name_ranks
+from dlemu.comm import Interrupted, LocalComm, detect_launcher, launcher_size
 from dlemu.comm.comm_base import launcher_rank
 
 
@@ -45,14 +45,6 @@ def test_launcher_is_told_by_its_environment(environment: dict[str, str], launch
 )
 def test_the_rank_is_told_by_the_environment(environment: dict[str, str], rank: int) -> None:
     assert launcher_rank(environment) == rank
-
-
-@pytest.mark.parametrize(
-    ("ranks", "name"),
-    [([7], "rank 7"), ([2, 3], "ranks 2, 3"), ([4, 5, 6, 7], "ranks 4 to 7"), ([0, 2, 4], "ranks 0, 2, 4")],
-)
-def test_ranks_have_a_short_name(ranks: list[int], name: str) -> None:
-    assert name_ranks(ranks) == name
 
 
 def test_without_a_launcher_this_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,38 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
-from itertools import cycle
-
-import pytest
 
 from dlemu.comm.burn import Burner, BurnerThreads
-
-
-class UnsteadyCore:
-    """A thread's CPU clock on a core whose speed jumps from hash to hash."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ns, self._round_ns = 0, cycle((300, 900, 450))
-        monkeypatch.setattr(time, "thread_time_ns", lambda: self.ns)
-        monkeypatch.setattr(hashlib, "pbkdf2_hmac", self._hash)
-
-    def _hash(self, _name: str, _password: bytes, _salt: bytes, rounds: int) -> None:
-        self.ns += rounds * next(self._round_ns)
-
-
-@pytest.mark.parametrize("seconds", [0.0002, 0.003, 0.05])
-def test_it_burns_what_it_is_asked_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """What one call computes too much, as its core slowed down, the next one leaves out: nothing adds up."""
-    core, burner, calls = UnsteadyCore(monkeypatch), Burner(), 200
-    burned_ns = sum(burner.burn(seconds) for _ in range(calls))
-    assert burned_ns == core.ns
-    too_much_ns = burned_ns - calls * seconds * 1e9
-    assert 0 <= too_much_ns < 3 * min(seconds, 0.02) * 1e9, (
-        "at most what a last hash took three times as long as before"
-    )
 
 
 def test_what_it_says_is_what_the_thread_used() -> None:

@@ -3,15 +3,13 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Failure, Interrupted, PeerLostError, RankEnd, first_failure
-from dlemu.comm.failure import describe, exited, interrupted, killed, stopped, stuck, unkillable
+from dlemu.comm.failure import describe
 
 FAILURES = st.builds(
     Failure,
@@ -39,46 +37,6 @@ def test_the_cause_is_the_earliest_that_is_no_echo(failures: list[Failure | None
     if cause is not None:
         assert cause.at_ns == min(failure.at_ns for failure in own or found)
         assert cause.echo == (not own)
-
-
-def test_descriptions_say_who_what_and_where_to_look() -> None:
-    assert killed(5, 1234, signal.SIGKILL, 0).message == (
-        "rank 5 (process 1234) was killed by SIGKILL; if the machine ran out of memory, `dmesg` names the process, "
-        "or use fewer ranks, workers or prefetches"
-    )
-    assert "/dev/shm" in killed(0, 1, signal.SIGBUS, 0).message
-    assert "a mapped file of the dataset that was truncated" in killed(0, 1, signal.SIGBUS, 0).message
-    assert killed(0, 1, signal.SIGSEGV, 0).status == 139
-    assert exited(3, 7, 0).message == "rank 3 ended with exit status 7"
-    assert stuck(4, 99, 5.0, 0).message == "rank 4 (process 99) did not stop within 5 s and was killed"
-    assert stuck(4, 99, 5.0, 0).echo
-    assert interrupted(0, signal.SIGINT, 0, echo=False).message == "interrupted by Ctrl-C (SIGINT)"
-    assert [interrupted(0, number, 0, echo=False).status for number in (signal.SIGINT, signal.SIGTERM)] == [130, 143]
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "status", "echo", "said"),
-    [
-        (lambda: killed(2, 40, signal.SIGTERM, 7), "Signal", 143, False, "rank 2 (process 40) was killed by SIGTERM"),
-        (lambda: exited(2, 3, 7), "Exit", 3, False, "rank 2 ended with exit status 3"),
-        (lambda: stuck(2, 40, 0.5, 7), "Stuck", 137, True, "rank 2 (process 40) did not stop within 0.5 s and was"),
-        (lambda: stopped(2, 40, 60.0, 7), "Stopped", 3, False, "rank 2 (process 40) was stopped from outside"),
-        (lambda: unkillable(2, 40, 7), "Stuck", 137, True, "rank 2 (process 40) was killed but does not end"),
-        (lambda: interrupted(2, signal.SIGINT, 7, echo=True), "Interrupted", 130, True, "interrupted by Ctrl-C"),
-        (lambda: interrupted(2, signal.SIGTERM, 7, echo=False), "Interrupted", 143, False, "interrupted by SIGTERM"),
-    ],
-)
-def test_every_description_is_whole(make: Callable[[], Failure], kind: str, status: int, echo: bool, said: str) -> None:
-    failure = make()
-    assert (failure.rank, failure.at_ns, failure.traceback) == (2, 7, "")
-    assert (failure.kind, failure.status, failure.echo) == (kind, status, echo)
-    assert failure.message.startswith(said)
-
-
-def test_only_signals_that_say_something_of_memory_have_a_hint() -> None:
-    assert killed(0, 1, signal.SIGSEGV, 0).message == "rank 0 (process 1) was killed by SIGSEGV"
-    assert "dmesg" not in killed(0, 1, signal.SIGBUS, 0).message
-    assert "did not continue within 60 s" in stopped(2, 40, 60.0, 7).message
 
 
 def test_an_exception_is_described_by_what_is_known_of_it() -> None:

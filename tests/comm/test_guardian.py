@@ -72,19 +72,6 @@ def test_a_guardian_holds_nothing_a_launcher_waits_for(tmp_path: Path) -> None:
     assert note.read_text() == f"{['/dev/null'] * 2} [] True"
 
 
-def test_a_guardian_outlives_what_ends_its_rank(tmp_path: Path) -> None:
-    note = tmp_path / "saved"
-
-    def rank() -> None:
-        os.setpgid(0, 0)
-        watching = watch(lambda: save(note))
-        assert watching
-        os.killpg(0, signal.SIGKILL)
-
-    in_a_child(rank)
-    assert wait_until(note.exists)
-
-
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_rank_that_stands_still_is_ended_unless_it_goes_on(
     goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import psutil
 import pytest
 
 from datagen.errors import DatasetError
-from dlemu.comm import Comm, Failure, Interrupted, PeerLostError, first_failure, run_ranks, supervise
+from dlemu.comm import Comm, Failure, Interrupted, PeerLostError, first_failure, run_ranks
 from tests.comm.many_ranks import PATIENCE_SECONDS, lives
 
 LONG_SECONDS = 600.0
@@ -113,17 +112,6 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
 
 
-@pytest.mark.parametrize(("ranks", "said"), [(1, "or use fewer workers"), (2, "or use fewer ranks, workers")])
-def test_a_lone_rank_that_was_killed_is_not_told_to_use_fewer_ranks(ranks: int, said: str) -> None:
-    def main(comm: Comm) -> int:
-        os.kill(os.getpid(), signal.SIGKILL)
-        return 0
-
-    cause = first_failure(run_ranks(ranks, main, timeout_seconds=LONG_SECONDS))
-    assert cause is not None
-    assert said in cause.message
-
-
 def test_a_status_is_an_end_too() -> None:
     def main(comm: Comm) -> int:
         if comm.rank == 1:
@@ -195,26 +183,6 @@ def test_a_rank_that_stays_away_is_named_and_killed() -> None:
     assert ends[2].signal == signal.SIGKILL
 
 
-def test_a_rank_that_cannot_be_killed_does_not_hold_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that waits for hanging storage; here the supervisor's SIGKILL is lost on the way."""
-    send = supervise._send
-    monkeypatch.setattr(supervise, "_send", lambda process, number: number == signal.SIGKILL or send(process, number))
-
-    def main(comm: Comm) -> int:
-        if comm.rank == 1:
-            raise DatasetError("no")
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        time.sleep(LONG_SECONDS)
-        return 0
-
-    ends = run_ranks(2, main, timeout_seconds=LONG_SECONDS, grace_seconds=0.1)
-    assert ends[0].failure is not None
-    assert "does not end" in ends[0].failure.message
-    cause = first_failure(ends)
-    assert cause is not None
-    assert cause.kind == "DatasetError"
-
-
 @pytest.mark.parametrize("heeds_sigterm", [True, False])
 def test_no_descendant_survives_its_rank(heeds_sigterm: bool, tmp_path: Path) -> None:
     def main(comm: Comm) -> int:
@@ -268,23 +236,6 @@ def test_everything_is_put_back() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
     assert {name for name in set(os.listdir("/dev/shm")) - memory if "dlemu" in name} == set()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
-
-
-def test_no_garbage_is_looked_for_before_the_fork() -> None:
-    before = gc.get_stats()[2]
-    run_ranks(1, lambda comm: 0, timeout_seconds=PATIENCE_SECONDS)
-    assert gc.get_stats()[2] == before
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_what_the_caller_froze_stays_frozen(frozen: bool) -> None:
-    before = gc.get_freeze_count()
-    try:
-        (gc.freeze if frozen else gc.unfreeze)()
-        run_ranks(1, lambda comm: 0, timeout_seconds=PATIENCE_SECONDS)
-        assert (gc.get_freeze_count() > 0) == frozen
-    finally:
-        (gc.freeze if before else gc.unfreeze)()
 
 
 def test_a_failure_of_the_caller_ends_the_ranks_too() -> None:

@@ -44,11 +44,11 @@ def test_gather_is_in_rank_order_and_broadcast_is_rank_0s(size: int) -> None:
     assert in_threads(size, work) == expected
 
 
-def test_gather_and_broadcast_carry_tens_of_megabytes() -> None:
+def test_gather_and_broadcast_carry_megabytes() -> None:
     def work(comm: LocalComm) -> bool:
-        parts = comm.gather(np.full(4_000_000, comm.rank, dtype=np.int64))
+        parts = comm.gather(np.full(400_000, comm.rank, dtype=np.int64))
         whole = comm.broadcast(None if parts is None else np.stack(parts))
-        return bool(whole.shape == (4, 4_000_000) and (whole == np.arange(4)[:, None]).all())
+        return bool(whole.shape == (4, 400_000) and (whole == np.arange(4)[:, None]).all())
 
     assert in_threads(4, work) == [True] * 4
 
@@ -109,24 +109,6 @@ def test_a_deadline_names_the_rank_that_stayed_away() -> None:
     assert messages == ["rank 7 did not arrive at the barrier within 1 s"] * 7 + ["None"]
 
 
-def test_a_deadline_can_be_changed() -> None:
-    late = threading.Event()
-
-    def work(comm: LocalComm) -> None:
-        comm.all_reduce_max(0)
-        comm.set_timeout(0.5)
-        if comm.rank == 2:
-            assert late.wait(60)
-            return
-        try:
-            comm.all_reduce_max(0)
-        finally:
-            late.set()
-
-    messages = [str(message) for message in in_threads(3, work, timeout_seconds=600.0)]
-    assert messages == ["rank 2 did not arrive at the barrier within 0.5 s"] * 2 + ["None"]
-
-
 def test_a_rank_that_never_starts_is_named() -> None:
     with pytest.raises(PeerLostError, match=r"^rank 1 and rank 2 did not arrive within 0.1 s$"):
         LocalComm(0, 3, token=secrets.token_hex(8), timeout_seconds=0.1)
@@ -147,20 +129,6 @@ def test_a_rank_that_is_started_twice_is_refused() -> None:
 def _expect_loss(token: str) -> None:
     with pytest.raises(PeerLostError):
         LocalComm(0, 2, token=token, timeout_seconds=3.0)
-
-
-def test_a_broken_communicator_stays_broken() -> None:
-    def work(comm: LocalComm) -> list[str]:
-        if comm.rank == 1:
-            return []
-        messages = []
-        for _ in range(2):
-            with pytest.raises(PeerLostError) as caught:
-                comm.gather(None)
-            messages.append(str(caught.value))
-        return messages
-
-    assert in_threads(2, work)[0] == ["rank 1 ended without a message"] * 2
 
 
 def test_ranks_out_of_step_are_told() -> None:
@@ -289,14 +257,3 @@ def test_no_notice_is_sent_where_bytes_are_expected() -> None:
         peer.receive(Frame.PART)
     link.close()
     peer.close()
-
-
-def test_who_is_further_from_rank_0_waits_longer_for_it() -> None:
-    """Else a rank far down would give up first, and name the one above it."""
-
-    def extra_seconds(comm: LocalComm) -> float:
-        parent = comm._tree.parent
-        return parent._extra_seconds if isinstance(parent, Connection) else 0.0
-
-    waits = [seconds for seconds in in_threads(7, extra_seconds) if isinstance(seconds, float)]
-    assert 0.0 == waits[0] < waits[1] == waits[2] < waits[3] == waits[6]

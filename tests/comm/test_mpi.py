@@ -14,8 +14,6 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.comm import mpi
-from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.leaders import Leaders, contact, finished
 from tests.comm.many_ranks import wait_until
 from tests.comm.mpi_program import BOOTED_LATER_NS
 
@@ -50,13 +48,10 @@ def found(ranks: int, *arguments: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("ranks", "split", "nodes"),
     [
-        (2, "one", [0, 0]),
         (5, "one", [0] * 5),
         (2, "each", [0, 1]),
-        (5, "cycle-2", [0, 1, 0, 1, 0]),
         (5, "cycle-3", [0, 1, 2, 0, 1]),
         (5, "block-2", [0, 0, 0, 1, 1]),
-        pytest.param(18, "one", [0] * 18, marks=pytest.mark.slow),
         pytest.param(18, "cycle-3", [0, 1, 2] * 6, marks=pytest.mark.slow),
     ],
 )
@@ -155,62 +150,3 @@ def test_no_mpi_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(UserError, match=r'pip install "dlemu\[mpich\]"'):
         mpi.load_mpi()
-
-
-class Request:
-    """A request that is complete at the n-th look."""
-
-    def __init__(self, looks: float) -> None:
-        self.looks = looks
-
-    def Test(self) -> bool:
-        self.looks -= 1
-        return self.looks <= 0
-
-
-@pytest.mark.parametrize("spin", [False, True])
-def test_waiting_for_a_request_has_a_deadline(spin: bool) -> None:
-    assert finished(Request(3), 60.0, spin=spin)
-    assert not finished(Request(float("inf")), 0.01, spin=spin)
-
-
-class Alone:
-    """MPI and its communicator, seen by the leader of the second of several nodes: no other comes."""
-
-    Exception = OSError
-    MAX = None
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
-
-    def Get_rank(self) -> int:
-        return 1
-
-    def Get_size(self) -> int:
-        return self.nodes
-
-    def Iallreduce(self, *buffers: object, op: object) -> Request:
-        return Request(float("inf"))
-
-    def Irecv(self, buffer: object, source: int, tag: int) -> Request:
-        return Request(float("inf"))
-
-
-@pytest.mark.parametrize(
-    ("names", "missed"), [(["a", "b"], "a"), (["a", "b", "c"], "one of a, c"), (["a", "b", "c", "d"], "one of a, c, d")]
-)
-def test_a_host_that_does_not_arrive_is_named(names: list[str], missed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlemu.comm.leaders._WRITING_SECONDS", 0.02)
-    leaders = Leaders(Alone, Alone(len(names)), b"secret", 0.01)
-    leaders.name_nodes(names)
-    with pytest.raises(PeerLostError, match=f"^{missed} did not arrive within 0.01 s"):
-        leaders.all_reduce_max(1)
-    with pytest.raises(PeerLostError, match=f"^{missed} did not arrive within 0.03 s"):
-        leaders.all_reduce_max(1, last=True)
-    with pytest.raises(PeerLostError, match=r"^a did not arrive within 0.01 s"):
-        leaders.clock_offsets()
-
-
-def test_a_host_to_which_mpi_lost_its_connection_is_named() -> None:
-    with pytest.raises(PeerLostError, match=r"^MPI lost contact with host b: reset"), contact(Alone, "host b"):
-        raise OSError("reset")

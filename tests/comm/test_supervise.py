@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.supervise import Ending, give_up_seconds
+from dlemu.comm.supervise import Ending
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0
@@ -67,21 +67,6 @@ def test_a_run_that_ends_well_sends_nothing() -> None:
     assert run.ends == [RankEnd(rank, 0, 0, None) for rank in range(3)]
 
 
-def test_others_get_a_fifth_of_the_grace_to_notice_by_themselves() -> None:
-    run = Run(3)
-    run.fail(1)
-    run.wait(1)
-    run.fail(0, echo=True, kind="PeerLostError", status=3)
-    run.wait(1.5)
-    run.end(2, -signal.SIGTERM)
-    run.wait(100)
-    assert run.sent == [(2.0, 2, signal.SIGTERM)]
-    cause = first_failure(run.ends)
-    assert cause is not None
-    assert (cause.rank, cause.kind) == (1, "DatasetError")
-    assert [end.failure.echo for end in run.ends if end.failure] == [True, False, True]
-
-
 def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() -> None:
     run = Run(3)
     run.fail(0)
@@ -99,30 +84,6 @@ def test_who_outlives_the_grace_is_killed_and_who_outlives_that_is_given_up() ->
     assert stuck.message == "rank 1 (process 101) did not stop within 10 s and was killed"
     assert unkillable is not None
     assert "does not end" in unkillable.message
-
-
-def test_an_interruption_is_passed_on_at_once_and_a_second_one_ends_the_grace() -> None:
-    run = Run(2)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
-    run.wait(1)
-    run.ending.interrupted(signal.SIGINT, run.now_ns)
-    run.wait(1)
-    for rank in range(2):
-        run.end(rank, -signal.SIGKILL)
-    assert [sent[0] for sent in run.sent] == [0.0, 0.0, 1.0, 1.0]
-    assert [(end.failure.kind, end.status) for end in run.ends if end.failure] == [("Interrupted", 130)] * 2
-
-
-def test_a_failure_before_the_interruption_is_the_cause() -> None:
-    run = Run(2)
-    run.fail(0)
-    run.wait(0.5)
-    run.ending.interrupted(signal.SIGTERM, run.now_ns)
-    run.wait(0.5)
-    run.end(1, -signal.SIGTERM)
-    cause = first_failure(run.ends)
-    assert cause is not None
-    assert cause.kind == "DatasetError"
 
 
 def test_a_rank_that_stands_still_has_failed_unless_it_goes_on_in_time() -> None:
@@ -158,17 +119,6 @@ def why(run: Run, rank: int) -> tuple[str, bool, int]:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "status"), [(7, "Exit", 7), (1, "Exit", 1), (-signal.SIGSEGV, "Signal", 139), (-15, "Signal", 143)]
-)
-def test_a_rank_that_says_nothing_is_told_by_how_it_ended(code: int, kind: str, status: int) -> None:
-    run = Run(1)
-    run.end(0, code)
-    assert why(run, 0) == (kind, False, status)
-    (end,) = run.ends
-    assert end.signal == max(0, -code)
-
-
-@pytest.mark.parametrize(
     ("code", "expected"),
     [
         (0, None),
@@ -190,45 +140,6 @@ def test_what_ranks_come_to_that_were_asked_to_end(code: int, expected: tuple[st
     cause = first_failure(run.ends)
     assert cause is not None
     assert (cause.rank, cause.kind) == (0, "DatasetError")
-
-
-@pytest.mark.parametrize(
-    ("kind", "echo", "waited", "echo_then"),
-    [
-        ("DatasetError", False, 1.0, False),
-        ("DatasetError", False, 3.0, False),
-        ("PeerLostError", True, 1.0, True),
-        ("Interrupted", False, 1.0, False),  # by somebody else than this supervisor
-        ("Interrupted", False, 3.0, True),
-    ],
-)
-def test_who_reports_that_it_was_asked_to_end_only_echoes(
-    kind: str, echo: bool, waited: float, echo_then: bool
-) -> None:
-    run = Run(2)
-    run.fail(0)
-    run.wait(waited)
-    run.fail(1, kind=kind, echo=echo, status=5)
-    assert why(run, 1) == (kind, echo_then, 5)
-
-
-def test_who_is_gone_before_the_signal_comes_was_not_ended_by_it() -> None:
-    run = Run(2)
-    run.there = False
-    run.fail(0)
-    run.wait(3)
-    run.end(1, -signal.SIGTERM)
-    assert why(run, 1) == ("Signal", False, 143)
-
-
-def test_who_is_killed_for_staying_has_not_failed_first() -> None:
-    run = Run(3)
-    run.fail(0)
-    run.wait(11)
-    run.fail(1, kind="DatasetError", status=5)
-    run.end(2, 0)
-    assert why(run, 1) == ("DatasetError", False, 5), "what it said before counts"
-    assert why(run, 2) == ("Stuck", True, 137)
 
 
 @pytest.mark.parametrize(
@@ -255,15 +166,6 @@ def test_an_interruption_is_the_cause_of_what_follows_from_it_and_of_nothing_els
     assert why(run, 0) == expected
 
 
-def test_a_second_failure_gives_nobody_more_time() -> None:
-    run = Run(3)
-    run.fail(0)
-    run.wait(1.5)
-    run.fail(1)
-    run.wait(20)
-    assert run.sent == [(2.0, 2, signal.SIGTERM), (10.0, 2, signal.SIGKILL)]
-
-
 def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
     run = Run(2)
     run.fail(0)
@@ -285,34 +187,6 @@ def test_an_interruption_after_a_failure_asks_at_once_and_is_no_cause() -> None:
         (3.0, signal.SIGTERM),
         (4.0, signal.SIGKILL),
     ]
-
-
-def test_who_cannot_be_killed_is_given_up_in_time_with_what_it_had_said() -> None:
-    assert [give_up_seconds(grace) for grace in (0.5, 2.0, 10.0)] == [2.0, 2.0, 10.0]
-    run = Run(3, grace_seconds=0.5)
-    run.fail(0)
-    said = Failure(rank=1, kind="DatasetError", message="why", status=2, at_ns=run.now_ns)
-    run.ending.reported(said, run.now_ns)
-    run.wait(2.4)
-    assert sorted(run.ending.running.values()) == [1, 2]
-    run.wait(0.2)
-    assert run.ends[1] == RankEnd(1, 2, signal.SIGKILL, said)
-    assert run.ends[2].signal == signal.SIGKILL
-    assert why(run, 2) == ("Stuck", True, 137)
-    assert run.ending.due_ns == math.inf
-    assert [moment for moment, *_ in run.sent] == pytest.approx([0.1, 0.1, 0.5, 0.5])
-
-
-def test_time_is_asked_for_only_while_something_is_to_be_done() -> None:
-    run = Run(2, timeout_seconds=60)
-    assert run.ending.due_ns == math.inf
-    run.ending.stopped(100, run.now_ns)
-    assert run.ending.due_ns == run.now_ns + 60 * SECOND_NS
-    run.end(0, -signal.SIGKILL)
-    assert run.ending.due_ns == run.now_ns + 2 * SECOND_NS, "it ended: it stands still no longer"
-    run.ending.continued(101)
-    run.end(1, 0)
-    assert [end.rank for end in run.ends] == [0, 1]
 
 
 def test_ranks_that_still_run_after_their_time_have_failed_whatever_they_say_of_their_end() -> None:

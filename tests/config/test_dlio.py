@@ -9,7 +9,6 @@ import pytest
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5
 from dlemu.config import check_runnable, load, to_yaml, translate
-from dlemu.config.loading import merged
 from dlemu.config.model import Model, Parallelism, Transformer
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Duration, Workload
@@ -258,9 +257,3 @@ def test_every_new_name_is_a_setting() -> None:
     for key in translate.RENAMED_KEYS.values():
         section = key.rpartition(".")[0]
         assert schema_has(key) or key in translate.UNSUPPORTED or section == "storage.storage_options", key
-
-
-def test_a_model_that_is_a_string_is_its_name() -> None:
-    assert translate.renamed(("model",), "bert") == ("model", "name")
-    assert translate.renamed(("model",), {"name": "bert"}) == ("model",)
-    assert merged([[(translate.renamed(("data_reader", "batch_size"), 3), 3)]]) == {"reader": {"batch_size": 3}}

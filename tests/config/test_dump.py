@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
@@ -17,7 +16,7 @@ from dlemu.config import completed, datagen_command, explained, load, to_yaml
 from dlemu.config.literal import override
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
-from dlemu.config.sections import OWN, plain, sections, tree
+from dlemu.config.sections import sections, tree
 from dlemu.config.validate import check
 from tests.config.test_duration import durations
 
@@ -110,19 +109,6 @@ def test_what_was_loaded_reads_back_as_the_same(overrides: list[str], tmp_path: 
     saved = tmp_path / "config.yaml"
     saved.write_text(to_yaml(workload))
     assert load([f"workload={saved}"]) == workload
-
-
-TYPED = st.one_of(st.from_regex(r"\A[-+0-9._eExX:]{1,6}\Z"), st.sampled_from(["y", "No", "oN", "OFF", "~", "???"]))
-
-
-@settings(deadline=None, max_examples=300)
-@given(st.one_of(TEXT, TYPED))
-def test_yaml_is_as_omegaconf_writes_it(text: str) -> None:
-    workload = replace(Workload(), model=Model(name=text))
-    assume("${" not in text)  # is escaped, and reads back as above
-    given = plain(workload)
-    own = given.pop(OWN)
-    assert to_yaml(workload) == OmegaConf.to_yaml(OmegaConf.create({**given, **own}))
 
 
 def test_yaml_is_complete() -> None:

@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
-from dlemu.config.loading import DURATIONS, layer, merged
+from dlemu.config.loading import DURATIONS
 from dlemu.config.schema import Duration, Storage, Workload
 
 
@@ -19,24 +19,6 @@ def test_the_times_are_those_of_the_schema() -> None:
                 (section.name, key.name) for key in fields(value) if isinstance(getattr(value, key.name), Duration)
             }
     assert set(DURATIONS) == found
-
-
-def test_a_later_layer_wins_and_the_rest_stays() -> None:
-    below, above = layer((), {"a": {"b": 1, "c": 2}, "d": 3}), layer((), {"a": {"b": 9}, "d": {"e": 4}})
-    assert merged([below, above]) == {"a": {"b": 9, "c": 2}, "d": {"e": 4}}
-    assert merged([above, below]) == {"a": {"b": 1, "c": 2}, "d": 3}
-
-
-def test_merging_leaves_the_layers_alone() -> None:
-    time = {"mean": 1}
-    below = layer((), {"train": {"computation_time": time}})
-    merged([below, [(("train", "computation_time", "stdev"), 2)]])
-    assert time == {"mean": 1}
-
-
-def test_a_spread_joins_a_number() -> None:
-    tree = merged([layer((), {"train": {"computation_time_stdev": 2, "computation_time": 1}})])
-    assert tree == {"train": {"computation_time": {"mean": 1, "stdev": 2}}}
 
 
 @pytest.mark.parametrize(

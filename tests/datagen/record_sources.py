@@ -9,28 +9,10 @@ import numpy as np
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DatasetError
 from datagen.files import Files, files_of
 from datagen.formats.format_base import FileJob, RecordFormat
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
-
-
-class MemorySource:
-    """A file that is already in memory."""
-
-    def __init__(self, data: bytes, path: str = "file") -> None:
-        self.path = path
-        self.size_bytes = len(data)
-        self._data = memoryview(bytearray(data))
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        if offset + size_bytes > self.size_bytes:
-            raise DatasetError(f"{self.path} ended")
-        return self._data[offset : offset + size_bytes]
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
 
 
 def record_format(name: str) -> RecordFormat:

@@ -20,8 +20,8 @@ class MemorySource:
 
     _made = itertools.count()
 
-    def __init__(self, data: bytes) -> None:
-        self.path = f"{next(self._made)}/file.dat"  # offsets are kept for a path: another file has another
+    def __init__(self, data: bytes, path: str = "") -> None:
+        self.path = path or f"{next(self._made)}/file.dat"  # offsets are kept for a path: another file has another
         self._data = memoryview(data)
         self.size_bytes = len(data)
         self.reads: list[tuple[int, int]] = []

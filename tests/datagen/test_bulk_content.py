@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen import content
 from datagen.bulk_content import PIECE_BYTES, BulkContent, Pattern
 from datagen.content import identify
 
@@ -70,12 +69,3 @@ def test_a_changed_byte_is_found_and_another_process_makes_the_same() -> None:
     assert copy.first_difference(data, 3, 0) is None
     data[PIECE_BYTES + 17] ^= 1
     assert copy.first_difference(data, 3, 0) == PIECE_BYTES + 17
-
-
-def test_what_stamps_take_from_offsets_is_made_once_for_all_files() -> None:
-    """It is a third of what a small file costs."""
-    content._offsets.cache_clear()
-    data = np.empty(512 << 10, np.uint8)
-    for file in range(50):
-        CONTENT.fill(data[: len(data) - 4096 * (file % 3)], file, 0)
-    assert content._offsets.cache_info().misses == 1

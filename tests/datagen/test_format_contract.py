@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -18,12 +18,12 @@ from datagen.engines import LibraryEngine
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.files import files_of
-from datagen.formats.format_base import Sample, UnreadFormat, library_reads
+from datagen.formats.format_base import Sample, UnreadFormat
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
-from datagen.storage.storage_base import FOLDERS, Entry, Reader, StorageBase, Writer, open_storage
+from datagen.storage.storage_base import Entry, Reader, StorageBase, Writer, open_storage
 from datagen.verify import verify
 from tests.datagen.conftest import make
 from tests.datasets import storage_named
@@ -223,19 +223,6 @@ def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, 
             assert max(watched.asked) <= most
             if transfer_bytes == 4096:  # every sample is larger
                 assert watched.asked.count(4096) >= len(dataset.all)
-
-
-@each_case
-def test_where_no_transfer_size_is_given_it_is_that_of_the_usual_library(case: Case, tmp_path: Path) -> None:
-    dataset = Dataset(replace(case, record_bytes=600_000), tmp_path)
-    usual = library_reads(case.format).transfer_bytes
-    for transfer_bytes in (0, usual or 1 << 30):
-        watched = Watched(open_storage(FOLDERS))
-        dataset.read(dataset.all, watched, transfer_bytes=transfer_bytes, engine="fast")
-        if transfer_bytes == 0:
-            default = watched.asked
-    assert watched.asked == default
-    assert not usual or max(default) <= usual
 
 
 @each_case

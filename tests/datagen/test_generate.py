@@ -204,16 +204,6 @@ def test_a_quota_is_told_from_a_full_disk(small: MakeSpec, tmp_path: Path, monke
     assert verify(spec) == []
 
 
-def test_a_disk_with_room_for_bytes_may_have_none_for_files(
-    small: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = small(data_folder=str(tmp_path / "data"), num_files_train=3, num_files_eval=0)
-    prepare(spec)
-    fail_writes(monkeypatch, errno.ENOSPC)
-    with pytest.raises(SpaceError, match=r"are free, maybe for no more files \(df -i shows its inodes\)\. Free"):
-        generate(spec)
-
-
 def test_a_full_disk_leaves_whole_files_and_resumes(small: MakeSpec, tiny_disk: str) -> None:
     spec = small(data_folder=tiny_disk, num_files_train=3, num_files_eval=0, record_length_bytes_stdev=0)
     prepare(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import resource
 import tempfile
 from pathlib import Path
@@ -16,13 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats._hdf5_read import Hdf5File
 from datagen.formats.format_base import FileJob, Sample
-from datagen.formats.hdf5 import Format, skeleton
-from datagen.generate import generate, prepare
+from datagen.formats.hdf5 import Format
 from datagen.spec import DatasetSpec, Hdf5
-from datagen.verify import verify
-from tests.datagen.sources import FILE, MemorySource, expected, job, written
+from tests.datagen.sources import MemorySource, expected, job, written
 
 Settings = dict[str, Any]
 PLAIN: list[Settings] = [
@@ -140,15 +136,6 @@ def test_chunked_files_hold_what_h5py_would_write(values: Settings) -> None:
     assert Format().file_bytes(spec, np.array([file_job.shape])) is None
 
 
-@pytest.mark.parametrize("values", CHUNKED, ids=str)
-def test_chunks_are_the_same_however_many_are_placed_together(
-    values: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    together = written(Format(), made(values))
-    monkeypatch.setattr("datagen.formats.hdf5._GROUP_BYTES", 1)
-    assert written(Format(), made(values)) == together
-
-
 @pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
 def test_a_temporary_folder_that_is_none_is_named(
     values: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -169,70 +156,6 @@ def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Set
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert written(Format(), file_job)
-
-
-def test_threads_write_chunked_files_side_by_side(tmp_path: Path) -> None:
-    chunked = Hdf5(chunk_dims=(1, 16, 16))
-    spec = DatasetSpec(
-        data_folder=str(tmp_path), format="hdf5", record_dims=(256, 256), num_files_train=80, hdf5=chunked
-    )
-    prepare(spec)
-    generate(spec, threads=4)
-    assert verify(spec) == []
-
-
-def test_what_left_a_skeleton_takes_no_room_in_it() -> None:
-    with skeleton() as bones:
-        os.pwrite(bones.descriptor, bytes(1 << 20), 4096)
-        before = os.fstat(bones.descriptor)
-        bones.empty(4096, 1 << 20)
-        after = os.fstat(bones.descriptor)
-    assert before.st_blocks * 512 >= 1 << 20
-    assert after.st_blocks * 512 < 1 << 16
-    assert after.st_size == before.st_size
-
-
-@pytest.mark.parametrize("values", PLAIN + CHUNKED, ids=str)
-def test_samples_are_the_payload_in_order(values: Settings) -> None:
-    file_job = made(values)
-    samples = file_job.spec.num_samples_per_file
-    opened = Format().open(MemorySource(written(Format(), file_job)), samples)
-    payload = expected(file_job)
-    for index in [*range(samples), 0]:
-        sample = opened.sample(index)
-        start = index * file_job.record_bytes
-        assert bytes(sample.plain_payload) == payload[start : start + file_job.record_bytes]
-        assert sample.payload_offset == start
-        assert sample.first_difference(file_job.content, FILE) is None
-        if file_job.record_bytes > 8:  # where blocks of all files begin alike
-            assert sample.first_difference(file_job.content, FILE + 1) is not None
-
-
-def test_a_plain_sample_is_not_copied() -> None:
-    data = written(Format(), made({}))
-    source = MemorySource(data)
-    assert Format().open(source, 1).sample(0).data.obj is data
-    assert source.reads == [(0, len(data))]
-
-
-def test_of_many_samples_only_those_asked_for_are_read() -> None:
-    source = MemorySource(written(Format(), made({"num_samples_per_file": 1000})))
-    opened = Format().open(source, 1000)
-    opened.sample(900)
-    opened.sample(900)
-    assert sum(size for _, size in source.reads[:-1]) <= 32 << 10, "the structure"
-    assert source.reads[-1][1] == 21 * 53
-
-
-def test_a_packed_sample_is_read_once_whether_unpacked_or_not() -> None:
-    values = {"num_samples_per_file": 50, "compression": "gzip", "hdf5": Hdf5(chunk_dims=(1, 11, 53))}
-    source = MemorySource(written(Format(), made(values)))
-    sample = Format().open(source, 50).sample(30)
-    before = len(source.reads)
-    assert sample.decode is not None
-    assert len(sample.decode()) == 21 * 53
-    assert len(source.reads) == before
-    assert source.reads[-1][1] == len(sample.data), "chunks that lie behind each other come by one read"
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True}])
@@ -299,30 +222,14 @@ def test_a_storage_that_fails_is_not_called_damage() -> None:
     ("values", "words"),
     [
         ({"compression": "zip"}, "none and gzip"),
-        ({"enable_chunking": True}, "chunk_size is 0"),
         ({"hdf5": Hdf5(num_dset_per_record=2)}, "num_dset_per_record is 2"),
-        ({"hdf5": Hdf5(num_dset_per_record=2), "record_dims": (3, 4)}, "which is [3, 4]"),
         ({"hdf5": Hdf5(chunk_dims=(8, 8))}, "wanted 3 numbers of 1 or more"),
-        ({"hdf5": Hdf5(max_shape=(8,))}, "wanted 2 numbers"),
         ({"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, "at least the record's [9, 8]"),
     ],
 )
 def test_layouts_that_are_impossible(values: Settings, words: str) -> None:
     (problem,) = DatasetSpec(format="hdf5", **values).check()
     assert words in problem
-
-
-def test_a_structure_that_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    file_job = made({"record_dims": (8, 8), "hdf5": Hdf5(num_dset_per_record=2)})
-    first = written(Format(), file_job)
-    second = bytearray(first)
-    start = places(first)["records_0"]
-    second[start : start + 8] = bytes(range(8))
-    reader = Format()
-    reader.open(MemorySource(first), 1)
-    monkeypatch.setattr("datagen.formats._hdf5_read._open", lambda window: pytest.fail("HDF5 was asked"))
-    monkeypatch.setattr(Hdf5File, "_structure", lambda file: pytest.fail("what is known was written down again"))
-    assert bytes(reader.open(MemorySource(bytes(second)), 1).sample(0).data[:8]) == bytes(range(8))
 
 
 def test_a_file_with_other_bytes_around_its_records_is_not_taken_for_a_known_one() -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import Source
-from datagen.formats.indexed_binary import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
+from datagen.formats.indexed_binary import OFFSETS, SIZES, IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, payload, record_format, written
+from tests.datagen.record_sources import payload, written
+from tests.datagen.sources import MemorySource
 from tests.datasets import storage_named
 
 FORMATS = ["indexed_binary", "mmap_indexed_binary"]
@@ -45,14 +46,6 @@ def test_files_are_records_and_two_tables(shape: tuple[int, int], samples: int) 
     assert written(spec, shape) == payload(0, size * samples)
     offsets, sizes = (np.frombuffer(written(spec, shape, side), "<u8").tolist() for side in (OFFSETS, SIZES))
     assert (offsets, sizes) == ([size * number for number in range(samples)], [size] * samples)
-
-
-def test_a_large_index_is_made_in_pieces() -> None:
-    count = CHUNK_BYTES // 8 + 3
-    spec = DatasetSpec(format="indexed_binary", num_samples_per_file=count)
-    offsets = np.frombuffer(written(spec, (3, 2), OFFSETS), "<u8")
-    assert np.array_equal(offsets, np.arange(count) * 6)
-    assert set(np.frombuffer(written(spec, (3, 2), SIZES), "<u8").tolist()) == {6}
 
 
 def test_equal_records_keep_nothing_of_the_index() -> None:
@@ -161,9 +154,3 @@ def test_a_lost_index_is_made_again(made: Made) -> None:
         inspect(spec)
     make(spec)
     assert path.read_bytes() == before
-
-
-def test_compression_is_refused() -> None:
-    for name in FORMATS:
-        spec = DatasetSpec(format=name, compression="zip")
-        assert record_format(name).unfit(spec) == [f"dataset.compression is zip: format {name} supports only none"]

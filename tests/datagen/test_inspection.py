@@ -48,10 +48,6 @@ def test_what_was_made_is_found(small: MakeSpec) -> None:
     assert (manifest.complete, manifest.files, manifest.bytes) == (True, 9, sum(sizes))
 
 
-def test_no_validation_files(small: MakeSpec) -> None:
-    assert inspect(make(small(num_files_eval=0))).valid is None
-
-
 def test_a_dataset_may_be_moved_and_cropped_anew(small: MakeSpec, tmp_path: Path) -> None:
     spec = make(small())
     os.rename(spec.data_folder, tmp_path / "other")
@@ -123,13 +119,6 @@ def test_an_empty_folder_is_said_to_be_that(small: MakeSpec) -> None:
     assert "Make it with: dlemu datagen workload=w" in fails(spec, f"no dataset in {spec.data_folder}: it is empty")
 
 
-def test_flat_tokens_are_pointed_to_their_format(small: MakeSpec) -> None:
-    spec = small()
-    Path(spec.data_folder).mkdir(parents=True)
-    Path(spec.data_folder, "train.bin").touch()
-    fails(spec, "dataset.source=folder dataset.format=mmap_indexed_binary; else set dataset.data_folder")
-
-
 def test_missing_files_are_named(small: MakeSpec) -> None:
     spec = make(small(num_files_train=10))
     for i in (2, 3, 5, 7):
@@ -167,7 +156,7 @@ def test_wrong_format(small: MakeSpec) -> None:
 
 @pytest.mark.parametrize("train", ["train/", ""])
 @pytest.mark.parametrize("folders", [("",), ("cats", "dogs")])
-@pytest.mark.parametrize("ending", ["jpg", "JPEG", "jpeg"])
+@pytest.mark.parametrize("ending", ["jpg", "JPEG"])
 def test_pictures_of_others_are_found_in_class_folders_and_without_them(
     small: MakeSpec, train: str, folders: tuple[str, ...], ending: str
 ) -> None:
@@ -235,7 +224,7 @@ def test_a_wrong_size_in_a_dataset_of_dlio(small: MakeSpec) -> None:
     fails(spec, "img_4_of_6.npz has 100 bytes")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema_version": 1}', '{"schema_version": 1, "spec": {"x": 1}}'])
+@pytest.mark.parametrize("text", ["", '{"schema_version": 1}'])
 def test_a_broken_manifest(small: MakeSpec, text: str) -> None:
     spec = make(small())
     Path(spec.data_folder, MANIFEST_NAME).write_text(text)
@@ -276,16 +265,6 @@ def test_many_files_are_inspected_by_arithmetic(tmp_path: Path) -> None:
     assert calls < 4200
 
 
-def test_part_of_a_set_without_a_manifest_is_told_by_one_listing_of_its_names(
-    small: MakeSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = small(num_files_train=12, num_subfolders_train=3)
-    as_if_by_dlio(spec)
-    monkeypatch.setattr("datagen.inspection.scan", None)
-    found = inspect(replace(spec, num_files_train=7, num_subfolders_train=0, file_prefix="other"))
-    assert [found.train.path(i) for i in range(7)] == [layouts(spec)[0].path(i) for i in range(7)]
-
-
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(
     "beside",
@@ -310,13 +289,6 @@ def test_the_set_asked_for_is_taken_whichever_file_is_listed_first(
     monkeypatch.setattr(os, "scandir", in_order)
     found = inspect(spec)
     assert [found.train.path(i) for i in range(12)] == [train.path(i) for i in range(12)]
-
-
-def test_the_command_that_makes_it_is_asked_for_only_where_it_is_shown(small: MakeSpec) -> None:
-    """It costs a composition of the configuration."""
-    inspect(make(small()), lambda: pytest.fail("nothing is wrong"))
-    with pytest.raises(DatasetError, match="Make it with: the very command"):
-        inspect(small(data_folder="/nowhere"), lambda: "the very command")
 
 
 def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(tmp_path: Path) -> None:

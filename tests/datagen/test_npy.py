@@ -53,13 +53,6 @@ def test_arrays_of_others_are_read(order: Literal["C", "F"]) -> None:
         assert bytes(opened.sample(index).data) == array[..., index].tobytes(order="A")
 
 
-def test_one_sample_is_read_by_one_call_and_not_copied() -> None:
-    data = written(Format(), job("npy", (30, 41)))
-    source = MemorySource(data)
-    assert Format().open(source, 1).sample(0).data.obj is data
-    assert source.reads == [(0, len(data))]
-
-
 @pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\x05\x00abcde", b"PK\x03\x04" + bytes(40)])
 def test_foreign_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(DatasetError, match=r"file\.dat: .*`dlemu datagen verify`"):

@@ -18,22 +18,11 @@ from datagen.formats.format_base import FileJob
 from datagen.formats.npz import Format
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory, null
+from tests.datagen.sources import MemorySource
 
 
-class MemorySource:
-    """A file that is already in memory."""
-
-    path = "file.npz"
-
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
-        self.size_bytes = len(data)
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        return self._data[offset : offset + size_bytes]
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
+def source(data: bytes) -> MemorySource:
+    return MemorySource(data, "file.npz")
 
 
 def written(shape: tuple[int, int], samples: int = 1, compression: Compression = "none", share: float = 0.0) -> bytes:
@@ -86,7 +75,7 @@ def test_bytes_equal_numpys_but_for_the_date() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [(1 << 31) - 128 - 2, (1 << 31) - 128 - 1, (1 << 31) - 128 - 56, 1 << 31])
+@pytest.mark.parametrize("first", [(1 << 31) - 128 - 1, 1 << 31])
 def test_sizes_equal_numpys_at_the_limit_of_32_bits(first: int, tmp_path: object) -> None:
     counter = null.Storage().create("x")
     spec = DatasetSpec(format="npz")
@@ -133,28 +122,6 @@ def test_numpy_reads_what_was_written(compression: Compression, samples: int) ->
         assert loaded["y"].tolist() == [0] * samples
 
 
-@pytest.mark.parametrize("compression", ["none", "zip"])
-@pytest.mark.parametrize("samples", [1, 3])
-def test_samples_are_numpys(compression: Compression, samples: int) -> None:
-    data = written((100, 130), samples, compression)
-    x = np.load(io.BytesIO(data))["x"]
-    opened = Format().open(MemorySource(data), samples)
-    for index in range(samples):
-        sample = opened.sample(index)
-        assert bytes(sample.data) == x[..., index].tobytes()
-        assert bytes(sample.payload) == x.tobytes()
-        assert sample.payload_offset == 0
-
-
-def test_stored_samples_are_not_copied() -> None:
-    data = written((10, 10))
-    assert Format().open(MemorySource(data), 1).sample(0).data.obj is data
-
-
-def test_compressible_content_makes_small_files() -> None:
-    assert len(written((1000, 1000), compression="zip", share=0.8)) < 300_000
-
-
 ARRAYS: list[NDArray[np.generic]] = [
     np.arange(24, dtype=np.int16).reshape(2, 3, 4),
     np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),
@@ -169,12 +136,12 @@ ARRAYS: list[NDArray[np.generic]] = [
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_arrays_of_others_are_read(array: NDArray[np.generic], save: Callable[..., None]) -> None:
     data = saved(save, labels=[1, 2], x=array)
-    assert bytes(Format().open(MemorySource(data), 1).sample(0).data) == array.tobytes(order="A")
+    assert bytes(Format().open(source(data), 1).sample(0).data) == array.tobytes(order="A")
 
 
 @pytest.mark.parametrize("array", ARRAYS[:2], ids=["C", "F"])
 def test_one_of_several_samples_of_others(array: NDArray[np.generic]) -> None:
-    opened = Format().open(MemorySource(saved(np.savez, x=array)), 4)
+    opened = Format().open(source(saved(np.savez, x=array)), 4)
     for index in range(4):
         assert bytes(opened.sample(index).data) == array[..., index].tobytes(order="A")
 
@@ -183,7 +150,7 @@ def test_a_comment_behind_the_directory() -> None:
     file = io.BytesIO(written((10, 10)))
     with zipfile.ZipFile(file, "a") as archive:
         archive.comment = b"made elsewhere"
-    assert bytes(Format().open(MemorySource(file.getvalue()), 1).sample(0).data) == expected(100)
+    assert bytes(Format().open(source(file.getvalue()), 1).sample(0).data) == expected(100)
 
 
 WHOLE = {
@@ -199,7 +166,7 @@ def test_truncated_anywhere_is_an_error(kind: tuple[str, int], data: st.DataObje
     whole = WHOLE[kind]
     size = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DatasetError, match=r"file\.npz: .* offset \d+.*`dlemu datagen verify`"):
-        Format().open(MemorySource(whole[:size]), kind[1]).sample(0)
+        Format().open(source(whole[:size]), kind[1]).sample(0)
 
 
 @given(kind=st.sampled_from(sorted(WHOLE)), data=st.data())
@@ -209,7 +176,7 @@ def test_a_wrong_byte_never_breaks_the_reader(kind: tuple[str, int], data: st.Da
     for _ in range(data.draw(st.integers(1, 3))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     try:
-        sample = Format().open(MemorySource(bytes(damaged)), kind[1]).sample(0)
+        sample = Format().open(source(bytes(damaged)), kind[1]).sample(0)
     except DatasetError:
         return
     assert len(sample.data) <= 20 * 30
@@ -219,13 +186,7 @@ def test_a_type_that_numpy_never_writes_is_an_error() -> None:
     whole = WHOLE[("none", 1)]
     assert b"'|u1'" in whole
     with pytest.raises(DatasetError, match=r"type \|a1, which NumPy does not write"):
-        Format().open(MemorySource(whole.replace(b"'|u1'", b"'|a1'", 1)), 1)
-
-
-@given(st.binary(max_size=300))
-def test_foreign_bytes_are_an_error(data: bytes) -> None:
-    with pytest.raises(DatasetError, match=r"file\.npz"):
-        Format().open(MemorySource(data), 1)
+        Format().open(source(whole.replace(b"'|u1'", b"'|a1'", 1)), 1)
 
 
 def test_packed_bytes_that_end_early() -> None:
@@ -234,47 +195,31 @@ def test_packed_bytes_that_end_early() -> None:
     packed_size_at = data.index(b"PK\x01\x02") + 20
     data[packed_size_at] -= 10
     with pytest.raises(DatasetError, match="deflated data unpacks to"):
-        Format().open(MemorySource(bytes(data)), 1)
+        Format().open(source(bytes(data)), 1)
 
 
 def test_a_shape_that_the_bytes_do_not_fill() -> None:
     data = written((20, 30)).replace(b"(20, 30, 1)", b"(20, 31, 1)")
     with pytest.raises(DatasetError, match=r"array x has 600 bytes, which do not make \(20, 31, 1\)"):
-        Format().open(MemorySource(data), 1)
+        Format().open(source(data), 1)
 
 
 def test_an_archive_without_x() -> None:
     """One sample is the largest array of somebody's own file; several can't be told apart without DLIO's names."""
     volume, mask = np.arange(300.0), np.zeros(9)
-    found = Format().open(MemorySource(saved(np.savez, mask=mask, volume=volume)), 1).sample(0)
+    found = Format().open(source(saved(np.savez, mask=mask, volume=volume)), 1).sample(0)
     assert bytes(found.payload) == volume.tobytes()
     with pytest.raises(DatasetError, match=r"no member x\.npy"):
-        Format().open(MemorySource(saved(np.savez, z=[1, 2])), 2)
+        Format().open(source(saved(np.savez, z=[1, 2])), 2)
     with pytest.raises(DatasetError, match=r"no member x\.npy"):
-        Format().open(MemorySource(saved(np.savez)), 1)
+        Format().open(source(saved(np.savez)), 1)
 
 
 def test_objects_are_refused() -> None:
     with pytest.raises(DatasetError, match="Python objects"):
-        Format().open(MemorySource(saved(np.savez, x=np.array([{}], dtype=object))), 1)
+        Format().open(source(saved(np.savez, x=np.array([{}], dtype=object))), 1)
 
 
 def test_fewer_samples_than_stated() -> None:
     with pytest.raises(DatasetError, match="holds 2 samples, not 3"):
-        Format().open(MemorySource(written((10, 10), 2)), 3).sample(2)
-
-
-@given(st.data())
-@settings(max_examples=40, deadline=None)
-def test_no_wrong_byte_of_a_deflated_array_gets_through(data: st.DataObject) -> None:
-    array = np.random.default_rng(3).integers(0, 256, (64, 64), np.uint8)
-    whole = saved(np.savez_compressed, x=array)
-    begin, end = whole.index(b"x.npy") + 40, whole.index(b"PK\x01\x02")
-    at = data.draw(st.integers(begin, end - 1))
-    damaged = bytearray(whole)
-    damaged[at] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        sample = Format().open(MemorySource(bytes(damaged)), 1).sample(0)
-    except DatasetError:
-        return
-    assert bytes(sample.data) == array.tobytes()  # a bit that pads the stream
+        Format().open(source(written((10, 10), 2)), 3).sample(2)

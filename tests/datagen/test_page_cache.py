@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from datagen.formats import webdataset
 from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
 from datagen.page_cache import _in_memory, restored
@@ -53,15 +52,3 @@ def test_looking_leaves_a_cold_file_cold_and_a_cached_one_cached(tmp_path: Path)
     with restored([str(path), str(tmp_path / "gone")]):
         path.read_bytes()
     assert _in_memory(str(path))
-
-
-def test_where_samples_begin_is_looked_up_once_for_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going from header to header makes a request each, which no job that streams its shards makes."""
-    shard(tmp_path / "shard.tar")
-    found = inspect(inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec)
-
-    def walk(self: webdataset.TarRecords) -> None:
-        raise AssertionError("it was walked before")
-
-    monkeypatch.setattr(webdataset.TarRecords, "_walk", walk)
-    inspect(found.spec)

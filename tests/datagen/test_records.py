@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -11,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
-from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
-from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
+from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.records import MAX_OPEN_FILES, RecordReader, max_open_files
+from datagen.records import RecordReader
 from datagen.runs import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
@@ -37,49 +35,11 @@ def dataset(small: MakeSpec, request: pytest.FixtureRequest) -> Dataset:
     return made
 
 
-def truth(spec: DatasetSpec, sample: int, size: int) -> bytes:
-    file, index = divmod(sample, spec.num_samples_per_file)
-    out = bytearray((index + 1) * size)
-    Content(spec.seed).fill(memoryview(out), file, 0)
-    return bytes(out[index * size :])
-
-
 def fetched(fetch: FetchSpec, samples: list[int] | Runs) -> tuple[Fetched, list[bytes]]:
     out = AlignedBuffer().view(fetch.slot_bytes(len(samples)))
     out[:] = b"\xaa" * len(out)
     result = Fetcher(fetch).fetch(samples, out)
     return result, [bytes(out[start : start + size]) for start, size in result.places]
-
-
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-@pytest.mark.parametrize("verify", [False, True])
-def test_whole_records(dataset: Dataset, storage: str, verify: bool) -> None:
-    spec, fetch = dataset()
-    samples = [29, 0, 1, 2, 2, 14, 15, 16, 3]
-    _, data = fetched(fetch(storage=storage_named(storage), verify=verify), samples)
-    for sample, seen in zip(samples, data, strict=True):
-        assert len(seen) > 1000
-        assert seen == truth(spec, sample, len(seen))
-
-
-@pytest.mark.parametrize("storage", ["posix", "direct"])
-@pytest.mark.parametrize("resize", [300, 100_000])
-def test_crops_are_of_the_record(dataset: Dataset, storage: str, resize: int) -> None:
-    _, fetch = dataset()
-    samples = [*range(30), 7, 3]
-    result, data = fetched(fetch(storage=storage_named(storage), resize_bytes=resize, seed=8, verify=True), samples)
-    _, whole = fetched(fetch(), samples)
-    assert result.places.tolist() == [[number * resize, resize] for number in range(32)]
-    for sample, crop, full in zip(samples, data, whole, strict=True):
-        start = crop_start(8, sample, len(full), resize)
-        assert crop == full[start : start + resize].ljust(resize, b"\0")
-
-
-@pytest.mark.parametrize("resize", [0, 300])
-def test_library_ships_the_same_bytes(dataset: Dataset, resize: int) -> None:
-    _, fetch = dataset()
-    library = fetched(fetch(resize_bytes=resize, engine="library", verify=True), [3, 0, 11])
-    assert fetched(fetch(resize_bytes=resize), [3, 0, 11])[1] == library[1]
 
 
 def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
@@ -128,44 +88,6 @@ def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.Monke
     fetcher.close()
 
 
-def test_open_files_are_a_share_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, wanted in ((1024, 128), (4, 1), (1 << 20, MAX_OPEN_FILES), (resource.RLIM_INFINITY, MAX_OPEN_FILES)):
-        limits = (soft, soft)
-        monkeypatch.setattr(resource, "getrlimit", lambda _what, limits=limits: limits)
-        assert max_open_files() == wanted
-
-
-def test_a_changed_byte_is_found_when_asked(dataset: Dataset) -> None:
-    spec, fetch = dataset()
-    path = layouts(spec)[0].path(1)
-    size = os.path.getsize(path)
-    with open(path, "r+b") as file:
-        file.seek(size // 2)
-        byte = file.read(1)[0]
-        file.seek(size // 2)
-        file.write(bytes([byte ^ 1]))
-    fetched(fetch(), [5, 6, 7, 8, 9])
-    with pytest.raises(DatasetError, match=path):
-        fetched(fetch(verify=True), [5, 6, 7, 8, 9])
-
-
-def test_a_truncated_file_is_named(dataset: Dataset) -> None:
-    spec, fetch = dataset()
-    path = layouts(spec)[0].path(1)
-    size = os.path.getsize(path)
-    os.truncate(path, size - 10)
-    with pytest.raises(DatasetError, match=path):
-        fetched(fetch(), [9])
-
-
-def test_a_file_that_went_away(dataset: Dataset) -> None:
-    spec, fetch = dataset()
-    os.unlink(layouts(spec)[0].path(3))
-    for engine in ("fast", "library"):
-        with pytest.raises(DatasetError, match="No such file"):
-            fetched(fetch(engine=engine), [16])
-
-
 def test_no_file_stays_open_after_a_failure(dataset: Dataset) -> None:
     spec, fetch = dataset()
     os.truncate(layouts(spec)[0].path(1), 100)
@@ -179,23 +101,6 @@ def test_a_slot_too_small_is_told(dataset: Dataset) -> None:
     _, fetch = dataset()
     with pytest.raises(SpaceError, match="larger than"):
         Fetcher(fetch()).fetch([0, 7], memoryview(bytearray(5000)))
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_memory_storage(name: str) -> None:
-    files, storage = memory_dataset(format=name)
-    fetch = FetchSpec(
-        layout=files.train,
-        format=name,
-        engine="fast",
-        storage=storage_named("memory"),
-        transfer_bytes=1 << 20,
-        verify=True,
-        content=files.content,
-        max_record_bytes=70_000,
-    )
-    out = AlignedBuffer().view(fetch.slot_bytes(15))
-    assert Fetcher(fetch, storage).fetch(range(15), out).read_calls == 3
 
 
 def test_no_such_sample() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from datagen import manifest
 from datagen.errors import ServerError, UserError
-from datagen.storage import _s3_client, _s3_upload, _s3_xml, s3
+from datagen.storage import _s3_client, _s3_upload, s3
 from datagen.storage._s3_signing import Credentials
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
 from datagen.storage.storage_base import StorageBase, read_whole
@@ -198,26 +198,6 @@ def test_the_largest_page_there_may_be_is_read() -> None:
     assert keys_in(body) == keys
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_each_part_of_a_page_may_be_as_large_as_its_limit_and_no_larger(
-    more: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ["a"] * (_s3_xml.MAX_DEPTH - 1 + more)
-    deep = "".join(f"<{name}>" for name in names) + "".join(f"</{name}>" for name in names)
-    token = "x" * (_s3_xml.MAX_ID_CHARACTERS + more)
-    parts: list[tuple[Callable[[bytes], object], bytes]] = [
-        (page_in, page(more=deep)),
-        (page_in, page(more=f"<NextContinuationToken>{token}</NextContinuationToken>")),
-        (upload_id_in, f"<R><UploadId>{token}</UploadId></R>".encode()),
-    ]
-    for reading, body in parts:
-        with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
-            reading(body)
-    monkeypatch.setattr(_s3_xml, "MAX_ELEMENTS", 7)  # three keys, each with its element around it, and the page
-    with pytest.raises(WrongXmlError) if more else contextlib.nullcontext():
-        assert keys_in(page("a", "b", "c", more="<a/>" * more)) == ["a", "b", "c"]
-
-
 @given(st.binary(max_size=300) | st.text("<>/&;!-[]'\"ErorCdeKyUplaIx=?# ", max_size=80).map(str.encode))
 def test_no_text_is_too_odd_to_be_refused(body: bytes) -> None:
     for reading in (page_in, upload_id_in, check_completed):
@@ -281,7 +261,7 @@ CALLS: dict[str, Callable[[StorageBase], object]] = {
 
 
 @pytest.mark.parametrize("answer", ENDLESS.values(), ids=ENDLESS.keys())
-@pytest.mark.parametrize("call", ["list", "get", "upload", "preflight"])
+@pytest.mark.parametrize("call", ["list", "get"])
 def test_an_answer_without_end_is_left_when_it_is_longer_than_it_may_be(
     answer: Callable[[], Iterable[bytes]], call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,29 +288,6 @@ def test_a_small_answer_that_goes_on_slowly_is_given_up(monkeypatch: pytest.Monk
     words = r"failed 2 times, .* the response, which should be short, did not end in 0\.5"
     with own_server(fault=lambda request: fault("raw", raw=slow())) as server, pytest.raises(UserError, match=words):
         listed(storage_of(server, options=LITTLE))
-
-
-@pytest.mark.parametrize("range_bytes", [0, 70_001])
-def test_an_object_in_chunks_is_read(range_bytes: int) -> None:
-    def in_chunks(request: Any) -> Any:
-        if request.method != "GET":
-            return None
-        begin, end = 0, len(DATA)
-        if asked := request.headers.get("range", "").removeprefix("bytes="):
-            begin, end = int(asked.partition("-")[0]), min(end, int(asked.partition("-")[2]) + 1)
-        said = b"HTTP/1.1 206 X\r\nContent-Range: bytes %d-%d/%d\r\n" % (begin, end - 1, len(DATA))
-        head = (said if asked else b"HTTP/1.1 200 X\r\n") + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-        chunks = [DATA[at : min(end, at + 5000)] for at in range(begin, end, 5000)]
-        return fault(
-            "raw", raw=[head, *(b"%x;a=b\r\n%s\r\n" % (len(one), one) for one in chunks), b"0\r\nt: u\r\n\r\n"]
-        )
-
-    with own_server() as server:
-        server.objects["a"] = DATA
-        server.behaviour.fault = in_chunks
-        storage = storage_of(server, range_bytes=range_bytes)
-        assert read(storage, "a") == DATA
-        assert counts_of(storage)["failed"] == 0
 
 
 heads = st.lists(
@@ -413,15 +370,9 @@ OTHER_RANGE = "{stated!r} arrived where bytes=0-99 of 1000 was requested"
     [
         (206, {}, 100, OTHER_RANGE),
         (206, {"Content-Range": "bytes 1-100/1000"}, 100, OTHER_RANGE),
-        (206, {"Content-Range": "bytes 0-99/999"}, 100, OTHER_RANGE),
-        (206, {"Content-Range": "bytes 0-98/1000"}, 99, OTHER_RANGE),
         (206, {"Content-Range": "bytes 0-99/1000"}, 99, "the response has 99 bytes of 100"),
-        (206, {"Content-Range": "items 0-99/1000"}, 100, OTHER_RANGE),
-        (206, {"Content-Range": "bytes 0-99/1000\u00b2"}, 100, OTHER_RANGE),
         (206, {"Content-Type": "multipart/byteranges; boundary=x"}, 100, OTHER_RANGE),
-        (200, {}, 100, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
         (200, {}, 1000, "all of the object arrived where bytes=0-99 was requested: the server does not support ranges"),
-        (200, {"Content-Range": "bytes 100-199/1000"}, 100, OTHER_RANGE),
         (204, {}, 0, "the response has no object"),
     ],
 )
@@ -438,31 +389,6 @@ def test_an_answer_that_is_not_the_range_is_refused_and_named(
         words = re.escape(reason.format(stated=stated))
         with pytest.raises(UserError, match=rf"GET s3://bucket/a .* failed 2 times, .* because of: {words}\."):
             reader.read_into(memoryview(bytearray(100)), 0)
-
-
-@pytest.mark.parametrize("status", [200, 206])
-def test_a_range_of_either_status_is_taken(status: int) -> None:
-    with own_server() as server:
-        server.objects["a"] = DATA[:1000]
-        storage = storage_of(server, range_bytes=100, options=LITTLE)
-        reader = storage.open("a")
-        for total in ("1000", "*"):
-            answer = fault("body", status=status, headers={"Content-Range": f"bytes 5-14/{total}"}, body=b"0123456789")
-            server.behaviour.fault = lambda request, answer=answer: answer
-            buffer = bytearray(10)
-            assert reader.read_into(memoryview(buffer), 5) == 10
-            assert buffer == b"0123456789"
-        assert counts_of(storage)["failed"] == 0
-
-
-def test_a_whole_object_may_come_as_a_range_of_a_size_that_nobody_states() -> None:
-    answer = fault("body", status=206, headers={"Content-Range": "bytes 0-999/*"}, body=DATA[:1000])
-    with own_server() as server:
-        server.objects["a"] = DATA[:1000]
-        storage = storage_of(server, options=LITTLE)
-        server.behaviour.fault = lambda request: answer if request.method == "GET" else None
-        assert read(storage, "a") == DATA[:1000]
-        assert counts_of(storage)["failed"] == 0
 
 
 def test_a_bucket_that_goes_in_mid_run_is_named_not_the_object() -> None:
@@ -505,7 +431,7 @@ def test_pieces_of_objects_in_several_buckets_are_requested_from_their_own() -> 
 # Sizes
 
 
-@pytest.mark.parametrize("size", ["", "-1", "\u00b2", "1e3", "9" * 5000])
+@pytest.mark.parametrize("size", ["", "-1", "9" * 5000])
 def test_an_object_without_a_size_is_not_an_empty_one(size: str) -> None:
     raw = f"HTTP/1.1 200 X\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n".encode("latin-1")
     with own_server(fault=lambda request: fault("raw", raw=[raw])) as server:
@@ -563,10 +489,7 @@ def test_an_upload_that_somebody_aborted_is_not_taken_for_complete(there: bytes 
     "body",
     [
         b"",
-        b"<R/>",
-        b"<R><UploadId></UploadId></R>",
         b"<html>hello</html>",
-        b"<R><UploadId>a</UploadId>",
         b"<R><UploadId>a</UploadId><UploadId>b</UploadId></R>",
         b"<R><UploadId>" + b"a" * 9999 + b"</UploadId></R>",
     ],
@@ -585,7 +508,7 @@ def test_an_upload_that_was_not_begun_is_no_success(body: bytes) -> None:
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("body", [b"", b"ok", b"<Complete", b"<Error><Code>InternalError</Code></Error>", b"<Other/>"])
+@pytest.mark.parametrize("body", [b"", b"<Complete", b"<Error><Code>InternalError</Code></Error>"])
 def test_a_completion_that_says_something_else_is_no_success(body: bytes) -> None:
     def says(request: Any) -> Any:
         return fault("body", status=200, body=body) if completing(request) else None
@@ -659,21 +582,13 @@ def test_leftovers_are_those_of_recorded_writers_and_nobody_elses() -> None:
     [
         (403, "RequestTimeTooSkewed", r"the clocks of this host and of the server differ too much: set them \(ntp\)"),
         (403, "ExpiredToken", "the credentials have expired and can't be renewed"),
-        (400, "ExpiredToken", "the credentials have expired and can't be renewed"),
-        (401, "InvalidAccessKeyId", "the server does not accept these credentials"),
         (403, "AccessDenied", "these credentials are not allowed to do that"),
     ],
 )
-@pytest.mark.parametrize("call", ["head", "open", "sizes"])
-def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: str, call: str) -> None:
-    calls: dict[str, Callable[[StorageBase], object]] = {
-        "head": lambda storage: storage.size_bytes("a"),
-        "open": lambda storage: storage.open("a"),
-        "sizes": lambda storage: list(storage.sizes(["a", "b"])),
-    }
+def test_a_refused_head_is_named_by_its_reason(status: int, code: str, words: str) -> None:
     with own_server(fault=lambda request: fault("error", status=status, code=code)) as server:
         with pytest.raises(UserError, match=words):
-            calls[call](storage_of(server))
+            storage_of(server).size_bytes("a")
         assert len(server.requests) < 8
 
 
@@ -711,61 +626,13 @@ def test_a_head_that_is_refused_where_reading_is_allowed_is_a_missing_right() ->
 # Credentials
 
 
-class Failing:
-    """botocore's chain of credentials, which finds none when it must."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def get_frozen_credentials(self) -> Any:
-        raise self.error
-
-
-def botocore_errors() -> list[Exception]:
-    errors = pytest.importorskip("botocore.exceptions")
-    refused = {"Error": {"Code": "AccessDenied", "Message": "may not assume"}}
-    return [
-        errors.UnauthorizedSSOTokenError(),
-        errors.SSOTokenLoadError(profile_name="p", error_msg="no token"),
-        errors.TokenRetrievalError(provider="sso", error_msg="Token has expired and refresh failed"),
-        errors.ClientError(refused, "AssumeRole"),
-        errors.ClientError(refused, "AssumeRoleWithWebIdentity"),
-        errors.CredentialRetrievalError(provider="custom-process", error_msg="x" * 9999),
-        errors.MetadataRetrievalError(error_msg="no answer"),
-        errors.EndpointConnectionError(endpoint_url="https://sts"),
-        FileNotFoundError(2, "No such file or directory", "/var/run/token"),
-        PermissionError(13, "Permission denied", "/var/run/token"),
-        KeyError("accessKeyId"),
-    ]
-
-
-def test_credentials_that_cannot_be_fetched_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in KEYS:
-        monkeypatch.delenv(name)
-    for error in botocore_errors():
-        monkeypatch.setattr(Credentials, "_find", lambda self, error=error: Failing(error))
-        with own_server() as server:
-            for call in CALLS.values():
-                with pytest.raises(UserError, match=rf"no credentials for S3 \({type(error).__name__}: ") as caught:
-                    call(storage_of(server))
-                assert "Wanted: AWS_ACCESS_KEY_ID" in str(caught.value)
-                single_sign_on = "SSO" in type(error).__name__ or type(error).__name__ == "TokenRetrievalError"
-                assert ("aws sso login" in str(caught.value)) == single_sign_on
-                assert "\n" not in str(caught.value)
-                assert len(str(caught.value)) < 1000
-            assert server.requests == []
-
-
 @pytest.mark.parametrize(
     "lines",
     [
         "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = /no/such/token\n",
         "sso_session = s\nsso_account_id = 1\nsso_role_name = r\n[sso-session s]\nsso_region = x\nsso_start_url = https://x\n",
-        "sso_start_url = https://x\nsso_region = x\nsso_account_id = 1\nsso_role_name = r\n",
         "credential_process = /no/such/program\n",
-        "credential_process = /bin/false\n",
         "role_arn = arn:aws:iam::1:role/r\nsource_profile = none\n",
-        "role_arn = arn:aws:iam::1:role/r\ncredential_source = Nowhere\n",
     ],
 )
 def test_a_profile_that_brings_no_credentials_is_named(

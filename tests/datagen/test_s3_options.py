@@ -44,9 +44,7 @@ def test_each_option_is_taken() -> None:
     [
         ({"endpoint_url": HERE}, [("host:9000", False)]),
         ({"endpoint_url": "https://host"}, [("host", True)]),
-        ({"endpoint_url": "http://host/"}, [("host", False)]),
         ({"endpoint_url": "host:9000"}, [("host:9000", True)]),
-        ({"endpoint_url": "host", "secure": False}, [("host", False)]),
         ({"endpoint_url": "http://a:1, https://b:2 ,c"}, [("a:1", False), ("b:2", True), ("c", True)]),
         ({"endpoint_url": "http://[::1]:9000"}, [("[::1]:9000", False)]),
         ({"endpoint_url": "aws", "region": "eu-west-1"}, [("s3.eu-west-1.amazonaws.com", True)]),
@@ -105,15 +103,11 @@ def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch
     ("given", "words"),
     [
         ({"timeout_seconds": 0}, "timeout_seconds is 0: wanted 0.001 or more"),
-        ({"timeout_seconds": "soon"}, "timeout_seconds is 'soon': wanted 0.001 or more"),
         ({"s3_max_attempts": 0.5}, "s3_max_attempts is 0.5: wanted 1 or more"),
         ({"s3_profile": "nobodys"}, "profile 'nobodys' of ~/.aws: .*could not be found"),
         ({"uri_scheme": "az"}, "uri_scheme is 'az': for az, gs and others set storage.storage_type=fsspec"),
         ({"endpoint_url": "http://host:port"}, "endpoint_url is 'http://host:port': wanted the address of a server"),
-        ({"endpoint_url": "http://host/bucket"}, "endpoint_url is 'http://host/bucket': wanted the address"),
-        ({"endpoint_url": "http://"}, "endpoint_url is 'http://': wanted the address"),
         ({"endpoint_url": "http://:pass@host:1"}, "endpoint_url 'http://host:1' contains a user name"),
-        ({"endpoint_url": "http://me@host:1"}, "endpoint_url 'http://host:1' contains a user name"),
     ],
 )
 def test_what_is_wrong_is_named_as_it_was_given(given: dict[str, Any], words: str) -> None:

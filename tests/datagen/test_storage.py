@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.storage import direct, memory, posix
+from datagen.storage import direct, posix
 from datagen.storage.storage_base import (
     NULL_STORAGE,
     StorageBase,
@@ -261,12 +261,6 @@ def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_is_made_by_commit_alone() -> None:
-    backend = memory.Storage()
-    backend.create("a").write(b"x")
-    assert backend.files == {}
-
-
 def test_null_touches_nothing() -> None:
     backend = open_storage(NULL_STORAGE)
     assert backend.reads_nothing
@@ -306,37 +300,6 @@ def test_short_reads_are_continued(sizes: list[int]) -> None:
         reader.close()
 
 
-@given(
-    sizes=st.lists(st.integers(1, 5000), max_size=30),
-    stretches=st.lists(st.tuples(st.integers(0, len(DATA) + 9), st.integers(1, 4000)), max_size=9),
-)
-def test_stretches_lie_one_behind_the_other_and_end_with_the_file(
-    sizes: list[int], stretches: list[tuple[int, int]]
-) -> None:
-    remaining, brought = iter(sizes), []
-
-    def short(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        count = max(0, min(next(remaining, 1 << 20), len(buffers[0]), len(DATA) - offset))
-        buffers[0][:count] = DATA[offset : offset + count]
-        brought.append(count)
-        return count
-
-    wanted = b""
-    for offset, size in stretches:
-        wanted += DATA[offset : offset + size]
-        if offset + size > len(DATA):
-            break
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "preadv", short)
-        reader = posix.FileReader(os.open(os.devnull, os.O_RDONLY))
-        reader.size_bytes = len(DATA)
-        out = memoryview(bytearray(sum(size for _, size in stretches)))
-        got = posix.Storage().read_stretches(reader, stretches, out)
-        assert bytes(out[:got]) == wanted
-        assert (reader.app_bytes, reader.read_calls) == (sum(brought), len(brought))
-        reader.close()
-
-
 @pytest.mark.parametrize("name", KEEPING)
 def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
     backend, path = storage(name), f"{tmp_path}/file"
@@ -365,19 +328,6 @@ def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
 def test_a_file_system_without_o_direct_is_named() -> None:
     with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
         direct.Storage().open("/proc/self/status")
-
-
-def test_a_buffer_grows_and_is_used_again() -> None:
-    buffer = AlignedBuffer(100)
-    first = buffer.view(100)
-    first[0] = 7
-    assert buffer.view(4096)[0] == 7
-    large = buffer.view(20 << 20)
-    assert large[0] == 0
-    assert first[0] == 7
-    large[-1] = 3
-    assert buffer.view(20 << 20)[-1] == 3
-    assert len(buffer.view(0)) == 0
 
 
 NO_DATA_AT_ALL = {"atomic.py", "owned.py", "regular.py"}  # files of results; whose a folder is; what is no file

@@ -3,62 +3,17 @@
 from __future__ import annotations
 
 import io
-import itertools
 import tarfile
 from collections.abc import Sequence
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
-from datagen.formats import webdataset
-from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError
-from datagen.formats.webdataset import BLOCK, TAIL, Format, TarRecords
-from datagen.inspection import inspect
+from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
 from datagen.places import shifted
-from datagen.records import RecordReader
-from datagen.storage import posix
-from datagen.storage.storage_base import Reader
-from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, record_format
-
-
-class Storage(posix.Storage):
-    """Keeps the ranges that are read together."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.together: list[list[tuple[int, int]]] = []
-
-    def read_stretches(self, reader: Reader, ranges: Sequence[tuple[int, int]], out: memoryview) -> int:
-        self.together.append(list(ranges))
-        return super().read_stretches(reader, ranges, out)
-
-
-@pytest.mark.parametrize("name", ["webdataset", "tfrecord"])
-def test_the_calls_of_a_batch_are_made_together(small: MakeSpec, name: str) -> None:
-    found = inspect(make(small(format=name, num_samples_per_file=20, record_length_bytes=100_000)))
-    storage = Storage()
-    reader = RecordReader(storage, record_format(name), found.train, False, called=True)
-    out = AlignedBuffer().view(20 * 110_000)
-    reader.read(range(10), out)
-    first = storage.together[-1]
-    assert len(first) >= reader.read_calls - 2, "but the file's first block, and the call that ends outside"
-    assert all(offset + size == following for (offset, size), (following, _) in itertools.pairwise(first))
-    reader.read(range(10, 20), out)
-    size = storage.size_bytes(found.train.path(0))
-    assert reader.app_bytes == size - (len(TAIL) if name == "webdataset" else 0)
-    reader.close()
-
-
-@pytest.mark.parametrize("block_bytes", [512, 4096, 65536, 4 << 20])
-def test_the_sizes_that_repeat_are_those_of_a_buffered_file(block_bytes: int) -> None:
-    reads = itertools.chain([tarfile.BLOCKSIZE], itertools.repeat(tarfile.RECORDSIZE))
-    wanted = itertools.islice(python_calls(reads, block_bytes), 9999)
-    assert list(itertools.islice(Format.stream_calls.sizes(block_bytes), 9999)) == list(wanted)
+from tests.datagen.sources import MemorySource
 
 
 def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
@@ -69,16 +24,6 @@ def tar(sizes: Sequence[int] = (700,) * 6) -> bytearray:
             member.size, member.mtime = size, number
             archive.addfile(member, io.BytesIO(bytes(size)))
     return bytearray(out.getvalue()[: len(sizes) * 3 * BLOCK] + TAIL)
-
-
-def test_headers_of_one_kind_are_not_parsed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, parse = tar(), Mock(wraps=webdataset.parse)
-    monkeypatch.setattr(webdataset, "parse", parse)
-    records = TarRecords(MemorySource(bytes(data)), 6)
-    parse.reset_mock()
-    places = np.asarray(records.samples(0, 6, memoryview(data)[: -len(TAIL)], False))
-    assert places.tolist() == [[BLOCK + number * 3 * BLOCK, 700] for number in range(6)]
-    assert parse.call_count == 1
 
 
 def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int]] | str:
@@ -95,9 +40,9 @@ def outcome(data: bytearray, first: int, count: int, path: str) -> list[list[int
     return moved
 
 
-@pytest.mark.parametrize("field", [0, 99, 124, 130, 134, 148, 153, 154, 155, 156, 257, 345, 511])
+@pytest.mark.parametrize("field", [0, 124, 148, 156, 257, 511])
 @pytest.mark.parametrize("summed", [True, False])
-@pytest.mark.parametrize("value", [0, ord("3"), ord("9"), 255])
+@pytest.mark.parametrize("value", [0, ord("3"), 255])
 def test_a_changed_header_is_found_among_others(field: int, summed: bool, value: int) -> None:
     """As if each sample were read alone, whether the checksum is that of the change or not."""
     data, at = tar(), 4 * 3 * BLOCK

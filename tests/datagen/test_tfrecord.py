@@ -21,7 +21,8 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import MemorySource, payload, written
+from tests.datagen.record_sources import payload, written
+from tests.datagen.sources import MemorySource
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
@@ -77,16 +78,6 @@ def test_records_small_and_large_are_made_alike(image_bytes: int) -> None:
         (place,) = file.samples(number, 1, memoryview(data)[start : start + size], True)
         image = data[start + place[0] : start + sum(place)]
         assert image == payload(number * image_bytes, (number + 1) * image_bytes)
-
-
-def test_neighbours_share_a_read() -> None:
-    data = written(spec_of(6), (7, 11))
-    file = opened(data, 6)
-    start, size = file.span(1, 4)
-    places = file.samples(1, 4, memoryview(data)[start : start + size], False)
-    assert [data[start + at : start + at + length] for at, length in places] == [
-        payload(77 * number, 77 * number + 77) for number in range(1, 5)
-    ]
 
 
 UNEQUAL = [framed(b"\xff" * size) for size in (30, 1, 50, 0, 99)]
@@ -163,14 +154,6 @@ def test_sums_find_any_flipped_bit(at: int, bit: int) -> None:
         read()
 
 
-@given(st.integers(0, len(WHOLE) - 1))
-@settings(max_examples=100)
-def test_truncated_anywhere_is_an_error(size: int) -> None:
-    samples = MemorySource(WHOLE[:size], "file.tfrecord")
-    with pytest.raises(DatasetError, match=r"file\.tfrecord"):
-        Format().open(samples, 3).sample(2)
-
-
 def test_fewer_records_than_stated() -> None:
     with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
         Format().open(MemorySource(WHOLE), 4).sample(0)
@@ -215,19 +198,6 @@ def test_verify_names_each_damaged_file(tfrecords: Callable[..., DatasetSpec], d
     assert (finding.path, finding.kind) == (path, kinds.get(damage, "changed"))
 
 
-def test_a_lost_index_is_made_again_and_nothing_else(tfrecords: Callable[..., DatasetSpec]) -> None:
-    spec = tfrecords()
-    path, data = index_path(spec, 1), layouts(spec)[0].path(1)
-    before, made_ns = Path(path).read_bytes(), os.stat(data).st_mtime_ns
-    Path(path).unlink()
-    with pytest.raises(DatasetError, match=r"1 of 6 index files .* is missing"):
-        inspect(spec)
-    make(spec)
-    assert Path(path).read_bytes() == before
-    assert os.stat(data).st_mtime_ns == made_ns
-    inspect(spec)
-
-
 def test_sets_of_others_need_no_index(tfrecords: Callable[..., DatasetSpec]) -> None:
     spec = tfrecords()
     most = inspect(spec).max_record_bytes
@@ -247,16 +217,3 @@ def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
     out = memoryview(bytearray(fetch.slot_bytes(5)))
     places = Fetcher(fetch).fetch([4, 0, 1, 2, 3], out).places
     assert [bytes(out[at : at + size]) for at, size in places] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
-
-
-@pytest.mark.tensorflow
-def test_tensorflow_reads_it(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
-    path = tmp_path / "x.tfrecord"
-    path.write_bytes(written(spec_of(3), (50, 40)))
-    features = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
-    for number, record in enumerate(tf.data.TFRecordDataset(str(path))):
-        example = tf.io.parse_single_example(record, features)
-        assert example["image"].numpy() == payload(number * 2000, number * 2000 + 2000)
-        assert example["size"].numpy() == 2000
-    assert number == 2

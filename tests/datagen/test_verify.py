@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.generate import Progress
 from datagen.layout import layouts
 from datagen.manifest import MANIFEST_NAME
 from datagen.spec import DatasetSpec
@@ -21,16 +20,6 @@ def only(spec: DatasetSpec, **options: Any) -> Damage:
     findings = verify(spec, **options)
     assert len(findings) == 1
     return findings[0]
-
-
-@pytest.mark.parametrize("compression", ["none", "zip"])
-@pytest.mark.parametrize("samples", [1, 3])
-def test_a_whole_dataset_has_no_findings(small: MakeSpec, compression: str, samples: int) -> None:
-    spec = make(small(compression=compression, num_samples_per_file=samples, num_subfolders_train=3))
-    told: list[Progress] = []
-    assert verify(spec, threads=2, progress=told.append) == []
-    assert told[-1].files == 9
-    assert told[-1].bytes == told[-1].total_bytes > 0
 
 
 def test_ranks_share_the_files(small: MakeSpec) -> None:
@@ -109,19 +98,6 @@ def test_wrong_sizes(small: MakeSpec, size: int, kind: str) -> None:
     finding = only(spec)
     assert finding.kind == kind
     assert f"it has {size} bytes, wanted" in finding.message
-
-
-@pytest.mark.parametrize("size", [0, 5000])
-def test_truncated_packed_file(small: MakeSpec, size: int) -> None:
-    spec = make(small(compression="zip"))
-    os.truncate(layouts(spec)[0].path(2), size)
-    assert only(spec).kind == "unreadable"
-
-
-def test_swapped_packed_files(small: MakeSpec) -> None:
-    spec = make(small(compression="zip"))
-    os.replace(layouts(spec)[0].path(3), layouts(spec)[0].path(2))
-    assert [finding.kind for finding in verify(spec)] == ["swapped", "missing"]
 
 
 @pytest.mark.parametrize("compression", ["none", "zip"])

@@ -19,7 +19,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from datagen import owned
 from dlemu.checkpoints.stored import NOTE
 from tests.e2e.harness import dlemu, small_run, start, steps, summary, training, until, wait
 from tests.e2e.test_mpi import MPIRUN
@@ -206,15 +205,6 @@ def test_a_partial_checkpoint_is_removed_from_each_hosts_own_drive(hosts: Hosts)
     assert ended.err.count("was killed") == 1
     until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks and guardians to end")
     assert [[path.name for path in saved.iterdir()] for saved in both] == [["global_epoch1_step1"]] * 2
-
-
-def test_blocks_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
-    words = ["workload=llama3_1_8b", "scale=laptop", "kv.seconds=1", "kv.odirect=false", "metric.ceiling_seconds=0"]
-    folder = f"{hosts.folder}/own/kv"
-    ended = dlemu("kvcache", *words, f"kv.folder={folder}", f"output.folder={hosts.own}", launcher=hosts.mpirun)
-    assert ended.ran, ended.err
-    for host in (hosts.first, hosts.second):
-        assert [path.name for path in (hosts.folder / host / "kv").iterdir()] == [owned.MARKER]
 
 
 def test_blocks_of_a_failed_run_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:

@@ -187,18 +187,6 @@ def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_pa
     assert "rank 2 did not arrive at the barrier within 3 s" in ended.err
 
 
-def test_tensorflow_trains_on_mpi_ranks(tmp_path: Path) -> None:
-    pytest.importorskip("tensorflow", reason="tensorflow is not installed")
-    records = ("dataset.format=tfrecord", "reader.data_loader=tensorflow", "reader.sample_shuffle=seed", "ranks=1")
-    settings = small_run(tmp_path / "run", tmp_path / "data", *records)
-    assert dlemu("datagen", *settings).status == 0
-    ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "2"])
-    assert ended.ran, ended.err  # how busy the host is, is none of its promise
-    told = summary(tmp_path / "run")
-    assert told["ranks"] == 2
-    assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
-
-
 def test_a_neighbour_that_takes_and_calls_every_address_ends_no_run(dataset: Path, tmp_path: Path) -> None:
     """Both in a network namespace of their own, where no other run can be hit."""
     if os.geteuid() != 0 or shutil.which("ip") is None:

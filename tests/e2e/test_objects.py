@@ -13,16 +13,7 @@ import yaml
 
 from tests.e2e.harness import PYTORCH, Ended, dlemu, small_run, start, wait
 from tests.e2e.test_checkpoints import WORKLOAD
-from tests.object_stores import (
-    KEYS,
-    S3,
-    SECRET_KEY,
-    fault,
-    make_certificates,
-    own_server,
-    rclone_server,
-    why_no_rclone,
-)
+from tests.object_stores import KEYS, S3, SECRET_KEY, fault, make_certificates, own_server, rclone_server, why_no_rclone
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
@@ -64,16 +55,6 @@ def test_a_dataset_is_made_verified_and_trained_on_in_a_bucket(s3: S3, tmp_path:
     assert SECRET_KEY.encode() not in left
 
 
-@pytest.mark.slow
-def test_tensorflow_reads_objects_of_several_samples(s3: S3, tmp_path: Path) -> None:
-    settings = (*s3.settings, "dataset.format=hdf5", "dataset.num_samples_per_file=2", "reader.data_loader=tensorflow")
-    small = small_run(tmp_path / "run", Path("data/tensorflow"), *settings, "ranks=1", "reader.range_bytes=16384")
-    for command in ("datagen", "train"):
-        ended = dlemu(command, *small)
-        assert ended.status == 0 or (command == "train" and ended.ran), ended.err
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["requests"]["failed"] == 0
-
-
 @pytest.fixture(scope="module")
 def filled(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> S3:
     """A bucket with a dataset in data/shared."""
@@ -87,39 +68,6 @@ def on_bucket(server: S3, folder: Path, *changes: str) -> list[str]:
     small = small_run(folder, Path("data/shared"), *server.settings, "dataset.format=npz")
     quick = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "reader.read_threads=1"]
     return [*(word for word in small if not word.startswith("ranks=")), *quick, *changes]
-
-
-@pytest.mark.slow
-def test_a_search_sizes_a_bucket(filled: S3, tmp_path: Path) -> None:
-    short = ("reader.batch_size=1", "train.computation_time=0.5", "train.epochs=1", "reader.data_loader=threads")
-    ended = dlemu("size", *on_bucket(filled, tmp_path / "size", *short), "--most", "1")
-    assert ended.status == 0, ended.err
-    assert "read over the network, not cached on this host" in ended.err + ended.out
-    answer = json.loads((tmp_path / "size" / "size.json").read_text())
-    assert (answer["complete"], answer["max_accelerators"]) == (True, 1)
-    run = json.loads((tmp_path / "size" / answer["trials"][0]["folder"] / "summary.json").read_text())
-    assert run["requests"]["get"] >= run["metrics"]["samples"]
-
-
-@pytest.mark.slow
-def test_a_sweep_over_engines_reads_a_bucket(filled: S3, tmp_path: Path) -> None:
-    ended = dlemu("sweep", *on_bucket(filled, tmp_path / "sweep", "reader.engine=fast,library", "train.epochs=1"))
-    assert ended.status == 0, ended.err
-    for point in ("point-01", "point-02"):
-        run = json.loads((tmp_path / "sweep" / point / "summary.json").read_text())
-        assert run["complete"]
-        assert run["requests"]["received_bytes"] == run["metrics"]["app_bytes"]
-
-
-@pytest.mark.slow
-@pytest.mark.mpi
-@pytest.mark.skipif(not os.path.exists(MPIRUN), reason="no mpirun in the environment; scripts/env dev installs one")
-def test_ranks_of_mpirun_train_from_a_bucket(filled: S3, tmp_path: Path) -> None:
-    ended = dlemu("train", *on_bucket(filled, tmp_path / "run"), launcher=[MPIRUN, "-np", "2"])
-    assert ended.ran, ended.err
-    run = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert (run["ranks"], run["requests"]["get"], run["requests"]["failed"]) == (2, 96, 0)
-    assert [epoch["each_sample_once"] for epoch in run["audit"]] == [True, True]
 
 
 @pytest.mark.slow
@@ -147,13 +95,6 @@ def test_checkpoints_are_uploaded_and_read_back(s3: S3, tmp_path: Path) -> None:
         "checkpoint", *words, "checkpoint.num_checkpoints_write=0", counts[1], f"output.folder={tmp_path / 'r'}"
     )
     assert again.status == 0, again.err
-    once = ("checkpoint.num_checkpoints_write=1", counts[1], "checkpoint.writers=1,2")
-    swept = dlemu("sweep", *words, *once, f"output.folder={tmp_path / 'swept'}")
-    assert swept.status == 0, swept.err
-    left = {path.parent.name for path in (s3.folder / "saved" / "llama").rglob("*") if path.is_file()}
-    assert left == {"global_epoch1_step2"}, "what a point wrote goes again, and nothing else"
-    points = json.loads((tmp_path / "swept" / "sweep.json").read_text())["points"]
-    assert [point["figures"]["metrics"]["read_slowest_seconds"]["mean"] > 0 for point in points] == [True, True]
 
 
 @pytest.mark.slow

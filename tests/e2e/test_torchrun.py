@@ -50,12 +50,6 @@ def test_torchruns_processes_are_one_run(dataset: Path, tmp_path: Path) -> None:
     assert told["ranks_per_host"] == [3]
 
 
-def test_a_mistake_is_told_once(dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *run_of(tmp_path / "run", dataset, "ranks=4"), "ranks=4", launcher=torchrun(2))
-    assert ended.status != 0
-    assert ended.err.count("the launcher started 2 ranks, but ranks=4 is given") == 1
-
-
 def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = start("train", *run_of(folder, dataset, "train.epochs=1000"), launcher=torchrun(3))
@@ -70,17 +64,6 @@ def test_a_killed_rank_is_named_and_what_was_measured_is_kept(dataset: Path, tmp
     told = summary(folder)
     assert told["complete"] is False
     assert "rank 2" in told["failure"]
-
-
-def test_a_rank_killed_while_the_first_one_computes_is_the_cause(dataset: Path, tmp_path: Path) -> None:
-    """torchrun ends the first process of the host by SIGTERM before it has missed that rank."""
-    folder = tmp_path / "run"
-    process = start("train", *run_of(folder, dataset, "train.computation_time=4"), launcher=torchrun(2))
-    until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
-    (victim,) = (one for one in family(process) if maps(one, "rank_00001.steps") and not maps(one, "rank_00000.steps"))
-    victim.kill()
-    assert wait(process).status != 0
-    assert summary(folder)["failure"] == "rank 1 was killed"
 
 
 def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:

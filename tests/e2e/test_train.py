@@ -85,9 +85,6 @@ def test_a_second_run_never_overwrites_the_first(run: Path, dataset: Path) -> No
     [
         ["train.synchronous=true", "train.computation_time={type: uniform, min: 0.01, max: 0.03}"],
         ["reader.read_threads=0", PYTORCH],
-        ["reader.engine=library", PYTORCH],
-        ["reader.verify=true"],
-        ["dataset.record_length_bytes_resize=4096"],
     ],
 )
 def test_other_ways_of_reading_deliver_the_same_samples(
@@ -164,8 +161,7 @@ def test_computation_times_that_no_storage_can_even_out_give_no_verdict(dataset:
     assert summary(tmp_path / "run")["verdict_code"] == "uneven_computation"
 
 
-@pytest.mark.parametrize("loader", ["pytorch", "threads"])
-def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(loader: str, dataset: Path, tmp_path: Path) -> None:
+def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(dataset: Path, tmp_path: Path) -> None:
     """Batches of it that nobody took are on their way when the first epoch begins."""
     program = tmp_path / "impatient"
     program.write_text(
@@ -173,7 +169,7 @@ def test_a_ceiling_that_is_cut_short_leaves_the_run_as_it_is(loader: str, datase
         "trainer.CEILING_PATIENCE_SECONDS = 0.3\nmain()\n"
     )
     program.chmod(0o755)
-    words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", f"reader.data_loader={loader}")
+    words = small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=60", PYTORCH)
     ended = wait(start("train", *words, program=str(program)))
     assert ended.ran, ended.err
     assert [epoch["each_sample_once"] for epoch in summary(tmp_path / "run")["audit"]] == [True, True]
@@ -226,14 +222,6 @@ def test_evaluation_reads_the_validation_set(tmp_path: Path) -> None:
     on_disk = sum(path.stat().st_size for path in (tmp_path / "data" / "valid").iterdir())
     assert evaluated["app_bytes"].sum() == on_disk
     assert summary(tmp_path / "run")["evaluation"]["samples"] == 12
-
-
-def test_results_go_to_a_folder_named_by_time(dataset: Path, tmp_path: Path) -> None:
-    settings = [change for change in small_run(tmp_path, dataset, "train.epochs=1") if "output.folder" not in change]
-    assert dlemu("train", *settings, cwd=tmp_path).ran
-    (folder,) = (tmp_path / "results" / "default").iterdir()
-    assert summary(folder)["complete"] is True
-    assert os.listdir(tmp_path) == ["results"]
 
 
 @pytest.mark.parametrize("launcher", [[], [MPIRUN, "-np", "2"]], ids=["forked", "mpi"])

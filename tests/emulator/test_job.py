@@ -59,35 +59,12 @@ def test_a_shuffle_window_holds_batches_back_and_takes_memory() -> None:
     assert memory_needed(large, 2) - memory_needed(small, 2) == 2 * 792 * sample_bytes
 
 
-@pytest.mark.parametrize("read_threads", [1, 4])
-def test_what_tensorflow_reads_ahead_in_files_counts(read_threads: int) -> None:
-    job = streaming(read_threads=read_threads, batch_size=1, sample_shuffle="off")
-    dataset = replace(job.workload.dataset, num_samples_per_file=50, num_files_train=100)
-    many = make_job(dataset=dataset, reader=job.workload.reader)
-    assert many.batches_ahead == 2 + 2 + 1 + read_ahead(many)
-
-
 def test_threads_above_the_cores_hold_no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
     as_many, more = streaming(computation_threads=3), streaming(computation_threads=64)
     assert more.batches_ahead == as_many.batches_ahead == streaming(computation_threads=1).batches_ahead + 1
     assert memory_needed(more, 1) == memory_needed(as_many, 1)
     assert more.loader_spec(0).computation_threads == 3
-
-
-def test_files_begun_take_memory() -> None:
-    few, many = (streaming(read_threads=threads, sample_shuffle="off") for threads in (1, 8))
-    records = read_ahead(many) - read_ahead(few)
-    sample_bytes = few.loader_spec(0).phases["train"].fetch.nominal_sample_bytes
-    assert memory_needed(many, 2) - memory_needed(few, 2) == 2 * records * sample_bytes > 0
-
-
-def test_plan_and_loader_take_the_same_turns() -> None:
-    job = streaming()
-    turns = job.loader_spec(0).interleave
-    assert turns is not None
-    assert isinstance(job.train_plan, StreamPlan)
-    assert (job.train_plan.cycle, job.train_plan.block_length) == (turns.files, turns.block_length)
 
 
 def test_evaluation_reads_into_buffers_of_its_own() -> None:

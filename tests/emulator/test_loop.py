@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from dlemu.comm.clock import FakeClock
 from dlemu.jobs.training.loop import StepLoop, StepRange
-from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows, read_log
+from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from tests.emulator.fakes import ScriptedComm, ScriptedQueue, numbered, sleeping
+from tests.emulator.fakes import ScriptedComm, ScriptedQueue, sleeping
 
 C = 100
 
@@ -116,11 +116,3 @@ def test_the_columns_add_up_to_the_timeline_exactly(
     assert rows["free_ns"][0] == 17
     assert min(rows["wait_ns"].min(), rows["sync_ns"].min()) >= 0
     assert rows["compute_ns"].tolist() == computes[:steps]
-
-
-def test_rows_of_a_rank_that_died_are_read_back(tmp_path: object) -> None:
-    path = f"{tmp_path}/rank_00000.steps"
-    log = StepLog(10, path)
-    for step in (1, 2, 3):
-        log.add(*numbered(step))
-    assert read_log(path)["step"].tolist() == [1, 2, 3]

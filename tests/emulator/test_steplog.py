@@ -12,8 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, StepRecord, read_log
-from dlemu.loaders.loader_base import BatchTrace
+from dlemu.jobs.training.steplog import STEP_COLUMNS, StepLog, read_log
 from tests.emulator.fakes import numbered
 
 
@@ -28,13 +27,9 @@ def test_rows_outlive_a_killed_rank(tmp_path: Path) -> None:
     assert [row.tolist() for row in rows] == [(*record, *batch[2:])]
 
 
-def test_a_record_and_a_trace_make_a_row() -> None:
-    assert (*StepRecord._fields, *BatchTrace._fields[2:]) == tuple(STEP_COLUMNS)
-
-
-@pytest.mark.parametrize("kill", range(10))
+@pytest.mark.parametrize("kill", range(4))
 def test_a_row_counts_only_once_all_its_columns_are_there(kill: int, tmp_path: Path) -> None:
-    """A kill comes anywhere between two stores, so most of ten kills meet a half-written row."""
+    """A kill comes anywhere between two stores, so most of the kills meet a half-written row."""
     path = str(tmp_path / "rank_00000.steps")
     capacity = 200_000
     if (child := os.fork()) == 0:

@@ -23,7 +23,7 @@ from datagen.registry import find, names
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
-from dlemu.loaders.loader_base import Batch, BatchTrace, Loader, LoaderSpec, Phase, Samples, TimedBatches
+from dlemu.loaders.loader_base import Batch, Loader, LoaderSpec, Phase, TimedBatches
 from dlemu.loaders.traits_base import traits_of
 from dlemu.plan.samples import EndlessPlan, Plan, RankPlan, hash_samples
 from tests.datasets import make_dataset
@@ -207,31 +207,6 @@ def test_tensors_cross_as_those_of_a_training_job(read_threads: int, dataset: Da
         assert step == 4
 
 
-def test_a_trace_crosses_to_another_process_as_it_is() -> None:
-    places = [(0, 5), (4096, 1 << 40)]
-    trace = BatchTrace(3, places, 1, 2, 3, 4, 5, 6, 7, 8, -(2**63), cpu_ns=2**62, cpu_wait_ns=7, storage_bytes=2**61)
-    crossed = BatchTrace.unpacked(trace.packed())
-    assert crossed._replace(places=()) == trace._replace(places=())
-    assert list(map(tuple, crossed.places)) == places
-    assert len(BatchTrace.unpacked(trace._replace(places=[]).packed()).places) == 0
-
-
-def test_samples_are_cut_out_of_their_slot_when_they_are_asked_for() -> None:
-    asked: list[int] = []
-
-    def cut(slot: memoryview, start: int, size: int) -> bytes:
-        asked.append(start)
-        return bytes(slot[start : start + size])
-
-    slot = memoryview(bytearray(range(20)))
-    samples = Samples(slot, np.array([[2, 3], [10, 1], [0, 2]]), cut)
-    assert (len(samples), asked) == (3, [])
-    assert samples[1] == b"\x0a"
-    assert asked == [10]
-    assert list(samples) == samples[:] == [b"\x02\x03\x04", b"\x0a", b"\x00\x01"]
-    assert samples[-1] == b"\x00\x01"
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_null_storage_has_the_same_batches_and_no_bytes(name: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset)
@@ -319,14 +294,6 @@ def test_the_worker_of_an_epochs_first_batch_goes_before_the_others(dataset: Dat
         assert [worker.nice() - own for worker in workers] == [2, 8]
         for epoch in (1, 2):
             assert [batch.trace.worker for batch in loader.batches("train", epoch, 3)] == [0, 1, 0]
-
-
-def test_closing_leaves_no_worker(dataset: DatasetSpec) -> None:
-    before = set(psutil.Process().children(recursive=True))
-    for loader in started("pytorch", make_spec(dataset)):
-        list(loader.batches("train", 1, 2))
-        assert len(set(psutil.Process().children(recursive=True)) - before) == 2
-    assert set(psutil.Process().children(recursive=True)) - before == set()
 
 
 def test_preprocessing_takes_its_time_and_is_told(dataset: DatasetSpec) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -140,8 +139,8 @@ def sample_of(data: Any) -> int:
     return int.from_bytes(bytes(data.numpy())[:4], "big")
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 7, 9])
-@pytest.mark.parametrize("cycle", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 3, 9])
+@pytest.mark.parametrize("cycle", [1, 4])
 def test_each_rank_gets_exactly_its_planned_samples(ranks: int, cycle: int, dataset: DatasetSpec) -> None:
     write(dataset)
     plan = make_plan(ranks=ranks, cycle=cycle, batch_size=BATCH)
@@ -166,7 +165,7 @@ def logged(told: list[tuple[int, int]]) -> Any:
 
 
 @pytest.mark.parametrize("files_ahead", [0, 5])
-@pytest.mark.parametrize(("cycle", "block_length"), [(1, 4), (2, 1), (3, 4), (4, 11), (2, 40)])
+@pytest.mark.parametrize(("cycle", "block_length"), [(1, 4), (3, 4), (2, 40)])
 def test_without_a_shuffle_the_order_is_the_planned_one(
     cycle: int, block_length: int, files_ahead: int, dataset: DatasetSpec
 ) -> None:
@@ -182,35 +181,6 @@ def test_an_epoch_cut_short_reads_its_first_samples(dataset: DatasetSpec) -> Non
     plan = make_plan()
     rows = [(batch.trace.samples, batch.trace.sample_hash) for batch in batches(make_spec(dataset, plan), 3)]
     assert audit_epoch(plan, 1, 3, logged(rows)).each_sample_once is True
-
-
-def test_epochs_share_a_graph_that_is_built_before_the_first(
-    dataset: DatasetSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tensorflow as tf
-
-    from dlemu.loaders.tensorflow import Loader
-
-    write(dataset)
-    plan, built, parse = make_plan(), [], tf.io.parse_example
-
-    def counted(*words: Any) -> Any:
-        built.append(words)
-        return parse(*words)
-
-    monkeypatch.setattr(tf.io, "parse_example", counted)
-    loader = Loader(make_spec(dataset, plan))
-    loader.start()
-    assert built
-    before, orders = len(built), []
-    for epoch, steps in ((1, 15), (2, 15), (3, 4)):
-        delivered = list(loader.batches("train", epoch, steps))
-        orders.append([sample_of(data) for batch in delivered for data in batch.data])
-        told = [(batch.trace.samples, batch.trace.sample_hash) for batch in delivered]
-        assert audit_epoch(plan, epoch, steps, logged(told)).each_sample_once is True
-    loader.close()
-    assert len(built) == before
-    assert orders[0] != orders[1], "each epoch has a seed of its own"
 
 
 @pytest.mark.parametrize("ranks", [1, 9])
@@ -305,19 +275,3 @@ def test_a_damaged_file_is_named(harm: Any, dataset: DatasetSpec) -> None:
     with pytest.raises(DatasetError, match="the file is yours: restore it") as caught:
         list(batches(make_spec(replace(dataset, source="folder"), make_plan()), 15))
     assert "datagen" not in str(caught.value)
-
-
-def test_threads_of_the_pipeline_run_at_the_workers_priority(dataset: DatasetSpec) -> None:
-    write(dataset)
-    list(batches(make_spec(dataset, make_plan()), 15))  # TensorFlow's own threads, which all pipelines share
-    before = set(os.listdir("/proc/self/task"))
-    running = batches(make_spec(dataset, make_plan(), nice=7), 15)
-    next(running)
-    new = []
-    for thread in set(os.listdir("/proc/self/task")) - before:
-        with contextlib.suppress(ProcessLookupError):  # a thread of the library that came and went
-            new.append(os.getpriority(os.PRIO_PROCESS, int(thread)))
-    assert new
-    assert set(new) == {7}
-    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
-    list(running)

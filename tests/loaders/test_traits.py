@@ -15,7 +15,6 @@ from datagen.spec import DatasetSpec
 from dlemu.cli.job_command import job_command
 from dlemu.cli.size import command as size
 from dlemu.config.schema import Reader, Storage, Workload
-from dlemu.loaders.interleave_base import Interleave
 from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.loaders.traits_base import traits_of
 from dlemu.results.kinds import kind_named
@@ -29,31 +28,10 @@ def dataset(record_bytes: int, samples_per_file: int) -> DatasetSpec:
     return DatasetSpec(format="tfrecord", record_dims=(record_bytes,), num_samples_per_file=samples_per_file)
 
 
-def turns(record_bytes: int, samples_per_file: int, **reader: Any) -> Interleave:
-    settings = Reader(**({"read_threads": 4} | reader))
-    found = traits_of("tensorflow").interleave(settings, dataset(record_bytes, samples_per_file))
-    assert found is not None
-    return found
-
-
 def read_ahead(reader: Reader, dataset: DatasetSpec) -> int:
     spec = make_job(dataset=dataset, reader=reader).loader_spec(0)
     assert spec.interleave is not None
     return samples_read_ahead(spec, spec.interleave)
-
-
-@pytest.mark.parametrize(("record_bytes", "block_length"), [(100, 20971), (4096, 512), (2 * MIB, 1), (20 * MIB, 1)])
-def test_a_turn_is_of_two_mebibytes_or_one_record(record_bytes: int, block_length: int) -> None:
-    assert turns(record_bytes, 100_000).block_length == block_length
-
-
-def test_there_is_always_somebody_to_read() -> None:
-    assert turns(MIB, 10, read_threads=0).files == 1
-
-
-@pytest.mark.parametrize(("samples_per_file", "files_ahead"), [(1, 8), (512, 8), (513, 0), (10_000, 0)])
-def test_files_are_begun_ahead_where_one_turn_ends_them(samples_per_file: int, files_ahead: int) -> None:
-    assert turns(4096, samples_per_file).files_ahead == files_ahead
 
 
 @pytest.mark.parametrize(
@@ -69,11 +47,6 @@ def test_files_are_begun_ahead_where_one_turn_ends_them(samples_per_file: int, f
 def test_read_ahead(read_threads: int, record_bytes: int, samples_per_file: int, samples: int) -> None:
     reader = Reader(data_loader="tensorflow", read_threads=read_threads)
     assert read_ahead(reader, dataset(record_bytes, samples_per_file)) == samples
-
-
-def test_a_larger_transfer_is_read_ahead_as_well() -> None:
-    reader = Reader(data_loader="tensorflow", read_threads=2, transfer_size=4 * MIB)
-    assert read_ahead(reader, dataset(MIB, 50)) == 2 * (2 * 2 + 1 + 4)
 
 
 def test_traits_come_without_a_framework() -> None:

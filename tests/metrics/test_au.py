@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, training_ns
+from dlemu.metrics.rates import training_ns
 
 
 def make_rows(waits: list[int], *, rank: int = 0, epoch: int = 1, block: int = 1, compute: int = 100) -> StepRows:
@@ -61,21 +61,6 @@ def test_no_time_has_no_utilisation() -> None:
     assert math.isnan(au_percent(rows))
     assert math.isnan(au_percent(kept_rows(rows, 2, 0)))
     assert math.isnan(au_dlio_percents(rows[:1])[0][0])
-
-
-def test_rates_count_first_steps_and_leave_out_what_lies_between_blocks() -> None:
-    second = make_rows([0, 0], block=2)
-    second["free_ns"] += 10**9  # a checkpoint of a second lies between
-    rows = np.concatenate([make_rows([300, 0]), second])
-    assert training_ns(rows) == 500 + 200
-    assert per_second(float(rows["samples"].sum()), rows) == pytest.approx(28 / 700e-9)
-    assert first_batch_seconds(rows) == pytest.approx(300e-9)
-
-
-def test_handover_is_what_passed_after_the_batch_was_finished() -> None:
-    rows = make_rows([100, 40])
-    rows["finished_ns"] = rows["ready_ns"] - [25, 60]
-    assert late_handover_share(rows) == pytest.approx((25 + 40) / 140)
 
 
 def test_hosts_whose_clocks_differ_have_one_training_time() -> None:

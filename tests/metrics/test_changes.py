@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.changes import SpeedChange, Supply, changes_of, clock, find_speed_changes, find_stalls
+from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_speed_changes, find_stalls
 from dlemu.metrics.over_time import Floats
 from dlemu.metrics.ran_out import find_ran_out
 
@@ -31,7 +31,7 @@ def noises(random: np.random.Generator, count: int) -> dict[str, Floats]:
 
 
 @pytest.mark.parametrize("kind", ["jitter", "throttle", "heavy", "waves"])
-@pytest.mark.parametrize("demand", [np.inf, 105.0, 95.0, 60.0])
+@pytest.mark.parametrize("demand", [np.inf, 95.0])
 def test_a_steady_storage_has_no_change(kind: str, demand: float) -> None:
     wrong = 0
     for seed in range(200):
@@ -179,15 +179,6 @@ def test_what_falls_must_have_been_fast_just_before(percents: tuple[float, ...])
     assert find_ran_out(changes) is None
 
 
-def test_no_steps_have_neither() -> None:
-    assert find_speed_changes(np.zeros(0, STEP_DTYPE)) == ()
-    assert find_stalls(np.zeros(0, STEP_DTYPE)) == ()
-
-
-def test_a_moment_is_written_as_a_clock_shows_it() -> None:
-    assert [clock(6.9), clock(725), clock(3661)] == ["00:06", "12:05", "1:01:01"]
-
-
 # by hand
 
 
@@ -195,21 +186,6 @@ def levels(*parts: tuple[int, float], limits: bool = True) -> Supply:
     """So many windows of each speed, with a little noise that has no trend."""
     values = np.concatenate([speed + 0.01 * speed * (-1.0) ** np.arange(count) for count, speed in parts])
     return Supply(WINDOW * np.arange(len(values), dtype=np.float64), values, np.full(len(values), limits))
-
-
-def test_one_fall_by_hand() -> None:
-    (fall,) = changes_of(levels((20, 100.0), (30, 50.0)))
-    assert fall.at_seconds == WINDOW * 20
-    assert (fall.mb_per_second_before, fall.mb_per_second_after) == (100.0, 50.0)
-    assert fall.percent == pytest.approx(50.0)
-
-
-def test_a_speed_that_lasts_a_while_has_two_ends() -> None:
-    rise, fall = changes_of(levels((25, 50.0), (25, 200.0), (25, 50.0)))
-    assert (rise.at_seconds, fall.at_seconds) == (WINDOW * 25, WINDOW * 50)
-    assert (rise.mb_per_second_before, rise.mb_per_second_after) == pytest.approx((50.0, 200.0), rel=0.011)
-    assert (fall.mb_per_second_before, fall.mb_per_second_after) == pytest.approx((200.0, 50.0), rel=0.011)
-    assert (rise.percent, fall.percent) == pytest.approx((400.0, 25.0), rel=0.021)
 
 
 def test_a_difference_that_is_small_or_short_is_none() -> None:

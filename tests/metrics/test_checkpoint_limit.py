@@ -1,4 +1,4 @@
-"""What limited checkpoints: each verdict with its certainty, its evidence and its advice, at its edges."""
+"""What limited checkpoints: each verdict with its certainty, its evidence and its advice."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from dlemu.jobs.checkpoint.limits import (
     WAIT_PERCENT,
     Advice,
     PhaseActivity,
-    Seen,
     judge_checkpoints,
 )
-from dlemu.metrics.findings import Number
 
 
 def activity(**changes: Any) -> PhaseActivity:
@@ -45,32 +43,21 @@ READ = {"phase": "read", "fsync_percent": 0.0}
         ({}, "storage write", "medium"),
         (READ, "storage read", "medium"),
         (FULL, "storage write", "high"),
-        ({"device_busy_percent": BUSY_PERCENT - 0.1}, "storage write", "medium"),
-        ({"device_busy_percent": 10.0, "call_percent": 65.0}, "storage write", "high"),
-        ({"device_busy_percent": 10.0, "call_percent": 64.9}, "storage write", "medium"),
         ({"device_busy_percent": 10.0, "call_percent": 90.0, "fsync_percent": 0.0}, "storage write", "high"),
-        ({"call_percent": 99.0}, "storage write", "medium"),
         (READ | {"from_storage_percent": FROM_MEMORY_PERCENT}, "storage read", "medium"),
-        (READ | {"from_storage_percent": FROM_MEMORY_PERCENT - 0.1}, "page cache", "high"),
+        (READ | {"from_storage_percent": 3.0}, "page cache", "high"),
         ({"from_storage_percent": 0.0}, "storage write", "medium"),
         ({"starved_percent": STARVED_PERCENT}, "generation", "medium"),
-        ({"starved_percent": STARVED_PERCENT - 0.1}, "storage write", "medium"),
-        ({"starved_percent": 30.0}, "generation", "medium"),
-        ({"starved_percent": 30.1}, "generation", "high"),
         ({"starved_percent": 30.1} | FULL, "generation", "high"),
         ({"cpu_wait_percent": WAIT_PERCENT}, "host CPU", "medium"),
-        ({"cpu_wait_percent": WAIT_PERCENT - 0.1}, "storage write", "medium"),
         ({"cpu_wait_percent": 2 * WAIT_PERCENT}, "host CPU", "high"),
-        ({"cpu_wait_percent": 2 * WAIT_PERCENT - 0.1}, "host CPU", "medium"),
         ({"cpu_wait_percent": 99.0} | FULL, "storage write", "high"),
         ({"link_percent": BUSY_PERCENT}, "network", "high"),
-        ({"link_percent": BUSY_PERCENT - 0.1}, "storage write", "medium"),
         ({"cpu_percent": THREAD_PERCENT}, "host CPU", "medium"),
-        ({"cpu_percent": THREAD_PERCENT - 0.1}, "storage write", "medium"),
         ({"cpu_percent": 99.0} | FULL, "storage write", "high"),
     ],
 )
-def test_a_verdict_changes_exactly_at_its_edges(changes: dict[str, Any], what: str, confidence: str) -> None:
+def test_what_limits_is_named_with_its_certainty(changes: dict[str, Any], what: str, confidence: str) -> None:
     limit = judge_checkpoints(activity(**changes))
     assert (limit.what, limit.confidence) == (what, confidence)
 
@@ -100,46 +87,6 @@ def test_a_limit_says_what_to_do(changes: dict[str, Any], advice: Advice) -> Non
 
 def test_where_the_device_is_full_nothing_more_can_be_asked_of_it() -> None:
     assert judge_checkpoints(activity(**FULL)).to_do == ()
-
-
-def seen(**changes: Any) -> dict[str, dict[str, Number]]:
-    return {found.code: found.numbers for found in judge_checkpoints(activity(**changes)).seen}
-
-
-def test_the_evidence_has_every_figure_that_is_known_and_no_other() -> None:
-    (threads,) = seen().values()
-    assert threads == {
-        "phase": "write",
-        "gb_per_second": 1234.567,
-        "call_percent": 60.0,
-        "fsync_percent": 25.0,
-        "cpu_percent": 20.0,
-        "cpu_wait_percent": 2.0,
-    }
-    assert seen(**READ)[Seen.THREADS] == threads | READ
-    whole = seen(
-        ceiling_gb_per_second=4321.09,
-        device_mb_per_second=5432.4,
-        device_depth=3.25,
-        device_busy_percent=77.4,
-        host_busy_percent=66.4,
-        link_percent=55.4,
-    )
-    assert whole == {
-        Seen.THREADS: threads,
-        Seen.CONTENT: {"gb_per_second": 4321.09, "starved_percent": 1.0},
-        Seen.DEVICES: {"mb_per_second": 5432.4, "busy_percent": 77.4, "depth": 3.25},
-        Seen.CORES: {"percent": 66.4},
-        Seen.LINK: {"percent": 55.4},
-    }
-    assert seen(device_mb_per_second=5.0)[Seen.DEVICES] == {"mb_per_second": 5.0}
-
-
-@pytest.mark.parametrize(("percent", "served"), [(180.0, 100.0), (99.4, 99.4), (40.0, 40.0)])
-def test_what_a_read_had_of_the_storage_is_at_most_all(percent: float, served: float) -> None:
-    assert seen(**READ, from_storage_percent=percent)[Seen.SERVED] == {"percent": served}
-    assert list(seen(from_storage_percent=percent)) == [Seen.THREADS], "of writes it says nothing"
-    assert list(seen(**READ, ceiling_gb_per_second=5.0)) == [Seen.THREADS]
 
 
 def test_where_every_byte_is_compared_that_is_named_first() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.metrics.checkpoint_rates import (
     GIB,
     asynchronous_au_percent,
@@ -77,38 +76,3 @@ def test_the_shortest_interval_of_asynchronous_ones_has_that_au(snapshot: float,
 
 def test_no_interval_leaves_training_as_fast_as_without_checkpoints() -> None:
     assert shortest_interval_seconds(1.0, 2.0, au=1.0) == math.inf
-
-
-def activity(**changes: object) -> PhaseActivity:
-    known: dict[str, object] = {
-        "phase": "write",
-        "gb_per_second": 1.0,
-        "call_percent": 70.0,
-        "fsync_percent": 28.0,
-        "starved_percent": 0.5,
-        "cpu_percent": 20.0,
-        "cpu_wait_percent": 1.0,
-        "device_mb_per_second": 1000.0,
-        "device_busy_percent": 99.0,
-    }
-    return PhaseActivity(**known | changes)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({}, "storage write"),
-        ({"phase": "read", "from_storage_percent": 99.0}, "storage read"),
-        ({"phase": "read", "from_storage_percent": 0.0}, "page cache"),
-        ({"phase": "read", "from_storage_percent": 3.0}, "page cache"),
-        ({"starved_percent": 40.0}, "generation"),
-        ({"cpu_wait_percent": 30.0, "device_busy_percent": 20.0}, "host CPU"),
-        ({"cpu_percent": 95.0, "device_busy_percent": 20.0}, "host CPU"),
-        ({"cpu_wait_percent": 30.0}, "storage write"),
-        ({"link_percent": 97.0, "device_busy_percent": None}, "network"),
-    ],
-)
-def test_what_limits_is_named_with_evidence(changes: dict[str, object], what: str) -> None:
-    limit = judge_checkpoints(activity(**changes))
-    assert limit.what == what
-    assert limit.seen

@@ -8,24 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import SpeedChange, Stall
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Number
 from dlemu.metrics.limit import (
     BUSY_PERCENT,
-    EMULATOR_SHARE,
     FEW_REQUESTS,
-    MEMORY_PRESSURE_PERCENT,
     MIN_LOSS_PERCENT,
     MIN_SPEEDUP,
-    OTHER_PROGRAMS_PERCENT,
-    PIECE_BYTES,
     STARVED_SHARE,
-    THROTTLED_PERCENT,
-    WRITTEN_SHARE,
     Advice,
     Context,
     Device,
@@ -286,30 +281,11 @@ BUSY = {"host_busy_percent": 99.0}
             Seen.THROTTLED,
             {"percent": 40.0},
         ),
-        (BUSY, [Advice.MORE_CORES, Advice.LOOK_FOR_PROGRAMS], Seen.CORES, {"percent": 99.0}),
-        (  # affinity
-            {"host_busy_percent": 9.0, "own_busy_percent": 3.0},
-            [Advice.MORE_CORES],
-            Seen.CORES,
-            {"percent": 9.0, "own_percent": 3.0},
-        ),
         (
             {"host_busy_percent": 66.0, "own_busy_percent": 1.0, "cpu_limit_cores": 0.3, "cpu_limit_used_percent": 99},
             [Advice.RAISE_CPU_LIMIT],
             Seen.CPU_LIMIT,
             {"used_cores": pytest.approx(0.297), "limit_cores": 0.3},
-        ),
-        (
-            BUSY | {"own_busy_percent": 9.0, "cpu_limit_cores": 9.0, "cpu_limit_used_percent": 8.0},
-            [Advice.STOP_OTHER_PROGRAMS],
-            Seen.CPU_LIMIT,
-            {"used_cores": pytest.approx(0.72), "limit_cores": 9.0},
-        ),
-        (
-            {"host_busy_percent": 4.0, "own_busy_percent": 3.0, "cpu_limit_cores": 2.0, "cpu_limit_used_percent": 95},
-            [Advice.RAISE_CPU_LIMIT],
-            Seen.CPU_LIMIT,
-            {"used_cores": pytest.approx(1.9), "limit_cores": 2.0},
         ),
     ],
 )
@@ -401,7 +377,7 @@ def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
     assert list(to_do(limit)) == [Advice.MORE_REQUESTS]
 
 
-# At the edges of the rules, and each figure of the evidence
+# Each figure of the evidence
 
 ENOUGH = Work(
     elapsed_seconds=10,
@@ -414,6 +390,15 @@ ENOUGH = Work(
     wanted_mb_per_second=5432.19,
 )
 """Readers enough that nothing but the storage is to blame for the reads."""
+LIMITED_BY = {
+    "storage": "storage",
+    "computing": "loader",
+    "pause": "loader",
+    "queueing": "loader",
+    "starved": "host CPU",
+    "hand_over": "emulator",
+}
+"""What is named when one cause outweighs all others."""
 FULL = Device(mean_depth=FEW_REQUESTS, busy_percent=BUSY_PERCENT)
 
 
@@ -425,143 +410,18 @@ def told(limit: Limit) -> tuple[str, str]:
     return limit.what, limit.confidence
 
 
-@pytest.mark.parametrize(
-    ("causes", "what", "confidence"),
-    [
-        (Causes(storage=MIN_LOSS_PERCENT), "storage", "high"),
-        (Causes(storage=MIN_LOSS_PERCENT - 0.01), "nothing", "high"),
-        (Causes(storage=75, hand_over=25), "storage", "high"),
-        (Causes(storage=74, hand_over=26), "storage", "medium"),
-        (Causes(storage=50, hand_over=26, queueing=24), "storage", "medium"),
-        (Causes(storage=49, hand_over=27, queueing=24), "storage", "low"),
-        (Causes(storage=40, computing=20, starved=21), "host CPU", "medium"),
-        (Causes(storage=42, computing=21, starved=20), "storage", "medium"),
-        (Causes(computing=80), "loader", "high"),
-        (Causes(starved=80), "host CPU", "high"),
-        (Causes(computing=40, starved=41), "host CPU", "high"),
-        (Causes(computing=40, starved=40), "loader", "high"),
-        (Causes(queueing=60, storage=40), "loader", "medium"),
-        (Causes(storage=40, queueing=21, pause=20), "loader", "medium"),
-        (Causes(hand_over=60, storage=40), "emulator", "medium"),
-    ],
+@given(
+    largest=st.sampled_from(sorted(LIMITED_BY)),
+    shares=st.fixed_dictionaries({name: st.floats(0, 1) for name in LIMITED_BY}),
+    lost=st.floats(0.1, 99),
 )
-def test_the_largest_share_is_the_limit_and_its_size_the_confidence(causes: Causes, what: str, confidence: str) -> None:
-    assert told(limit_at(causes=causes)) == (what, confidence)
-
-
-def test_time_on_cores_that_nobody_measured_makes_less_sure() -> None:
-    unknown = replace(ENOUGH, cpu_known=False)
-    assert told(limit_at(work=unknown)) == ("storage", "medium")
-    assert told(limit_at(work=unknown, host_busy_percent=BUSY_PERCENT)) == ("host CPU", "low")
-    assert told(limit_at(work=unknown, host_busy_percent=BUSY_PERCENT - 1)) == ("storage", "medium")
-    assert told(limit_at(work=unknown, from_storage_percent=4.9)) == ("loader", "low")
-    assert told(limit_at(work=unknown, from_storage_percent=5.0)) == ("storage", "medium")
-    assert told(limit_at(from_storage_percent=1.0)) == ("storage", "high")
-    cached = limit_at(work=unknown, from_storage_percent=1.0)
-    assert seen(cached) == {Seen.WAITED: {"percent": 60.0}, Seen.CACHE_SERVED: {}}
-    starved = limit_at(work=replace(unknown, starved_share=STARVED_SHARE), host_busy_percent=50.0)
-    assert told(starved) == ("host CPU", "low")
-    assert seen(starved)[Seen.CORES] == {"percent": 50.0}
-
-
-@pytest.mark.parametrize(
-    ("ceiling", "au", "what", "confidence"),
-    [
-        (100 - 60 * EMULATOR_SHARE, 40.0, "emulator", "medium"),
-        (100 - 60 * EMULATOR_SHARE + 0.1, 40.0, "storage", "high"),
-        (52.1, 40.0, "emulator", "medium"),
-        (52.0, 40.0, "emulator", "high"),
-        (99.0, 99.5, "emulator", "high"),
-    ],
-)
-def test_what_the_ceiling_explains_is_the_emulators(ceiling: float, au: float, what: str, confidence: str) -> None:
-    limit = limit_at(au, ceiling_au=ceiling)
-    assert told(limit) == (what, confidence)
-    if what == "emulator":
-        reached = {"ceiling_au_percent": ceiling, "au_percent": au}
-        assert seen(limit) == {Seen.WAITED: {"percent": 60.0}, Seen.CEILING: reached}
-        assert list(to_do(limit)) == [Advice.RELIEVE_EMULATOR]
-
-
-@pytest.mark.parametrize(
-    ("around", "causes", "what", "confidence"),
-    [
-        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=60), "host CPU", "medium"),
-        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=29, queueing=31), "host CPU", "high"),
-        ({"cpu_limit_used_percent": BUSY_PERCENT}, Causes(storage=30, queueing=30), "host CPU", "medium"),
-        ({"cpu_limit_used_percent": BUSY_PERCENT - 1}, Causes(storage=60), "storage", "high"),
-        ({"cpu_throttled_percent": THROTTLED_PERCENT}, Causes(storage=60), "host CPU", "medium"),
-        ({"cpu_throttled_percent": THROTTLED_PERCENT - 1}, Causes(storage=60), "storage", "high"),
-        ({"cpu_throttled_percent": 99.0, "device": FULL}, Causes(storage=60), "storage", "high"),
-        (
-            {"cpu_throttled_percent": 99.0, "device": replace(FULL, busy_percent=BUSY_PERCENT - 1)},
-            Causes(storage=60),
-            "host CPU",
-            "medium",
-        ),
-        (
-            {"cpu_throttled_percent": 99.0, "device": replace(FULL, mean_depth=FEW_REQUESTS - 0.1)},
-            Causes(storage=60),
-            "host CPU",
-            "medium",
-        ),
-    ],
-)
-def test_a_cpu_limit_that_is_used_up_comes_first(
-    around: dict[str, Any], causes: Causes, what: str, confidence: str
+def test_what_cost_more_than_all_else_together_is_the_limit(
+    largest: str, shares: dict[str, float], lost: float
 ) -> None:
-    limit = limit_at(causes=causes, **around)
-    assert told(limit) == (what, confidence)
-    if what == "host CPU":
-        assert Advice.RAISE_CPU_LIMIT in to_do(limit)
-        assert seen(limit)[Seen.WAITED] == {"percent": 60.0}
-
-
-@pytest.mark.parametrize(
-    ("causes", "device", "what", "confidence"),
-    [
-        (Causes(computing=60), None, "memory", "high"),
-        (Causes(storage=60), None, "memory", "high"),
-        (Causes(storage=60), replace(FULL, busy_percent=BUSY_PERCENT - 1), "memory", "high"),
-        (Causes(storage=60), FULL, "storage", "medium"),
-        (Causes(computing=60), FULL, "memory", "high"),
-        (Causes(queueing=60), None, "loader", "medium"),
-        (Causes(queueing=20, computing=15, hand_over=15), None, "loader", "low"),
-    ],
-)
-def test_pressure_on_memory_is_the_limit_of_those_who_need_some(
-    causes: Causes, device: Device | None, what: str, confidence: str
-) -> None:
-    limit = limit_at(causes=causes, device=device, memory_some_percent=MEMORY_PRESSURE_PERCENT)
-    assert told(limit) == (what, confidence)
-    assert seen(limit)[Seen.MEMORY_PRESSURE] == {"percent": MEMORY_PRESSURE_PERCENT}
-    calm = limit_at(causes=causes, device=device, memory_some_percent=MEMORY_PRESSURE_PERCENT - 0.1)
-    assert calm.what != "memory"
-    assert Seen.MEMORY_PRESSURE not in seen(calm)
-    if what == "memory":
-        assert list(seen(limit)) == [Seen.WAITED, Seen.MEMORY_PRESSURE]
-        assert list(to_do(limit)) == [Advice.FREE_MEMORY]
-
-
-@pytest.mark.parametrize(
-    ("causes", "evidence", "advice"),
-    [
-        (Causes(storage=48, queueing=12), Seen.BLOCKED_IN_READS, Advice.FASTER_STORAGE),
-        (Causes(computing=48, queueing=12), Seen.COMPUTING, Advice.MORE_WORKERS),
-        (Causes(pause=48, storage=12), Seen.PREPROCESSING, Advice.MORE_WORKERS),
-        (Causes(queueing=48, storage=12), Seen.NOT_BEGUN, Advice.READ_AHEAD),
-        (Causes(pause=24, queueing=24, storage=12), Seen.NOT_BEGUN, Advice.READ_AHEAD),
-        (Causes(hand_over=48, storage=12), Seen.LAY_READY, Advice.RELIEVE_EMULATOR),
-    ],
-)
-def test_the_evidence_says_how_much_of_the_wait_it_explains(causes: Causes, evidence: Seen, advice: Advice) -> None:
-    limit = limit_at(causes=causes)
-    assert list(seen(limit))[:2] == [Seen.WAITED, evidence]
-    assert seen(limit)[Seen.WAITED] == {"percent": 60.0}
-    assert seen(limit)[evidence] == {"percent": pytest.approx(80.0)}
-    assert list(to_do(limit)) == [advice]
-    assert to_do(limit)[advice] == ({"read_threads": 5} if advice == Advice.MORE_WORKERS else {})
-    assert limit.confidence == "high"
+    shares |= {largest: 1.01 * sum(shares.values()) + 0.01}
+    causes = Causes(**{name: lost * share / sum(shares.values()) for name, share in shares.items()})
+    wanted = LIMITED_BY[largest] if lost >= MIN_LOSS_PERCENT else "nothing"
+    assert limit_at(100 - lost, causes).what == wanted
 
 
 def test_preprocessing_that_burns_wants_a_core_and_one_that_sleeps_does_not() -> None:
@@ -597,197 +457,11 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
 
 
-def test_a_batch_that_lies_ready_while_no_core_is_free_waits_for_a_core() -> None:
-    handed = Causes(hand_over=60)
-    assert told(limit_at(causes=handed, host_busy_percent=BUSY_PERCENT)) == ("host CPU", "high")
-    assert told(limit_at(causes=handed, work=replace(ENOUGH, starved_share=STARVED_SHARE))) == ("host CPU", "high")
-    less = replace(ENOUGH, starved_share=STARVED_SHARE - 0.01)
-    limit = limit_at(causes=handed, work=less, host_busy_percent=BUSY_PERCENT - 1)
-    assert told(limit) == ("emulator", "high")
-    assert seen(limit)[Seen.STARVED] == {"percent": pytest.approx(14.0)}
-    half = Causes(hand_over=30, storage=25)
-    assert told(limit_at(causes=half, host_busy_percent=99.0)) == ("host CPU", "medium")
-    assert told(limit_at(causes=half)) == ("emulator", "medium")
-
-
-@pytest.mark.parametrize(
-    ("busy", "own", "others"),
-    [
-        (95.0, 95.0 - OTHER_PROGRAMS_PERCENT, True),  # 50 and 45
-        (95.0, 95.1 - OTHER_PROGRAMS_PERCENT, False),
-        (120.0, 60.0, True),
-        (120.0, 60.1, False),
-        (30.0, 1.0, False),
-    ],
-)
-def test_those_are_named_who_have_most_of_the_cores(busy: float, own: float, others: bool) -> None:
-    limit = limit_at(causes=Causes(starved=60), host_busy_percent=busy, own_busy_percent=own)
-    assert limit.what == "host CPU"
-    assert list(to_do(limit)) == [Advice.STOP_OTHER_PROGRAMS if others else Advice.MORE_CORES]
-    assert seen(limit)[Seen.CORES] == {"percent": busy, "own_percent": own}
-
-
-def test_the_evidence_on_cores_has_each_figure_that_is_known() -> None:
-    starved = Causes(starved=60)
-    bare = limit_at(causes=starved)
-    assert list(seen(bare)) == [Seen.WAITED, Seen.COMPUTING, Seen.STARVED]
-    assert list(to_do(bare)) == [Advice.MORE_CORES, Advice.LOOK_FOR_PROGRAMS]
-    assert Seen.STARVED not in seen(limit_at(causes=starved, work=replace(ENOUGH, cpu_known=False)))
-    work = replace(ENOUGH, starved_share=0.5)
-    limit = limit_at(
-        causes=starved,
-        work=work,
-        host_busy_percent=42.0,
-        cpu_limit_cores=8.0,
-        cpu_limit_used_percent=25.0,
-        cpu_throttled_percent=1.0,
-    )
-    assert seen(limit) == {
-        Seen.WAITED: {"percent": 60.0},
-        Seen.COMPUTING: {"percent": 100.0},
-        Seen.STARVED: {"percent": 50.0},
-        Seen.CORES: {"percent": 42.0},
-        Seen.CPU_LIMIT: {"used_cores": 2.0, "limit_cores": 8.0},
-        Seen.THROTTLED: {"percent": 1.0},
-    }
-    assert seen(limit_at(causes=starved, cpu_limit_cores=8.0, cpu_throttled_percent=0.9)) == seen(bare)
-    assert seen(limit_at(causes=starved, cpu_limit_used_percent=8.0)) == seen(bare)
-
-
-def test_the_evidence_on_reads_has_each_figure_that_is_known() -> None:
-    much = WRITTEN_SHARE * 1234.56 + 0.1
-    device = Device(mean_depth=7.25, busy_percent=93.4, write_mb_per_second=much)
-    assert seen(limit_at(device=device)) == {
-        Seen.WAITED: {"percent": 60.0},
-        Seen.BLOCKED_IN_READS: {"percent": 100.0},
-        Seen.READS: {"readers": 16.0, "call_ms": 12.3456, "call_bytes": 4096},
-        Seen.RATES: {"given_mb_per_second": 1234.56, "wanted_mb_per_second": 5432.19},
-        Seen.DEVICE: {"busy_percent": 93.4, "depth": 7.25, "written_mb_per_second": much},
-    }
-    for little in (WRITTEN_SHARE * 1234.56, None):
-        quiet = limit_at(device=replace(device, write_mb_per_second=little))
-        assert seen(quiet)[Seen.DEVICE] == {"busy_percent": 93.4, "depth": 7.25}
-    assert Seen.READS not in seen(limit_at(work=replace(ENOUGH, call_bytes=0)))
-
-
 SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP)
 
 
 def few(**changes: Any) -> Work:
     return replace(ENOUGH, app_mb_per_second=1.0, **changes)
-
-
-@pytest.mark.parametrize(
-    ("work", "around", "what", "confidence"),
-    [
-        (few(), {"scaling": SCALING}, "loader", "high"),
-        (few(), {"scaling": replace(SCALING, more_mb_per_second=1000.0 * MIN_SPEEDUP - 1)}, "storage", "high"),
-        (few(), {"scaling": replace(SCALING, again_mb_per_second=999.0)}, "loader", "high"),
-        (few(), {"scaling": replace(SCALING, again_mb_per_second=1001.0)}, "storage", "high"),
-        (ENOUGH, {"scaling": SCALING}, "storage", "high"),  # the run itself got 1,234
-        (replace(ENOUGH, app_mb_per_second=1000.0), {"scaling": SCALING}, "loader", "high"),
-        (few(), {"scaling": replace(SCALING, mb_per_second=0.0)}, "storage", "high"),
-        # A device that is never without several requests.
-        (few(readers=1.0), {"device": Device(mean_depth=FEW_REQUESTS, busy_percent=10)}, "storage", "high"),
-        # Requests that do not arrive there.
-        (few(readers=2.0), {"device": Device(mean_depth=0.99, busy_percent=99)}, "storage", "medium"),
-        # Few in the device and few under way.
-        (few(readers=2.0), {"device": Device(mean_depth=1.0, busy_percent=89)}, "loader", "medium"),
-        (few(readers=2.0), {"device": Device(mean_depth=1.0, busy_percent=90)}, "loader", "low"),
-        (few(readers=2.0, call_bytes=PIECE_BYTES), {"device": Device(mean_depth=1, busy_percent=90)}, "loader", "low"),
-        (
-            few(readers=2.0, call_bytes=PIECE_BYTES + 1),
-            {"device": Device(mean_depth=1, busy_percent=90)},
-            "storage",
-            "low",
-        ),
-        (few(readers=4.0), {"device": Device(mean_depth=3.9, busy_percent=50)}, "storage", "medium"),
-        (few(readers=3.9), {"device": Device(mean_depth=3.9, busy_percent=50)}, "loader", "medium"),
-        (few(readers=4.0), {"device": Device(mean_depth=3.9, busy_percent=99)}, "storage", "medium"),
-        # No device is known.
-        (few(readers=1.0, call_bytes=0), {}, "storage", "medium"),
-        (few(readers=FEW_REQUESTS), {}, "storage", "medium"),
-        (few(readers=FEW_REQUESTS - 0.1), {}, "loader", "low"),
-        (few(readers=2 * FEW_REQUESTS), {}, "storage", "high"),
-        (few(readers=2 * FEW_REQUESTS - 0.1), {}, "storage", "medium"),
-        (few(readers=1.0, call_bytes=PIECE_BYTES), {}, "loader", "low"),
-        (few(readers=3.9, call_bytes=PIECE_BYTES + 1), {}, "storage", "medium"),
-        (few(readers=1.0, call_bytes=8 * PIECE_BYTES), {}, "storage", "high"),
-        (few(readers=1.0, call_bytes=7 * PIECE_BYTES), {}, "storage", "medium"),
-    ],
-)
-def test_few_readers_are_told_from_slow_storage_at_the_edges(
-    work: Work, around: dict[str, Any], what: str, confidence: str
-) -> None:
-    limit = limit_at(work=work, **around)
-    assert told(limit) == (what, confidence)
-    assert to_do(limit).get(Advice.MORE_READERS) == ({"read_threads": 5} if what == "loader" else None)
-
-
-def last(**around: Any) -> Finding:
-    return limit_at(**around).seen[-1]
-
-
-def test_why_readers_were_too_few_or_enough_is_said_last() -> None:
-    trial = last(work=few(), scaling=replace(SCALING, again_mb_per_second=1000.0))
-    assert trial == Finding(
-        Seen.SCALING,
-        numbers={
-            "readers": 5,
-            "mb_per_second": 1000.0,
-            "more_readers": 20,
-            "more_mb_per_second": 1300.0,
-            "factor": 1.3,
-        },
-    )
-    two = few(readers=2.0)
-    assert last(work=two, device=Device(mean_depth=0.5, busy_percent=9)) == Finding(Seen.STUCK_BEFORE_DEVICE)
-    slow = last(work=replace(two, call_bytes=1.5 * PIECE_BYTES), device=Device(mean_depth=1.2, busy_percent=95))
-    assert slow == Finding(Seen.DEVICE_NEVER_IDLE, numbers={"depth": 1.2})
-    idle = last(work=two, device=Device(mean_depth=1.2, busy_percent=9))
-    assert idle == Finding(Seen.DEVICE_HAD_FEW, numbers={"depth": 1.2})
-    assert last(work=few(readers=3.0)) == Finding(Seen.FEW_SMALL_READS, numbers={"readers": 3.0})
-    assert last().code == Seen.RATES, "nothing more to say"
-
-
-def test_more_readers_are_to_be_tried_where_it_is_not_certain_that_they_are_enough() -> None:
-    def unsure(**around: Any) -> bool:
-        return to_do(limit_at(**around)).get(Advice.TRY_MORE_READERS) == {"read_threads": 5}
-
-    assert unsure(work=few(readers=7.9))
-    assert not unsure(work=few(readers=8.0))
-    many = Device(mean_depth=0.4, busy_percent=9)
-    assert unsure(work=few(readers=2 * FEW_REQUESTS - 0.1), device=many)
-    assert not unsure(work=few(readers=2 * FEW_REQUESTS), device=many)
-
-
-CALM = ObjectRequests(requests=3000, slow_down=0, retried=0, first_byte_ms=1.234, last_byte_ms=5.678)
-
-
-@pytest.mark.parametrize(
-    ("percent", "where"), [(None, "server"), (BUSY_PERCENT - 0.1, "server"), (BUSY_PERCENT, "network")]
-)
-def test_of_an_object_store_it_is_the_network_once_that_is_full(percent: float | None, where: str) -> None:
-    limit = limit_at(object_requests=CALM, network_percent=percent)
-    assert (limit.what, limit.where) == ("storage", where)
-    assert list(to_do(limit)) == [Advice.FASTER_NETWORK if where == "network" else Advice.FASTER_STORAGE]
-
-
-def test_the_answers_of_a_server_are_told_where_there_is_something_to_tell() -> None:
-    first = Finding(Seen.ANSWERS, numbers={"first_byte_ms": 1.234, "last_byte_ms": 5.678})
-    assert limit_at(object_requests=CALM).seen[-1] == first
-    busy = limit_at(object_requests=replace(CALM, slow_down=1200, retried=1500), network_percent=44.4)
-    assert busy.seen[-4:] == (
-        first,
-        Finding(Seen.SLOW_DOWN, numbers={"answers": 1200, "percent": 40.0}),
-        Finding(Seen.RETRIED, numbers={"retried": 1500, "requests": 3000}),
-        Finding(Seen.NETWORK, numbers={"percent": 44.4}),
-    )
-    assert seen(limit_at(object_requests=replace(CALM, requests=0, slow_down=1)))[Seen.SLOW_DOWN]["answers"] == 1
-    assert Seen.NETWORK not in seen(limit_at(network_percent=44.4))
-    assert to_do(limit_at(work=few(), object_requests=CALM, scaling=SCALING)) == {
-        Advice.MORE_REQUESTS: {"read_threads": 5}
-    }
 
 
 def fall(percent: float) -> SpeedChange:
@@ -836,24 +510,13 @@ def test_a_fall_is_told_by_its_cause() -> None:
     assert Advice.SPEED_THAT_LASTS not in to_do(limit_at(**falls, others=OTHERS))
 
 
-def test_other_readers_take_nothing_from_the_confidence() -> None:
-    limit = limit_at(causes=Causes(storage=50, hand_over=26, queueing=24), others=OTHERS, device=FULL)
-    assert told(limit) == ("storage", "medium")
-    assert limit.seen[-1] == Finding(Seen.OTHER_READERS, numbers={"mb_per_second": 52.25, "percent": 38.4})
-
-
 @pytest.mark.parametrize(
     ("causes", "work", "ranks", "io_depth", "expected"),
     [
         (Causes(storage=60), few(readers=2.0), 3, None, True),
         (Causes(storage=60), few(readers=2.0), 4, None, False),  # 8 requests
-        (Causes(storage=60), few(readers=2.0, call_bytes=2 * PIECE_BYTES), 2, None, False),
-        (Causes(storage=60), few(readers=2.0, call_bytes=2 * PIECE_BYTES), 1, None, True),
-        (Causes(storage=60), few(readers=1.0), 1, 7, True),
         (Causes(storage=60), few(readers=1.0), 1, 8, False),
-        (Causes(storage=MIN_LOSS_PERCENT), few(readers=1.0), 1, None, True),
         (Causes(storage=MIN_LOSS_PERCENT - 0.01), few(readers=1.0), 1, None, False),
-        (Causes(storage=30, queueing=30), few(readers=1.0), 1, None, True),
         (Causes(storage=29, queueing=31), few(readers=1.0), 1, None, False),
     ],
 )

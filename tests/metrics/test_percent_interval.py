@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,19 +29,3 @@ def test_what_is_written_is_within_0_and_100(percent: float, half_width: float) 
         assert percent + numbers[0] <= 100.005
     else:
         assert 0 <= numbers[0] <= numbers[1] <= 100
-
-
-@pytest.mark.parametrize(
-    ("percent", "half_width", "words"),
-    [
-        (95.0, 0.4, "+- 0.40"),
-        (99.8, 0.9, "(98.90 to 100.00)"),
-        (53.69, 130.67, "(0.00 to 100.00)"),
-        (0.5, 0.75, "(0.00 to 1.25)"),
-        (50.0, 50.0, "+- 50.00"),
-        (90.0, math.inf, "(0.00 to 100.00)"),
-        (130.0, 5.0, "+- 5.00"),  # a rate that is overstated by more than itself
-    ],
-)
-def test_one_sided_where_a_side_ends(percent: float, half_width: float, words: str) -> None:
-    assert plus_minus(percent, half_width, 2) == words

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.metrics import rows as module
-from dlemu.metrics.rows import ENDED, ColumnStore, StepTable, chunks, in_order, is_any, steps_of
+from dlemu.metrics.rows import ENDED, chunks, in_order, is_any, steps_of
 from tests.metrics.test_loss import any_rows, make_steps
 
 
@@ -79,25 +79,3 @@ def test_rows_in_several_groups_are_those_of_one(group_rows: int, monkeypatch: p
     places = np.array([38, 0, 20, 20])
     for name in STEP_DTYPE.names or ():
         assert np.array_equal(table.take(places)[name], ordered[name][places])
-
-
-def test_columns_that_are_not_kept_are_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = make_steps(
-        [[float(rank + step) for rank in range(3)] for step in range(50)], read_ns=np.arange(150).reshape(50, 3)
-    )
-    fetched: list[str] = []
-
-    def load(name: str, group: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        fetched.append(name)
-        column: np.ndarray[tuple[int], np.dtype[np.int64]] = rows[name]
-        return column
-
-    monkeypatch.setattr(module, "MAX_CACHED_BYTES", 1)
-    table = StepTable(ColumnStore(STEP_DTYPE.names or (), [len(rows)], load))
-    for _ in range(2):
-        for name in STEP_DTYPE.names or ():
-            assert np.array_equal(table[name], plain(rows)[name])
-    assert fetched.count("read_ns") == 2, "more than is kept was asked for in between"
-    fetched.clear()
-    assert table.by_rank[1].values("rank") == [1]
-    assert not fetched, "which ranks there are is known without a look at the rows"

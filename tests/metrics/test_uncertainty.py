@@ -47,7 +47,7 @@ def result(rows: StepRows) -> tuple[float, Uncertainty]:
 @pytest.mark.parametrize("spread", [0.2, 0.5])
 def test_the_truth_lies_within_u_in_at_least_95_of_100_runs(spread: float) -> None:
     ratio = 0.6
-    results = [result(jittery(seed, ratio=ratio, steps=60, epochs=3, spread=spread)) for seed in range(300)]
+    results = [result(jittery(seed, ratio=ratio, steps=60, epochs=3, spread=spread)) for seed in range(200)]
     covered = sum(abs(au - 100 * ratio) <= uncertainty.expanded_percent for au, uncertainty in results)
     assert covered >= 0.95 * len(results)
     widths = np.array([uncertainty.expanded_percent for _, uncertainty in results])
@@ -208,10 +208,3 @@ def test_pauses_between_blocks_are_no_time_in_which_anything_was_expected(
     (au, plain), (au_apart, split) = result(without), result(apart)
     assert au_apart == pytest.approx(au)
     assert split.expanded_percent == pytest.approx(plain.expanded_percent, rel=1e-6, abs=1e-6)
-
-
-def test_a_run_that_never_waits_is_certain_whatever_its_checkpoints_take() -> None:
-    rows = paused(jittery(1, ratio=50.0, steps=40, epochs=1, spread=0.3), [7.0, 0.4, 30.0])
-    au, uncertainty = result(rows)
-    assert au == 100
-    assert uncertainty.expanded_percent < 0.01

@@ -133,20 +133,6 @@ def test_what_lies_within_u_of_the_threshold_is_open_on_both_sides(
     assert judge(evidence(by=by, **aus, uncertainty_percent=margin)).passed is passed
 
 
-def test_a_ceiling_at_the_threshold_is_no_excuse() -> None:
-    low = {"au": 80.0, "au_sustained": 80.0}
-    assert judge(evidence(**low, ceiling_au=90.0)).passed is False
-    assert judge(evidence(**low, ceiling_au=89.99)).passed is None
-
-
-def test_as_many_counted_steps_as_were_read_ahead_are_too_few() -> None:
-    few = {"by": "au", "au": 100.0, "au_whole": 80.0, "prefetched_steps": 5}
-    assert judge(evidence(**few, kept_steps=5)).passed is None
-    assert judge(evidence(**few, kept_steps=6)).passed is True
-    assert warm_up_bias(evidence(**few, kept_steps=5)) is None
-    assert warm_up_bias(evidence(**few, kept_steps=6)) == 6.0
-
-
 @pytest.mark.parametrize(
     ("changes", "outcome", "status"),
     [

@@ -44,19 +44,6 @@ def test_one_reading_is_no_interval(count: int) -> None:
     assert mean_within(TIMES[:2], RATES[:2], [(0, 40)]) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("begin_ns", "end_ns", "mean"),
-    [(0, 40, 3.5), (0, 10, 1.0), (10, 20, 3.0), (10, 40, (10 * 3 + 20 * 5) / 30), (-5, 25, 2.0), (9, 41, 130 / 30)],
-)
-def test_the_mean_between_two_moments_is_that_of_the_readings_there(begin_ns: int, end_ns: int, mean: float) -> None:
-    assert mean_between(TIMES, RATES, begin_ns, end_ns) == pytest.approx(mean)
-
-
-@pytest.mark.parametrize(("begin_ns", "end_ns"), [(1, 9), (1, 19), (30, 40), (50, 90)])
-def test_between_two_moments_with_fewer_than_two_readings_nothing_is_known(begin_ns: int, end_ns: int) -> None:
-    assert math.isnan(mean_between(TIMES, RATES, begin_ns, end_ns))
-
-
 S = 1_000_000_000
 
 

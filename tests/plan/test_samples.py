@@ -1,7 +1,6 @@
 import pickle
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.runs import Runs
 from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples
 
 plans = st.builds(
@@ -106,31 +104,11 @@ def test_a_plan_is_small_whatever_the_dataset() -> None:
     assert ids.max() < huge.num_samples
 
 
-def test_too_few_samples_say_what_would_do() -> None:
-    with pytest.raises(DatasetError, match=r"has 16 samples.*needs 20.*num_files_train=5 or more"):
-        make(num_files=4).check("train")
-
-
 def test_the_endless_plan_begins_again() -> None:
     plan = make()
     endless = EndlessPlan(plan, 2)
     assert plan.steps_per_epoch == 10
     assert np.array_equal(endless.sample_ids(0, 13), plan.sample_ids(2, 0, 3))
-
-
-def test_the_endless_plan_reads_the_same_runs_again() -> None:
-    """Step 1 after the last one, not step 0 nor 2: by the samples, however they are given."""
-    plan = make(file_shuffle=True, sample_shuffle=False)
-    endless, once = EndlessPlan(plan, 1), RankPlan(plan, 1)
-    steps = np.arange(1, 2 * plan.steps_per_epoch + 2)
-    runs, ids = endless.runs(3, steps), endless.batches(3, steps)
-    assert runs is not None
-    spelled = [[sample for first, count in each.runs for sample in range(first, first + count)] for each in runs]
-    assert spelled == ids.tolist()
-    assert [spelled[place - 1] for place in range(1, plan.steps_per_epoch + 1)] == once.batches(
-        3, steps[: plan.steps_per_epoch]
-    ).tolist()
-    assert spelled[plan.steps_per_epoch :] == [*spelled[: plan.steps_per_epoch], spelled[0]]
 
 
 @given(plan=plans, rank=st.integers(0, 8), steps=st.lists(st.integers(1, 70), min_size=1, max_size=20))
@@ -173,17 +151,6 @@ def test_runs_are_the_batches_in_order(plan: Plan, epoch: int, shuffled: bool) -
         assert [hash_runs(batch) for batch in runs] == [hash_samples(ids) for ids in plan.batches(rank, epoch, steps)]
 
 
-def test_a_batch_of_neighbours_is_planned_by_its_files_not_by_its_samples() -> None:
-    plan = make(num_files=7, num_samples_per_file=100_000, batch_size=30_000, ranks=1, file_shuffle=True)
-    ahead = PlanAhead(RankPlan(plan, 0), plan.batch_size)
-    for step in range(1, plan.steps_per_epoch + 1):
-        samples = ahead.batch(1, step).samples
-        assert isinstance(samples, Runs)
-        assert len(samples.runs) <= 2
-    assert replace(plan, sample_shuffle=True).runs(0, 1, np.array([1])) is None
-    assert make(num_samples_per_file=1).runs(0, 1, np.array([1])) is None
-
-
 def test_hashes_are_those_of_splitmix64() -> None:
     """Its first output for seed 0 is E220A8397B1DCDAF; logs of older runs are held against these numbers."""
     assert hash_samples(np.array([0])) == 0xE220A8397B1DCDAF - 2**64
@@ -197,36 +164,3 @@ def test_just_enough_samples_do() -> None:
         make(num_files=4, num_samples_per_file=3, batch_size=6).check("train")
     with pytest.raises(DatasetError, match=r"the valid set has 16 samples .*num_files_eval=5 or more"):
         make(num_files=4).check("valid")
-
-
-class Counting:
-    """A plan that counts how often it is asked, and for how many batches."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.asked = RankPlan(plan, 0), []  # type: tuple[RankPlan, list[list[int]]]
-
-    def sample_ids(self, epoch: int, step: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        raise AssertionError
-
-    def batches(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Any:
-        self.asked.append([epoch, int(steps[0]), len(steps)])
-        return self.plan.batches(epoch, steps)
-
-    def runs(self, epoch: int, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        return None
-
-
-def test_planning_ahead_asks_once_for_4096_samples_and_again_at_its_end_or_another_epoch() -> None:
-    counting = Counting(make(num_files=5000))
-    ahead = PlanAhead(counting, 5)
-    for epoch, step in ((1, 1), (1, 2), (1, 819), (1, 820), (1, 821), (1, 819), (2, 819), (2, 820)):
-        assert ahead.batch(epoch, step).samples.tolist() == counting.plan.sample_ids(epoch, step).tolist()
-    assert counting.asked == [[1, 1, 819], [1, 820, 819], [1, 819, 819], [2, 819, 819]]
-    large = Counting(make(num_files=5000))
-    PlanAhead(large, 5000).batch(1, 1)
-    assert large.asked == [[1, 1, 1]]
-
-
-def test_one_rank_is_not_advised_to_be_fewer() -> None:
-    with pytest.raises(DatasetError, match=r"one step of 1 rank x batch 17 needs 17: use a smaller batch, or"):
-        make(num_files=4, ranks=1, batch_size=17).check("train")

@@ -107,18 +107,6 @@ def test_too_few_samples_are_told() -> None:
         make_plan(num_files=2, num_samples_per_file=3, ranks=8).check("train")
 
 
-def test_a_file_that_gives_nothing_is_not_opened_and_the_windows_seed_is_the_epochs() -> None:
-    plan = make_plan(ranks=1, num_files=5, num_samples_per_file=5, batch_size=1, cycle=3, block_length=3)
-    assert [plan.streams(0, 1, steps).counts.tolist() for steps in (2, 4, 10, 12, 16)] == [
-        [2],
-        [3, 1],
-        [4, 3, 3],
-        [5, 4, 3],
-        [5, 5, 5, 1],
-    ]
-    assert plan.streams(0, 3, 2).seed == plan.epoch_seed(3) == 14
-
-
 def test_batches_of_a_rank_are_its_steps_and_beyond_the_last_the_last() -> None:
     part = RankStreamPlan(make_plan(), 1)
     last = part.plan.steps_per_epoch

@@ -38,6 +38,7 @@ from dlemu.contrib.pack.packed_set import PackedSet, read_set, verify_set, write
 from dlemu.contrib.pack.result import PACK
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
 from dlemu.contrib.reproduce.steps import DocumentQuestion
+from dlemu.contrib.reproduce.tests.test_document import packing, probed
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -51,7 +52,6 @@ from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
 from tests.report.folders import write_size, write_sweep
-from tests.report.test_document import packing, probed
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import HOST, make_job, make_log, with_telemetry

@@ -24,6 +24,7 @@ from dlemu.contrib.pack.result import PACK
 from dlemu.contrib.reproduce import run as run_reproduce
 from dlemu.contrib.reproduce.run import REPRODUCED
 from dlemu.contrib.reproduce.steps import DocumentQuestion
+from dlemu.contrib.reproduce.tests.test_document import packing
 from dlemu.jobs.training.run import Training
 from dlemu.results.answer_files import to_json
 from dlemu.results.figures import JobFigures, Value
@@ -32,7 +33,6 @@ from dlemu.studies.answers import SIZE, SWEEP, Trial
 from dlemu.studies.size.find_size import Search
 from dlemu.studies.size.search import Limits
 from dlemu.studies.sweep import run as run_sweep
-from tests.report.test_document import packing
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 
 MEASURED: dict[str, Any] = {

@@ -49,33 +49,6 @@ def drive(drives: Any) -> Iterator[Any]:
         yield drive
 
 
-SECONDS, SLICE_SECONDS = 4, 0.1
-"""How long is read, and what the throttle lets pass at once when a timer was late: at either end of that time it may
-have done so."""
-MOST = 1 + 2 * SLICE_SECONDS / SECONDS
-"""Times the speed asked for: a busy machine may be slower, nothing faster."""
-
-
-def _measured(drive: Any, readers: int, files: list[str], seconds: int = SECONDS) -> float:
-    """Bytes/s of the plain reader on the drive."""
-    argv = drive.command([sys.executable, "-m", "validation.plain", str(readers), str(seconds), *files])
-    return float(subprocess.run(argv, check=True, capture_output=True, text=True).stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.root
-def test_it_reads_as_fast_as_asked_by_bytes_and_by_reads(drive: Any, drives: Any) -> None:
-    files = []
-    for name, size in (("large", FILE_BYTES), ("small", 128 << 10)):
-        files.append(os.path.join(drive.folder, name))
-        Path(files[-1]).write_bytes(os.urandom(size))
-    drive.forget_cache()
-    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    assert 0.6 < _measured(drive, 2, files[:1]) / (60 * MB) < MOST
-    drive.set_speed(drives.Speed(reads_per_second=200))
-    assert 0.6 < _measured(drive, 2, files[1:]) / (200 * (128 << 10)) < MOST
-
-
 @pytest.mark.root
 def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
     path = Path(drive.folder) / "file"
@@ -87,22 +60,6 @@ def test_what_was_written_is_not_in_memory_after_forgetting(drive: Any) -> None:
     assert path.read_bytes()[:1] == b"x"
     read = _sectors_read(drive.device) - before - cached
     assert 512 * read >= FILE_BYTES > 512 * cached
-
-
-@pytest.mark.slow
-@pytest.mark.root
-def test_waiting_for_it_stands_in_its_own_figures(drive: Any, drives: Any) -> None:
-    path = os.path.join(drive.folder, "file")
-    Path(path).write_bytes(os.urandom(FILE_BYTES))
-    drive.forget_cache()
-    drive.set_speed(drives.Speed(read_bytes_per_second=60 * MB))
-    stat = Path(f"/sys/block/{drive.device}/stat")
-    before = [int(field) for field in stat.read_text().split()]
-    _measured(drive, 2, [path], seconds=2)
-    grown = [after - was for after, was in zip(map(int, stat.read_text().split()), before, strict=True)]
-    busy_ms, weighted_ms = grown[9], grown[10]
-    assert busy_ms > 1000
-    assert weighted_ms > 1.2 * busy_ms  # two readers
 
 
 def _sectors_read(device: str) -> int:
@@ -179,63 +136,6 @@ def test_a_drive_larger_than_the_memory_left_is_refused(drives: Any) -> None:
         drives.known_drive(drives.Speed(), size_bytes=1 << 50),
     ):
         pass
-
-
-def test_limits_of_cgroup_v2_are_written_as_its_documentation_says(
-    module: Callable[[str], Any], tmp_path: Path
-) -> None:
-    throttles = module("throttle")
-    throttle = throttles.Throttle("drive", throttles.Root(str(tmp_path), 2))
-    throttle.make()
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+io"
-    throttle.limit("7:3", throttles.Speed(read_bytes_per_second=200, reads_per_second=5))
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=200 riops=5 wbps=max"
-    throttle.limit("7:3", throttles.Speed())
-    assert (tmp_path / "drive" / "io.max").read_text() == "7:3 rbps=max riops=max wbps=max"
-
-
-V1, V2 = "cgroup {} cgroup rw,relatime,blkio 0 0", "cgroup2 {} cgroup2 rw,nosuid 0 0"
-
-
-def cgroups(tmp_path: Path, *, v1_throttles: bool, v2_controllers: str | None) -> str:
-    """Make mounts of both versions as a kernel shows them; return the file that lists them."""
-    v1, v2 = tmp_path / "blkio", tmp_path / "unified"
-    mounted = ["tmpfs /sys/fs/cgroup tmpfs rw 0 0", f"cgroup {tmp_path} cgroup rw,cpuset 0 0", V1.format(v1)]
-    v1.mkdir()
-    if v1_throttles:
-        (v1 / "blkio.throttle.read_bps_device").touch()
-    if v2_controllers is not None:
-        v2.mkdir()
-        (v2 / "cgroup.controllers").write_text(v2_controllers + "\n")
-        mounted.append(V2.format(v2))
-    (tmp_path / "mounts").write_text("\n".join(mounted) + "\n")
-    return str(tmp_path / "mounts")
-
-
-@pytest.mark.parametrize(
-    ("v1_throttles", "v2_controllers", "version"),
-    [
-        (True, None, 1),
-        (True, "", 1),  # both are mounted, and the controller is v1's
-        (False, "cpuset cpu io memory", 2),
-        (False, "cpu memory", None),
-        (False, None, None),
-    ],
-)
-def test_the_version_that_can_throttle_is_taken(
-    module: Callable[[str], Any], tmp_path: Path, v1_throttles: bool, v2_controllers: str | None, version: int | None
-) -> None:
-    mounts = cgroups(tmp_path, v1_throttles=v1_throttles, v2_controllers=v2_controllers)
-    root = module("throttle").throttle_root(mounts)
-    assert (root and root.version) == version
-    assert root is None or root.folder == str(tmp_path / ("blkio" if version == 1 else "unified"))
-
-
-def test_a_container_that_may_make_no_group_is_told_so(module: Callable[[str], Any], tmp_path: Path) -> None:
-    throttles = module("throttle")
-    nowhere = throttles.Throttle("drive", throttles.Root(str(tmp_path / "gone"), 2))
-    with pytest.raises(UserError, match="run on the host itself"):
-        nowhere.make()
 
 
 def test_users_without_root_are_told_why(module: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:

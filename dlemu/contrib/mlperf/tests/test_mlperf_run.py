@@ -69,7 +69,7 @@ def broken(folder: Path) -> set[str]:
 
 
 def test_a_rehearsal_goes_on_after_a_killed_run_and_after_ctrl_c(tmp_path: Path) -> None:
-    slow = words(tmp_path, "reader.preprocess_time=0.05", "reader.preprocess=sleep")
+    slow = words(tmp_path, "reader.preprocess_time=0.03", "reader.preprocess=sleep")
     process = start(*slow, cwd=tmp_path)
     first = until(lambda: _live(tmp_path, "warm-up"), "the warm-up's steps")
     (train,) = psutil.Process(process.pid).children()

@@ -49,17 +49,7 @@ def judged(**changed: Any) -> Any:
             "host CPU",
             Advice.STOP_OTHER_PROGRAMS,
         ),
-        (
-            {"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 9},
-            "host CPU",
-            Advice.STOP_OTHER_PROGRAMS,
-        ),
         ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 10}, "host CPU", Advice.RAISE_CPU_LIMIT),
-        (
-            {"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": float("nan")},
-            "host CPU",
-            Advice.STOP_OTHER_PROGRAMS,
-        ),
         ({"computing": 10, "idle": 90, "processes": 96}, "images", Advice.MORE_IMAGES),
     ],
 )

@@ -1,77 +1,18 @@
-"""The processes that pack, at a moment that no clock hits: each is ended before it has taken a file."""
+"""The process that packs, on a target that fails at the end."""
 
 from __future__ import annotations
 
 import errno
-import io
 import os
-import pickle
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
-from datagen.errors import ServerError, UserError
-from datagen.generate import NO_SPACE
+from datagen.errors import UserError
 from datagen.storage.posix import Storage
-from datagen.storage.storage_base import NULL_STORAGE, open_storage
-from dlemu import DlemuError
 from dlemu.contrib.pack import process as pack_process
-from dlemu.contrib.pack.packed_set import PackedFile, Skipped
-from dlemu.contrib.pack.worker import _shortened, _write_failed
-from dlemu.telemetry import HostTelemetry, Task
-
-
-class EndsThem:
-    """A recorder that ends all who pack when the training is to begin: they have said that they are ready."""
-
-    def __init__(self, task: Task, _folder: str) -> None:
-        self.ended = 0
-
-    def mark(self, *, training: bool) -> None:
-        """End them."""
-        for process in psutil.Process().children():
-            if process.name() == "dlemu-packer":
-                process.kill()
-                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-                self.ended += 1
-        assert self.ended == 2
-
-    def stop(self) -> HostTelemetry | None:
-        """Have nothing."""
-        return None
-
-
-@pytest.mark.parametrize("refused", [False, True], ids=["removes", "may not remove"])
-def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
-    refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the server refuses to remove what they left."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for number in range(4):
-        Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(images / f"{number}.png")
-    target = str(tmp_path / "packed")
-    words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
-
-    class Ends(EndsThem):
-        def mark(self, *, training: bool) -> None:
-            super().mark(training=training)
-            if refused:
-                monkeypatch.setattr(Storage, "remove_unfinished", refuse)
-
-    def refuse(storage: Storage, folder: str) -> None:
-        raise ServerError("the token has expired")
-
-    monkeypatch.setattr(pack_process, "start_recorder", Ends)
-    with pytest.raises(
-        DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
-    ):
-        pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
 
 
 @pytest.mark.parametrize("fails", ["journal", "sync", "packed.json", "removal"])
@@ -100,34 +41,3 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
         return
     with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
         pack_process.pack_here(order, str(tmp_path))
-
-
-def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
-    skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
-    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
-    assert len(_shortened(many).skipped) == 20_000
-    assert len(pickle.dumps(_shortened(many))) < 100_000
-    few = replace(many, skipped=skipped[:9])
-    assert _shortened(few) == few
-
-
-@pytest.mark.parametrize("number", NO_SPACE)
-def test_no_room_says_what_may_be_short(number: int) -> None:
-    failed = _write_failed(OSError(number, os.strerror(number)), "/nowhere/a.tar", open_storage(NULL_STORAGE))
-    assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)
-
-
-def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/packed")
-
-    monkeypatch.setattr(pack_process, "pack_here", fail)
-    monkeypatch.setattr(pack_process, "interrupt_on", lambda *_: None)
-    monkeypatch.setattr("sys.argv", ["process", "folder"])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"words": [], "target": ""}')))
-    with pytest.raises(SystemExit) as ended:
-        pack_process.main()
-    assert ended.value.code == UserError.exit_status
-    assert capsys.readouterr().err.startswith("dlemu: /mnt/packed: Input/output error: the storage failed")
