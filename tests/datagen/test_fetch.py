@@ -14,12 +14,9 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
-from datagen.files import files_of
-from datagen.formats.npz import Format
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from datagen.storage import memory
 from tests.datagen.conftest import MakeSpec, make
 from tests.datasets import storage_named
 
@@ -137,28 +134,6 @@ def test_null_storage_reads_nothing_and_copies_the_crop(small: MakeSpec) -> None
     result, data, _ = fetched(replace(whole, resize_bytes=3000), [0, 5])
     assert data == [bytes(3000)] * 2  # the slot was filled with other bytes before
     assert result.app_bytes == 0
-
-
-def test_memory_storage(small: MakeSpec) -> None:
-    spec = small(num_samples_per_file=2)
-    files, storage = files_of(spec), memory.Storage()
-    for i in range(6):
-        writer = storage.create(files.path(i))
-        Format().write(files.job(i), writer, AlignedBuffer())
-        writer.commit()
-    fetch = FetchSpec(
-        layout=files.train,
-        format="npz",
-        engine="fast",
-        storage=storage_named("memory"),
-        verify=True,
-        content=files.content,
-        max_file_bytes=100_000,
-    )
-    out = AlignedBuffer().view(fetch.slot_bytes(12))
-    result = Fetcher(fetch, storage).fetch(range(12), out)
-    assert result.read_calls == 6
-    assert len(result.places) == 12
 
 
 def test_a_spec_crosses_processes(dataset: Dataset) -> None:

@@ -181,23 +181,6 @@ def test_a_slot_too_small_is_told(dataset: Dataset) -> None:
         Fetcher(fetch()).fetch([0, 7], memoryview(bytearray(5000)))
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_memory_storage(name: str) -> None:
-    files, storage = memory_dataset(format=name)
-    fetch = FetchSpec(
-        layout=files.train,
-        format=name,
-        engine="fast",
-        storage=storage_named("memory"),
-        transfer_bytes=1 << 20,
-        verify=True,
-        content=files.content,
-        max_record_bytes=70_000,
-    )
-    out = AlignedBuffer().view(fetch.slot_bytes(15))
-    assert Fetcher(fetch, storage).fetch(range(15), out).read_calls == 3
-
-
 def test_no_such_sample() -> None:
     files, storage = memory_dataset(format="tfrecord")
     reader = RecordReader(storage, record_format("tfrecord"), files.train, False)
