@@ -13,7 +13,7 @@ from functools import partial
 from measuring import evidence
 from measuring.main import Group, add_arguments, guarded, measure, wanted_names
 
-from benchmarks import barrier, beside, checkpoint, datagen, emulator, growth, library, many_files, objects, pack, read
+from benchmarks import barrier, beside, checkpoint, datagen, emulator, growth, many_files, objects, pack, read
 from benchmarks.bench import Bench
 from benchmarks.cases import CASES
 from benchmarks.figure import Figure
@@ -24,7 +24,6 @@ BENCHMARKS = {
     "barrier": Group(barrier.measure),
     "read": Group(read.measure),
     "objects": Group(objects.measure),
-    "library": Group(library.measure),
     "datagen": Group(datagen.measure),
     "checkpoint": Group(checkpoint.measure),
     "many_files": Group(many_files.measure),
