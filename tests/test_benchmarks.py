@@ -96,3 +96,20 @@ def test_the_ratio_is_the_median_of_the_rounds_own(figures: Any) -> None:
 def test_a_value_alone_is_judged_by_its_own_bound(figures: Any) -> None:
     assert not figures.alone("x", "MB", [100, 160, 140], figures.value_at_most(150)).missed
     assert figures.alone("x", "MB", [100, 160, 155], figures.value_at_most(150)).missed
+
+
+@pytest.mark.parametrize(
+    ("ratios", "wanted"),
+    [
+        ([1.0, 1.2, 0.9], "ok"),
+        ([1.2, 1.3], "undecided"),
+        ([1.2, 1.3, 1.1], "undecided"),
+        ([1.1, 1.1, 1.1, 1.1, 1.1, 1.1, 0.9], "WORSE"),
+        ([1.1, 1.1, 1.1, 1.1, 1.1, 0.9, 0.9], "noise"),
+    ],
+)
+def test_the_guard_calls_a_row_worse_only_if_nearly_all_pairs_say_so(
+    ratios: list[float], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    assert importlib.import_module("benchmarks.guard").said(ratios) == wanted

@@ -1,9 +1,14 @@
-"""barrier: what an all-reduce of the ranks of one host takes, from 2 ranks to 256, as a slope."""
+"""barrier: what an all-reduce of the ranks of one host takes, from 2 ranks to 256, as a slope.
+
+`python -m benchmarks.barrier RANKS` prints the median microseconds of one.
+"""
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -25,7 +30,7 @@ _TIMEOUT_SECONDS = 300
 def measure(bench: Bench) -> Iterator[Figure]:
     """All ranks meet again and again with nothing to do between."""
     counts = QUICK_RANKS if bench.quick else RANKS
-    rounds = [[_meeting(bench, ranks) for ranks in counts] for _ in range(bench.rounds(3))]
+    rounds = [[meeting(ranks) for ranks in counts] for _ in range(bench.rounds(3))]
     for place in (0, len(counts) - 1):
         microseconds = [taken[place][0] for taken in rounds]
         yield alone(f"all-reduce of {counts[place]} ranks, median", "us", microseconds, value_at_most(50_000))
@@ -35,15 +40,14 @@ def measure(bench: Bench) -> Iterator[Figure]:
         yield alone(f"{what} ({cores} cores)", "us", slopes, value_at_most(200))
 
 
-def _meeting(bench: Bench, ranks: int) -> tuple[float, float]:
+def meeting(ranks: int) -> tuple[float, float]:
     """Return the median microseconds of an all-reduce, and the CPU of all ranks together for one."""
-    path = os.path.join(bench.folder, f"barrier-{ranks}")
-    ends = run_ranks(ranks, partial(_meet, path), timeout_seconds=_TIMEOUT_SECONDS)
-    if any(end.failure for end in ends):
-        raise DlemuError(f"{ranks} ranks did not meet: {next(end.failure for end in ends if end.failure)}")
-    with open(path) as lines:
+    with tempfile.NamedTemporaryFile("r") as lines:
+        ends = run_ranks(ranks, partial(_meet, lines.name), timeout_seconds=_TIMEOUT_SECONDS)
+        if any(end.failure for end in ends):
+            raise DlemuError(f"{ranks} ranks did not meet: {next(end.failure for end in ends if end.failure)}")
         taken, cpu = map(float, lines.read().split())
-    return taken, cpu
+        return taken, cpu
 
 
 def _meet(path: str, comm: Comm) -> int:
@@ -59,3 +63,7 @@ def _meet(path: str, comm: Comm) -> int:
         with open(path, "w") as out:
             out.write(f"{statistics.median(taken)} {sum(used) / _MEETINGS}")
     return 0
+
+
+if __name__ == "__main__":
+    print(meeting(int(sys.argv[1]))[0])

@@ -48,7 +48,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for name, size in SIZES.items():
         small = size.object_bytes < MB
         clients = _clients(signed=small)
-        with _server() as endpoint:
+        with server() as endpoint:
             fetching = _Fetching(bench, endpoint, size)
             rounds = bench.interleaved(
                 ROUNDS, fetching.by_dlemu, *(partial(fetching.by_plain, client) for client in clients)
@@ -75,7 +75,7 @@ def _clients(*, signed: bool) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _server() -> Iterator[str]:
+def server() -> Iterator[str]:
     """Run a server of unlimited speed; give its address."""
     command = [sys.executable, "-m", "tests.object_server"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -21,6 +21,7 @@ from validation.check import Check, advice
 from validation.drive import MEMORY, Speed
 from validation.latency_draws import SLOW_TIMES
 from validation.quota import cpu_quota
+from validation.throttle import in_group
 from validation.watch import SECTOR_BYTES
 
 FAST, SLOW = 137, 61
@@ -142,13 +143,13 @@ def _neighbour(bed: Bed) -> Iterator[Check]:
 def _quota(bed: Bed) -> Iterator[Check]:
     """The drive has no limit, and the run's control group less of a core than it asks for."""
     name = f"a CPU quota of {QUOTA_CORES:g} core"
-    with cpu_quota(QUOTA_CORES) as quota:
+    with cpu_quota(QUOTA_CORES) as cgroup:
         ran = bed.train(
             PLAIN.dataset,
             *replace(PLAIN, mb_per_second=600, seconds=4).settings,
             "metric.scaling_seconds=1",
             speed=Speed(),
-            prefix=quota.command([]),
+            prefix=in_group(cgroup, []),
         )
     yield from ran.beside([Check(name, "limited by", "host CPU", ran.limited_by)])
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from datagen.errors import DlemuError, UserError
 from validation.janitor import Janitor, Traces
@@ -14,20 +13,11 @@ PERIOD_US = 100_000
 V1, V2 = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"
 
 
-@dataclass(frozen=True)
-class Quota:
-    """Where the group lies."""
-
-    cgroup: str
-
-    def command(self, argv: Sequence[str]) -> list[str]:
-        """Return the command line that runs `argv`, and all it starts, in the group."""
-        return ["sh", "-c", f'echo $$ > {self.cgroup}/cgroup.procs && exec "$@"', "sh", *argv]
-
-
 @contextlib.contextmanager
-def cpu_quota(cores: float) -> Iterator[Quota]:
-    """Make a group of so many cores' time and remove it (Documentation/scheduler/sched-bwc.rst, cgroup-v2.rst).
+def cpu_quota(cores: float) -> Iterator[str]:
+    """Make a group of so many cores' time, give its folder, and remove it.
+
+    Documentation/scheduler/sched-bwc.rst, cgroup-v2.rst.
 
     Raises:
         UserError: this kernel or container lets no such group be made.
@@ -40,7 +30,7 @@ def cpu_quota(cores: float) -> Iterator[Quota]:
     troubles: list[str] = []
     try:
         _make(cgroup, round(cores * PERIOD_US), is_v1=is_v1)
-        yield Quota(cgroup)
+        yield cgroup
     finally:
         troubles = janitor.clean()
     if troubles:

@@ -69,7 +69,12 @@ class Throttle:
 
     def command(self, argv: list[str]) -> list[str]:
         """Return the command line that runs `argv`, and all it starts, in the group."""
-        return ["sh", "-c", f'echo $$ > {self.cgroup}/cgroup.procs && exec "$@"', "sh", *argv]
+        return in_group(self.cgroup, argv)
+
+
+def in_group(cgroup: str, argv: list[str]) -> list[str]:
+    """Return the command line that runs `argv`, and all it starts, in a control group."""
+    return ["sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh", *argv]
 
 
 def throttle_root(mounts: str = MOUNTS) -> Root | None:

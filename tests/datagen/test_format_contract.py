@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -23,8 +22,9 @@ from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
 from datagen.storage import memory
-from datagen.storage.storage_base import Entry, Reader, StorageBase, Writer, open_storage
+from datagen.storage.storage_base import StorageBase, open_storage
 from datagen.verify import verify
+from tests.datagen.byte_oracle import Recorded
 from tests.datagen.conftest import make
 from tests.datasets import storage_named
 
@@ -162,51 +162,6 @@ def test_a_format_whose_library_wants_a_path_is_refused_where_there_is_none() ->
         LibraryEngine(memory.Storage(), cast(Any, ByPath()), 1, "folder")
 
 
-class Watched(StorageBase):
-    """Another storage, of whose readers each call is noted."""
-
-    def __init__(self, storage: StorageBase) -> None:
-        super().__init__(storage.spec)
-        self.alignment = storage.alignment
-        self.asked: list[int] = []
-        self._storage = storage
-
-    def open(self, path: str) -> Reader:
-        return WatchedReader(self._storage.open(path), self.asked)
-
-    def create(self, path: str) -> Writer:
-        return self._storage.create(path)
-
-    def entries(self, folder: str) -> AbstractContextManager[Iterator[Entry]]:
-        return self._storage.entries(folder)
-
-    def size_bytes(self, path: str) -> int:
-        return self._storage.size_bytes(path)
-
-    def remove(self, path: str) -> None:
-        self._storage.remove(path)
-
-
-class WatchedReader:
-    """One file of a watched storage."""
-
-    read_calls = app_bytes = 0
-
-    def __init__(self, reader: Reader, asked: list[int]) -> None:
-        self._reader = reader
-        self._asked = asked
-        self.size_bytes = reader.size_bytes
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        self._asked.append(len(buffer))
-        got = self._reader.read_into(buffer, offset)
-        self.read_calls, self.app_bytes = self._reader.read_calls, self._reader.app_bytes
-        return got
-
-    def close(self) -> None:
-        self._reader.close()
-
-
 @pytest.mark.parametrize("storage", ["memory", "posix", "direct"])
 @each_case
 def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, tmp_path: Path) -> None:
@@ -215,14 +170,15 @@ def test_no_call_asks_for_more_than_the_transfer_size(case: Case, storage: str, 
     for decode in ("none", "full"):
         whole = dataset.read(dataset.all, decode=decode)
         for transfer_bytes in (1000, 4096, 5001, 1 << 30):
-            watched = Watched(held if storage == "memory" else open_storage(spec))
+            watched = Recorded(held if storage == "memory" else open_storage(spec))
             options = {"decode": decode, "storage": spec, "transfer_bytes": transfer_bytes, "verify": True}
             options["engine"] = "fast"
             assert dataset.read(dataset.all, watched, **options) == whole
             most = -(-transfer_bytes // watched.alignment) * watched.alignment
-            assert max(watched.asked) <= most
+            asked = [size for _, _, size in watched.calls]
+            assert max(asked) <= most
             if transfer_bytes == 4096:  # every sample is larger
-                assert watched.asked.count(4096) >= len(dataset.all)
+                assert asked.count(4096) >= len(dataset.all)
 
 
 @each_case

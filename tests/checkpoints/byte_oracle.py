@@ -1,0 +1,77 @@
+"""The bytes of small checkpoints of each format, and the calls by which they are read: `byte_oracle.json` has them.
+
+`python -m tests.checkpoints.byte_oracle` writes that file anew and prints which entries changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from itertools import product
+from pathlib import Path
+
+from datagen.registry import names
+from datagen.storage import memory
+from dlemu.checkpoints.checkpoint_plan import FORMATS, plan_checkpoint
+from dlemu.checkpoints.file_content import FileNumber, content_of
+from dlemu.checkpoints.piece_ring import make_buffers
+from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, read_pattern
+from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
+from dlemu.config.model import Model
+from dlemu.config.schema import Checkpoint
+from tests.checkpoints.models import transformer
+from tests.datagen.byte_oracle import Entry, Recorded, of_file, rewrite, shown
+
+ORACLE = Path(__file__).with_suffix(".json")
+SHAPES: dict[str, Model] = {
+    "zero 3": transformer(layers=2, tensor=2, zero_stage=3),
+    "a file a layer": transformer(layers=3, tensor=2, pipeline=2, zero_stage=1),
+    "experts": transformer(layers=2, zero_stage=1, num_experts=4, expert=2, num_dense_layers=1),
+    "of a size": Model(model_size_bytes=12345),
+}
+RANKS, PIECE_BYTES = 4, 4096
+
+
+def record(form: str, shape: str) -> Entry:
+    """Write all ranks' files; return their bytes, and the calls by which the files of rank 0 are read.
+
+    Which of several threads reads first is left to chance: their calls are in the order of offsets.
+    """
+    settings = Checkpoint(format=form, verify=True, readers=1, transfer_size=PIECE_BYTES)
+    plan, held = plan_checkpoint(SHAPES[shape], settings, RANKS), memory.Storage()
+    entry: Entry = {}
+    for rank in reversed(plan.ranks):
+        files = [
+            FileToWrite(path=layout.path, content=content_of(layout, settings, 5, FileNumber(1, rank, number)))
+            for number, layout in enumerate(plan.files(rank))
+        ]
+        buffers = make_buffers(1, PIECE_BYTES, max((file.size_bytes for file in files), default=0))
+        CheckpointWriter(held, files, buffers, threads=1, fsync=False).write(lambda _number, _file: None)
+    for path, data in sorted(held.files.items()):
+        entry[path] = of_file(data)
+    for manner in ("fast", "torch_load", "mlperf_v3"):
+        pattern, calls = read_pattern(Checkpoint(read_as=manner, readers=1, transfer_size=PIECE_BYTES)), []
+        with contextlib.closing(CheckpointReader(storage := Recorded(held), pattern, verify=True)) as reader:
+            for file in files:
+                whole = FileToRead(path=file.path, content=file.content, begin=0, end=file.size_bytes, checked=True)
+                reader.read([whole], lambda _number, _file: None)
+                opened, *reads = storage.calls
+                calls += [opened, *(sorted(reads) if pattern.threads > 1 else reads)]
+                storage.calls.clear()
+        entry[manner] = shown(calls)
+    return entry
+
+
+def cases() -> list[tuple[str, str]]:
+    """Return each format and shape."""
+    return list(product(names(FORMATS), SHAPES))
+
+
+def main() -> int:
+    """Write `byte_oracle.json` anew."""
+    rewrite(ORACLE, {", ".join(case): record(*case) for case in cases()})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
