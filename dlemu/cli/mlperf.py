@@ -166,7 +166,6 @@ def run_command(
     from dlemu.comm import Interrupted, interrupt_on
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.mlperf.check.judge import REHEARSAL
     from dlemu.mlperf.rehearsal.rehearse import DatagenFailed
     from dlemu.mlperf.rehearsal.submission import SEPARATOR, split
     from dlemu.runner.run_folder import check_place, new_folder
@@ -190,7 +189,7 @@ def run_command(
     several = SEPARATOR in words
     name = "submission" if several else load(take_word(words, "launcher")[1], config_dir=config_dir).model.name
     folder = folder or new_folder(name, "mlperf-")
-    check_place(folder, ours=(REHEARSAL,))
+    check_place(folder)
     rehearsal = None if several else rehearser.single(words, folder)
     rehearser.allow_making(split(words), folder, yes=yes)
     kept = f"finished runs are kept: {resume_advice(folder)}"

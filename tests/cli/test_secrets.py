@@ -14,7 +14,6 @@ from dlemu.config.dump import withheld_words
 from dlemu.config.published import published, without_secrets
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import start, wait
-from tests.runs import make_job, make_log
 
 pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")
 
@@ -122,24 +121,6 @@ def test_a_process_of_its_own_gets_what_is_withheld(tmp_path: Path) -> None:
     workload = load(words(tmp_path))
     again = load([*words(tmp_path), *withheld_words(workload)])
     assert again.storage == workload.storage != published(workload).storage
-
-
-def test_a_result_of_an_older_version_is_shown_without_its_secrets(tmp_path: Path) -> None:
-
-    from dlemu.jobs.training.folder import read_run
-    from dlemu.jobs.training.result import make_run
-    from dlemu.results.measured import write_run
-    from dlemu.results.tables import read_config
-
-    job = make_job(folder=str(tmp_path), steps=4)
-    write_run(make_run(job, make_log(job)))
-    facts = json.loads((tmp_path / "facts.json").read_text())
-    facts["workload"]["storage"]["storage_options"] = {"sas": "SECRET", "region": "here"}
-    (tmp_path / "facts.json").write_text(json.dumps(facts))
-    config = (tmp_path / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(config.replace("storage_options: {}", "storage_options: {sas: SECRET}"))
-    assert read_run(str(tmp_path)).facts.workload.storage.storage_options == {"sas": "withheld", "region": "here"}
-    assert "SECRET" not in read_config(str(tmp_path))
 
 
 @pytest.mark.parametrize(

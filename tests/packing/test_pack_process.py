@@ -104,7 +104,7 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
 
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
     skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
-    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
+    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, payload_bytes=5, skipped=skipped)
     assert len(_shortened(many).skipped) == 20_000
     assert len(pickle.dumps(_shortened(many))) < 100_000
     few = replace(many, skipped=skipped[:9])

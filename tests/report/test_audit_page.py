@@ -58,7 +58,7 @@ def test_every_run_has_a_row_with_the_numbers_of_the_csv(saved: Path) -> None:
     for line in lines:
         row = shown[f"{float(line['au_printed_percent']):.2f}"]
         assert row[0] == Path(line["path"]).name
-        assert row[6] == f"{float(line['au_rules_percent']):.2f}"
+        assert row[6] == f"{float(line['au_whole_percent']):.2f}"
         assert float(row[11]) == pytest.approx(float(line["loss_first_step_percent"]), abs=0.0051)
         known = line["basis"] == "steps"
         assert row[4].startswith("&gt;=") != known

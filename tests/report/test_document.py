@@ -61,7 +61,7 @@ def swept(seconds: dict[str, float]) -> SweepAnswer:
         for ranks in (1, 18)
         for drive in DRIVES
     )
-    return SweepAnswer(complete=True, question=SweepQuestion(overrides=(), launcher=""), points=points)
+    return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
 
 
 def probed(**cells: Any) -> ProbeAnswer:
@@ -114,7 +114,7 @@ def packing(axis: str) -> PackAnswer:
         for value in ("4", "8")
         for drive in DRIVES
     )
-    return PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points)
+    return PackAnswer(complete=True, question=PackQuestion(overrides=(), settings_digest=""), points=points)
 
 
 def test_micron_s_figures_over_time() -> None:
@@ -182,8 +182,8 @@ def test_an_interrupted_document_is_not_called_reproduced() -> None:
 
 def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     steps = (
-        StepDone(name="data-1", command="datagen", words=(), seconds=1.0),
-        StepDone(name="ranks-1", command="train", words=(), seconds=1.0),
+        StepDone(name="data-1", command="datagen", words=(), seconds=1.0, folder="data-1"),
+        StepDone(name="ranks-1", command="train", words=(), seconds=1.0, folder="ranks-1"),
         StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
     )
     answer = replace(opened("micron-9400", {}).answer, steps=steps)

@@ -81,7 +81,7 @@ def test_the_page_of_a_sweep_of_checkpoints_has_its_points(tmp_path: Path) -> No
 
 def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs() -> None:
     """Else one side has no line, and the title says that none passes on it."""
-    known = {"au_rules_percent": Value(80.0)}
+    known = {"au_whole_percent": Value(80.0)}
     ours = known | {"au_percent": Value(95.0), "au_sustained_percent": Value(94.0)}
     points = tuple(
         replace(
@@ -101,7 +101,7 @@ def test_a_run_of_another_tool_that_kept_no_steps_is_drawn_by_its_whole_epochs()
         for line, ranks, metrics in (("A", 4, ours), ("B", 7, known))
     )
     series = RunSeries("folder", points)
-    assert (series.judged, series.threshold_percent) == ("au_rules_percent", None)
+    assert (series.judged, series.threshold_percent) == ("au_whole_percent", None)
     figure = find(FOLDER, "au_by_count", "draw")(series, DESK)
     assert figure.title == "AU, whole epochs against accelerators: 4 pass (A); 7 pass (B)"
     assert set(column(figure, "value")) == {80.0}
@@ -126,10 +126,11 @@ def test_a_search_is_drawn_with_its_intervals_and_its_verdicts(size: RunSeries) 
     assert not metric_rows(size, "au_percent"), "that of the counted steps is another AU"
     drawn, counts = metric_rows(size, size.judged), size.answer.counts
     assert [row["at"] for row in drawn] == [4, 8, 9]
-    assert [row["value"] for row in drawn] == [count.au_percent for count in counts]
+    assert [row["value"] for row in drawn] == [count.au_sustained_percent for count in counts]
     assert [row["verdict"] for row in drawn] == ["pass", "pass", "fail"]
     ends = [
-        (count.au_percent - count.half_width_percent, count.au_percent + count.half_width_percent) for count in counts
+        (count.au_sustained_percent - count.half_width_percent, count.au_sustained_percent + count.half_width_percent)
+        for count in counts
     ]
     assert [row["low"] for row in drawn] == pytest.approx([low for low, _ in ends])
     assert [row["high"] for row in drawn] == pytest.approx([min(high, 100.0) for _, high in ends])

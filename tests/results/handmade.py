@@ -162,7 +162,9 @@ def object_store() -> Run:
     counts = RequestCounts()
     counts.values[: len(COUNTERS)] = 1000 * np.arange(1, len(COUNTERS) + 1)
     counts.first_byte[60 * FINE : 70 * FINE : FINE], counts.last_byte[80 * FINE : 95 * FINE : FINE] = 40, 70
-    scaling = Scaling(readers=6, mb_per_second=400.0, more_readers=24, more_mb_per_second=410.0)
+    scaling = Scaling(
+        readers=6, mb_per_second=400.0, more_readers=24, more_mb_per_second=410.0, again_mb_per_second=0.0
+    )
     journal = log.journal.noting(requests=tuple(counts.values.tolist()), scaling=scaling, storage=None)
     return make_run(job, replace(log, journal=journal))
 

@@ -337,7 +337,7 @@ LATE = Straggler(
     rank=None, host="node1", loss_percent=3.0, steps=4, where="epoch 1: 2-5", mean_delay_ms=7.0, mainly="reading"
 )
 OTHERS = OtherReaders(mb_per_second=40.0, percent=30.0)
-SCALING = Scaling(readers=6, mb_per_second=400.0, more_readers=24, more_mb_per_second=410.0)
+SCALING = Scaling(readers=6, mb_per_second=400.0, more_readers=24, more_mb_per_second=410.0, again_mb_per_second=0.0)
 
 
 def near(value: float, apart: float | None = None) -> Any:

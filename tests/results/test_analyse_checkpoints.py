@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.storage._request_counts import COUNTERS, RequestCounts
+from datagen.storage._request_counts import BINS, COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.jobs.checkpoint import analyse as analyse_checkpoints_module
 from dlemu.jobs.checkpoint.issues import Issue, Outcome
@@ -216,7 +216,7 @@ def near(value: float) -> Any:
     return pytest.approx(value)
 
 
-@pytest.mark.parametrize("requests", [(), (3,) * len(COUNTERS)])
+@pytest.mark.parametrize("requests", [(), (3,) * (len(COUNTERS) + 2 * BINS + 1)])
 def test_all_that_is_known_of_a_phase_is_weighed(requests: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     run = noted(checkpoint_run(ranks=4, watched=True), requests=requests)
     given: list[PhaseActivity] = []

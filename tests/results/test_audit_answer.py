@@ -50,12 +50,6 @@ def test_without_one_of_the_two_nothing_lies_apart() -> None:
     assert columns(samples_per_second_dlio=0.0).rate_difference_percent == -100
 
 
-def test_the_au_of_whole_epochs_has_an_older_name() -> None:
-    assert columns(au_rules_percent=70.0).whole_percent == 70
-    assert columns(au_rules_percent=70.0, au_whole_percent=0.0).whole_percent == 0
-    assert columns().whole_percent is None
-
-
 def test_a_run_is_called_by_its_place_and_its_kind() -> None:
     def placed(**changes: Any) -> PlacedRun:
         figures: dict[str, Any] = {"path": "x", "basis": "steps", "printed_by": None, "errors": 0, "findings": ()}

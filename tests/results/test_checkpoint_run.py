@@ -79,7 +79,7 @@ def damaged(values: dict[str, Any], **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"facts_version": 99}, "has facts_version 99, wanted 1: update dlemu"),
+        ({"facts_version": 99}, "has facts_version 99, wanted 1: another version of dlemu wrote it"),
         ({"ranks": 3}, "rows of ranks that the run does not have"),
         ({"journal": {"rank_nodes": [0, 1, 0]}}, "does not say on which host"),
         ({"journal": {"rank_nodes": [0, 1, 0, 2]}}, "does not say on which host"),
@@ -151,8 +151,8 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"schema_version": 3}, "has schema_version 3 and kind 'checkpoint', wanted 2 and 'checkpoint'"),
-        ({"kind": "training"}, "has schema_version 2 and kind 'training', wanted 2 and 'checkpoint'"),
+        ({"schema_version": 3}, "has schema_version 3, wanted 1: another version of dlemu wrote it"),
+        ({"kind": "training"}, "is the result of a training job; wanted that of a checkpoint job"),
         ({"ranks": "four"}, "is damaged"),
     ],
 )
@@ -165,14 +165,10 @@ def test_a_summary_of_something_else_is_told(tmp_path: Path, changes: dict[str, 
     assert str(path) in str(caught.value)
 
 
-def test_columns_that_older_versions_did_not_write_are_zeros_and_others_are_missed(tmp_path: Path) -> None:
+def test_columns_are_missed(tmp_path: Path) -> None:
     run = saved(tmp_path)
     path = tmp_path / CHECKPOINT_ROWS
     whole = pq.read_table(path)
-    pq.write_table(whole.drop_columns(["content_cpu_ns"]), path)
-    older = read_checkpoint_run(str(tmp_path))
-    assert not older.rows["content_cpu_ns"].any()
-    assert older.rows["cpu_ns"].tolist() == run.rows["cpu_ns"].tolist()
     pq.write_table(whole.drop_columns(["call_ns"]), path)
     with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
         read_checkpoint_run(str(tmp_path))

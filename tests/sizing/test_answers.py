@@ -12,11 +12,18 @@ from datagen.errors import UserError
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.studies.answers import SIZE, SWEEP, SizeAnswer, SweepAnswer
 
-COUNT = {"accelerators": 2, "au_percent": 95, "half_width_percent": 1.5, "settled": True, "passed": True, "trials": 2}
+COUNT = {
+    "accelerators": 2,
+    "au_sustained_percent": 95,
+    "half_width_percent": 1.5,
+    "settled": True,
+    "passed": True,
+    "trials": 2,
+}
 SIZED: dict[str, Any] = {
     "schema_version": 1,
     "complete": True,
-    "question": {"workload": "unet3d", "accelerator": "h100"},
+    "question": {"workload": "unet3d", "accelerator": "h100", "settings_digest": ""},
     "threshold_percent": 90.0,
     "max_accelerators": 2,
     "limited_by": {"what": "count", "evidence": ["--most 2"]},

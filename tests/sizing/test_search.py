@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.metrics.limit import Limit
-from dlemu.results.answer_files import to_json
+from dlemu.results.answer_files import save_answer, to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, SizeLimit, Trial
 from dlemu.studies.size.find_size import Search, as_file
@@ -194,7 +194,7 @@ def test_the_limit_is_the_one_that_the_failing_trials_name() -> None:
 )
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reason: str) -> None:
     answer = build_answer(question(), known(), [])
-    (tmp_path / SIZE).write_text(json.dumps(json.loads(to_json(answer)) | saved))
+    save_answer(str(tmp_path), SIZE, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
 

@@ -170,7 +170,9 @@ def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool 
         )
         for ranks, drive, failure in points
     )
-    save_answer(str(folder), SWEEP, SweepAnswer(complete=complete, question=SweepQuestion(), points=swept))
+    save_answer(
+        str(folder), SWEEP, SweepAnswer(complete=complete, question=SweepQuestion(settings_digest=""), points=swept)
+    )
     return [str(folder)]
 
 
@@ -209,7 +211,11 @@ def test_two_drives_are_compared_by_the_dataset_of_a_point_that_both_completed(t
                 figures=None if failure else figures(run),
             )
         )
-    save_answer(str(tmp_path), SWEEP, SweepAnswer(complete=True, question=SweepQuestion(), points=tuple(points)))
+    save_answer(
+        str(tmp_path),
+        SWEEP,
+        SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(points)),
+    )
     a, b = read_sides([str(tmp_path)])
     assert a.about is not None
     assert b.about is not None

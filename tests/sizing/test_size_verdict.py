@@ -95,7 +95,6 @@ def test_what_one_count_says(
     assert (count.passes, count.decided, count.held_back) == (passes, decided, held_back)
     assert count.result == CountResult(
         accelerators=7,
-        au_percent=au,
         au_sustained_percent=au,
         half_width_percent=width,
         settled=decided,
@@ -220,8 +219,8 @@ def test_an_answer_has_everything_that_was_found() -> None:
     passing, failing = answer.edge.passing, answer.edge.failing
     assert passing is not None
     assert failing is not None
-    assert (passing.accelerators, passing.au_percent, passing.trials) == (4, 99.0, 2)
-    assert (failing.accelerators, failing.au_percent, failing.passed) == (5, 80.0, False)
+    assert (passing.accelerators, passing.au_sustained_percent, passing.trials) == (4, 99.0, 2)
+    assert (failing.accelerators, failing.au_sustained_percent, failing.passed) == (5, 80.0, False)
     # 5 accelerators at 90 % of 110 MB/s each.
     assert answer.for_one_more.accelerators == 5
     assert answer.for_one_more.wanted_mb_per_second == pytest.approx(495)
@@ -398,7 +397,9 @@ def test_what_came_of_a_wanted_count(
         max_accelerators=shown,
         limited_by=SizeLimit(what=what, evidence=("x",)),
         counts=tuple(
-            CountResult(accelerators=n, au_percent=90, half_width_percent=1, settled=True, passed=passed, trials=1)
+            CountResult(
+                accelerators=n, au_sustained_percent=90, half_width_percent=1, settled=True, passed=passed, trials=1
+            )
             for n, passed in counts
         ),
     )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from datagen import owned
-from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.config.published import without_secrets
 from dlemu.mlperf.check.judge import REHEARSAL, Checked
 from dlemu.mlperf.rehearsal import NOTE
 from dlemu.mlperf.rehearsal.merge import merge_into, read_record
+from dlemu.results.answer_files import save_answer
 from dlemu.runner.run_folder import check_place
 
 SEPARATOR = "+"
@@ -72,7 +71,7 @@ class Submission:
             UserError: a part has wrong settings; found before the first part begins.
             DlemuError, Interrupted: a part failed, or a signal stopped it.
         """
-        check_place(self.folder, ours=(REHEARSAL,))
+        check_place(self.folder)
         overrides = [list(words) for words in self.parts]
         planned = [self.make(words, self.folder) for words in overrides]  # all are checked before the first begins
         _check_parts(planned)
@@ -103,7 +102,7 @@ class Submission:
                 )
             return
         record = {"schema_version": 1, "rehearsal": NOTE, "complete": False, "parts": shown}
-        write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
+        save_answer(self.folder, REHEARSAL, record)
 
     def _folder(self, part: Part) -> str:
         """Return a part's folder: of its finished rehearsal, of one to continue, or a new one."""
