@@ -30,7 +30,7 @@ from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
 from dlemu.jobs.probe.page import print_probe
-from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.probe_file import _host, probe_file
 from dlemu.jobs.probe.requests import (
     CellSpec,
     _cell_of_requests,
@@ -649,7 +649,7 @@ def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_p
 
 
 def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp_path: Path) -> None:
-    left = tmp_path / f"dlemu-probe-{2**22 + 1}-abcdef"
+    left = tmp_path / f"dlemu-probe-{2**22 + 1}-{_host()}-abcdef"
     left.write_bytes(bytes(20_000_000))
     answer, _ = probe_requests(
         str(tmp_path), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", file_bytes=MIB,

@@ -283,7 +283,7 @@ def _train_run(frozen: FrozenRun) -> Run:
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),
-        scaling=scaling and Scaling(**scaling),
+        scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
         clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
     )
     return Run(
@@ -520,7 +520,7 @@ def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
 
 def _kv_numbers(frozen: FrozenRun) -> Numbers:
     dtype = np.dtype([(name, np.int64) for name in KV_COLUMNS])
-    facts = RunFacts(**_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
+    facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), KVCACHE)
     summary: KvSummary = run.summary
     limit = summary.limited_by
@@ -577,6 +577,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
             source_bytes=0,
             bytes=0,
             crc32=0,
+            payload_bytes=0,
             skipped=(Skipped(path="", reason=""),) * file["damaged"],
         )
         for number, file in enumerate(facts["packed_files"])
@@ -681,6 +682,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         accelerator="",
         threshold_percent=facts["threshold_percent"],
         confidence_percent=facts["confidence_percent"],
+        settings_digest="",
     )
     answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
     one_more, edge = answer.for_one_more, answer.edge
@@ -714,7 +716,6 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
     return Trial(
         accelerators=trial["accelerators"],
         folder="",
-        au_percent=au,
         au_sustained_percent=au,
         half_width_percent=0.0,
         settled=True,
@@ -735,10 +736,10 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
     else:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
     return {
-        "differences": {name: value for name, value in pair.metrics.items() if name != _OLD_NAME},
+        "differences": {name: value for name, value in pair.metrics.items() if name != _NOT_FROZEN},
         "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
         "findings": [],
     }
 
 
-_OLD_NAME = "au_rules_percent"  # the AU of whole epochs, by a name that goes
+_NOT_FROZEN = "au_whole_percent"  # it had another name where runs are compared, which was to go

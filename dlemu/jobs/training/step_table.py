@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datagen.atomic import write_file
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.jobs.training.steplog import ADDED_COLUMNS, STEP_COLUMNS, STEP_DTYPE
+from dlemu.jobs.training.steplog import STEP_COLUMNS, STEP_DTYPE
 from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order
 from dlemu.results.tables import ADVICE, MOST_TABLE_BYTES
 from dlemu.results.untrusted_files import open_untrusted
@@ -81,11 +81,10 @@ class _StepFile:
         self.groups = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         self.rows = sum(self.groups)
         schema = self._file.schema_arrow
-        self._present = {name for name in STEP_COLUMNS if schema.get_field_index(name) >= 0}
-        missing = [name for name in STEP_COLUMNS if name not in self._present | ADDED_COLUMNS]
+        missing = [name for name in STEP_COLUMNS if schema.get_field_index(name) < 0]
         if missing:
             raise UserError(f"{path} is damaged: it lacks the columns {', '.join(missing)}")
-        for name in self._present:
+        for name in STEP_COLUMNS:
             if not pa.types.is_integer(schema.field(name).type):
                 raise UserError(
                     f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted whole numbers"
@@ -100,9 +99,7 @@ class _StepFile:
             )
 
     def column(self, name: str, group: int) -> NDArray[np.int64]:
-        """Return a column of a row group, zeros for one added in a later version; raises UserError if it is damaged."""
-        if name not in self._present:
-            return np.zeros(self.groups[group], np.int64)
+        """Return a column of a row group; raises UserError if it is damaged."""
         try:
             part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
             if part.null_count:
