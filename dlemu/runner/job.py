@@ -245,19 +245,21 @@ class JobKind(ABC, Generic[J, L, R]):
 AnyKind = JobKind[Any, Any, Any]
 
 
-def run_alone(request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None) -> JobResult | None:
+def run_alone(
+    request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None, on_look: Callable[[], None] | None = None
+) -> JobResult | None:
     """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
-    Without `kind`, the workload determines it. Raises UserError for errors before the ranks start, and RunFailedError
-    (with what was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported
-    `RankFailed`.
+    Without `kind`, the workload determines it; `on_look` is that of `with_ranks`. Raises UserError for errors before
+    the ranks start, and RunFailedError (with what was saved) afterwards. Under mpirun or srun a failing rank ends this
+    process, after it has reported `RankFailed`.
     """
 
     def body(ranks: Ranks) -> JobResult | None:
         workload = ranks.configure(lambda: checked(request.load(), kind))
         return run_job(kind or kind_for(workload), request, ranks, workload, on_event)
 
-    return with_ranks(request.words, on_event, body)
+    return with_ranks(request.words, on_event, body, on_look)
 
 
 def cautions(workload: Workload, ranks: int) -> Iterator[str]:
