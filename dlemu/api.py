@@ -330,16 +330,10 @@ def pack(
 def compare(
     a: Folder | Run | CheckpointRun,
     b: Folder | Run | CheckpointRun | None = None,
-    *,
-    price: tuple[float, float] | None = None,
-    watts: tuple[float, float] | None = None,
-    years: float | None = None,
-    energy_price: float | None = None,
 ) -> Comparison:
     """Compare A with B: `dlemu compare`. Each is a run, or the folder of a run (DLIO's too), a sweep or a search.
 
-    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared. `price`
-    and `watts` are pairs for (A, B), `energy_price` is the price of a kWh, and costs are over `years` years.
+    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared.
 
     Raises UserError for what can't be compared.
     """
@@ -348,13 +342,7 @@ def compare(
     from dlemu.studies.compare.sides import read_sides
 
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    sides = read_sides(folders, foreign_side)
-    prices, powers = price or (None, None), watts or (None, None)
-    first, second = (
-        compare_sides.Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price)
-        for side in (0, 1)
-    )
-    return compare_sides.compare(*sides, (first, second))
+    return compare_sides.compare(*read_sides(folders, foreign_side))
 
 
 def load_result(folder: Folder) -> Result:

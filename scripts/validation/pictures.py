@@ -40,7 +40,6 @@ WANTED = {
     "trial-throughput": ("trial", "throughput"),
     "trial-queue-depth": ("trial", "queue_depth"),
     "compare-au": ("both", "au_by_count"),
-    "compare-feeds": ("both", "economy"),
 }
 """Name of a picture -> the result it is of, and the figure."""
 
@@ -71,8 +70,7 @@ def draw(results: Path) -> None:
     """Compare the drives, have every picture drawn, and keep those of the page."""
     shutil.rmtree(results / "both", ignore_errors=True)
     sides = [str(results / name) for name in DRIVES]
-    given = ("--price", "900,600", "--output", str(results / "both"))
-    subprocess.run(dlemu("compare", *sides, *given), check=True)
+    subprocess.run(dlemu("compare", *sides, "--output", str(results / "both")), check=True)
     answer = json.loads((results / "drive-a" / "size.json").read_text())
     passing = next(one for one in answer["trials"] if one["accelerators"] == answer["max_accelerators"])
     folders = {"trial": results / "drive-a" / passing["folder"]} | {

@@ -65,7 +65,7 @@ LINES = {
     "compare.command.txt": "compare train train_epochs --no-report --output made/compare",
     "compare.command.json": "compare train train_objects --json",
     "compare_checkpoints.command.json": "compare checkpoint checkpoint_objects --json",
-    "compare_sweep.command.txt": "compare sweep --price 900,600 --watts 14,11 --no-report --output made/compare_sweep",
+    "compare_sweep.command.txt": "compare sweep --no-report --output made/compare_sweep",
     "predict_run.command.txt": (
         "predict workload=unet3d accelerator=b200 ranks=4 --from train_epochs output.report=false "
         "output.folder=made/predict_run"

@@ -113,8 +113,6 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
             CliRunner().invoke(command, given, catch_exceptions=False)
     with pytest.raises(UserError, match="storages found: "):
         dlemu.compare(quick)
-    with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
-        CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)
 
 
 def test_a_result_of_dlios_is_compared_by_what_both_have(quick: CheckpointRun, tmp_path: Path) -> None:

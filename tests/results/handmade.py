@@ -157,7 +157,7 @@ def evaluated() -> Run:
 
 def object_store() -> Run:
     job = make_job(ranks=3)
-    job = changed(job, metric={"get_price": 0.0004, "put_price": 0.005, "au": 0.99})
+    job = changed(job, metric={"au": 0.99})
     log = worked(make_log(job, seed=7), cpu=0.0)
     counts = RequestCounts()
     counts.values[: len(COUNTERS)] = 1000 * np.arange(1, len(COUNTERS) + 1)

@@ -134,15 +134,6 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path) -> 
     assert QUIET_SECONDS > 10, "saving a failed run takes its time"
 
 
-def test_the_run_of_a_study_that_goes_on_is_followed(tmp_path: Path) -> None:
-    for name in ("trial-01", "trial-02"):
-        begun(tmp_path / name)
-    with pytest.raises(UserError, match="holds no run: name the folder of an active run"):
-        RunFollower(str(tmp_path))
-    with going_on(str(tmp_path / "trial-01")):
-        assert RunFollower(str(tmp_path)).folder == str(tmp_path / "trial-01")
-
-
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="holds no run"):
@@ -170,6 +161,13 @@ def test_the_last_readings_of_counted_devices_are_shown(tmp_path: Path) -> None:
     assert readings.of_devices("mean_queue_depth") == {("a", "md0"): 5}, "a line that was half written is read later"
 
 
+def test_a_pipe_among_the_logs_of_a_run_is_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "telemetry_00000.jsonl")
+    readings = LiveReadings(str(tmp_path))
+    readings.look()
+    assert readings.of_devices("read_mb_per_second") == {}
+
+
 @pytest.mark.parametrize(
     ("name", "number", "texts"),
     [
@@ -180,4 +178,4 @@ def test_the_last_readings_of_counted_devices_are_shown(tmp_path: Path) -> None:
     ],
 )
 def test_a_figure_is_shown_by_the_unit_in_its_name(name: str, number: float, texts: tuple[str, str]) -> None:
-    assert figure_texts(Figure(name, number, "")) == texts
+    assert figure_texts(Figure(name, number)) == texts

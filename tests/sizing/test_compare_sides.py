@@ -20,8 +20,8 @@ from dlemu.results.compared import Conditions, difference, difference_in_time, i
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import ComparedRun, ComparedSide, RunPair
-from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
-from dlemu.studies.compare.page import _economy_line, _economy_rows, _tiles
+from dlemu.studies.compare.compare_sides import compare, compare_runs
+from dlemu.studies.compare.page import _fed_line, _fed_rows, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.goldens.render import RESULTS
 from tests.report.folders import write_run
@@ -118,23 +118,6 @@ def test_steps_that_compute_for_other_times_are_other_work() -> None:
     assert compare_runs(a, a).not_comparable == ()
 
 
-def test_money_and_power() -> None:
-    sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
-    a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))
-    assert (a.cost_per_accelerator, a.gb_per_second_per_watt) == (50, 2)
-    assert (b.cost_per_accelerator, b.gb_per_second_per_watt) == (None, None)
-    assert (a.watts_per_accelerator, a.years, a.cost_over_years_per_accelerator) == (22 / 16, None, None)
-
-
-def test_energy_over_years() -> None:
-    sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b")
-    given = Extras(price=800, watts=32, years=5, energy_price=0.25)
-    a, b = (economy(side, given) for side in sides)
-    assert a.energy_kwh_per_accelerator == pytest.approx(2 * 8.760 * 5)
-    assert a.cost_over_years_per_accelerator == pytest.approx(50 + 87.6 * 0.25)
-    assert (b.energy_kwh_per_accelerator, b.cost_over_years_per_accelerator) == (None, None)  # it feeds none
-
-
 def test_what_a_storage_feeds_is_what_its_largest_passing_run_had() -> None:
     rates = {4: 40.0, 8: 80.0, 16: 90.0}
     runs: dict[Settings, JobFigures] = {
@@ -216,7 +199,7 @@ def test_a_comparison_has_both_sides_whole() -> None:
         "only B completed ranks=9: of A no figures are known there",
         "A: w",
     )
-    assert [each.gb_per_second for each in comparison.economy or ()] == [2.5, None]
+    assert [each.gb_per_second for each in comparison.sides] == [2.5, None]
     assert comparison.verdict == (
         "A ran 2 epochs and B 3: per epoch, with 4 accelerators, reader.read_threads=2 A and B take the same "
         "time (too few epochs: no interval); "
@@ -245,15 +228,10 @@ def test_what_each_side_feeds_is_counted_in_words(fed: tuple[int | None, int | N
 def test_a_search_that_the_storage_did_not_end_is_a_lower_bound() -> None:
     a = Side(name="a", accelerators=8, may_feed_more=True)
     b = Side(name="b", accelerators=8)
-    found = compare(a, b, (Extras(price=800), Extras(price=400)))
+    found = compare(a, b)
     assert found.verdict == "A feeds at least 8 accelerators, B 8"
-    assert found.economy is not None
-    assert [side.may_feed_more for side in found.economy] == [True, False]
-    lines = list(map(_economy_line, "AB", found.economy, found.sides))
-    assert lines == [
-        "A: at least 8 accelerators fed, at most 100.00 per accelerator fed",
-        "B: 8 accelerators fed, 50.00 per accelerator fed",
-    ]
+    assert [side.may_feed_more for side in found.sides] == [True, False]
+    assert list(map(_fed_line, "AB", found.sides)) == ["A: at least 8 accelerators fed", "B: 8 accelerators fed"]
     assert compare(a, replace(a, name="b")).verdict == "A and B feed at least 8 accelerators each"
     assert compare(a, replace(a, name="b", accelerators=0)).verdict == "A feeds at least 8 accelerators, B none"
 
@@ -276,13 +254,11 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
         side_of_runs(name, {(("ranks", str(n)),): figures(None, ranks=n, passed=passed) for n, passed in tried.items()})
         for name, tried in (("a", of_a), ("b", of_b))
     )
-    found = compare(a, b, (Extras(price=800), Extras(price=400)))
+    found = compare(a, b)
     assert found.verdict == words
-    assert found.economy is not None
-    rows = {label: both for label, *both in _economy_rows(found.economy)}
-    bounds = [side.may_feed_more for side in found.economy]
+    rows = {label: both for label, *both in _fed_rows(found.sides)}
+    bounds = [side.may_feed_more for side in found.sides]
     assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
-    assert [cell.startswith("at most") for cell in rows["price per accelerator fed"]] == bounds
 
 
 def test_one_more_bounds_only_those_that_read_alike_and_that_the_storage_held_back() -> None:
@@ -350,7 +326,7 @@ def test_an_incomplete_run_is_called_so_once(name: str) -> None:
 def test_a_side_without_a_verdict_is_not_called_failed(passed: bool | None, said: str) -> None:
     counts = (ComparedRun(figures=figures(passed=passed)),)
     side = ComparedSide(name="a", workload="unet3d", runs=counts, about=None)
-    assert _economy_line("A", economy(Side(name="a"), Extras()), side) == f"A: {said}"
+    assert _fed_line("A", side) == f"A: {said}"
 
 
 @pytest.mark.parametrize(
@@ -547,23 +523,6 @@ def test_no_plan_without_the_time_of_both() -> None:
 def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: str, planned: bool) -> None:
     for pair in (figures(), figures(outcome=outcome)), (figures(outcome=outcome), figures()):
         assert (compare_runs(*pair).plan is not None) is planned
-
-
-def test_prices_of_nothing_and_of_what_is_not_known() -> None:
-    side = Side(name="a", accelerators=4, gb_per_second=8.0)
-    free = economy(side, Extras(price=0.0, watts=2.0, years=1, energy_price=0.5))
-    assert free.cost_per_accelerator == 0
-    assert free.energy_kwh_per_accelerator == pytest.approx(0.5 * 8.76)
-    assert free.cost_over_years_per_accelerator == pytest.approx(0.5 * 8.76 * 0.5)
-    assert (free.accelerators_fed, free.gb_per_second, free.gb_per_second_per_watt, free.years) == (4, 8.0, 4.0, 1)
-    nothing = economy(Side(name="a", accelerators=0, gb_per_second=None), Extras(price=5, watts=2.0, years=1))
-    assert nothing.cost_per_accelerator is None
-    assert nothing.watts_per_accelerator is None
-    assert nothing.gb_per_second_per_watt is None
-    unpriced = economy(side, Extras(price=8, watts=2.0, years=1))
-    assert unpriced.energy_kwh_per_accelerator is not None
-    assert unpriced.cost_over_years_per_accelerator is None
-    assert economy(side, Extras(watts=2.0, years=1, energy_price=0.5)).cost_over_years_per_accelerator is None
 
 
 def test_a_count_of_one_is_an_accelerator() -> None:

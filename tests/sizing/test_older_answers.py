@@ -53,7 +53,6 @@ ABOUT: dict[str, Any] = {
     "dataset": DATASET,
     "how": {"engine": "fast"},
 }
-ECONOMY = {"accelerators_fed": 2, "gb_per_second": 1.0, "cost_per_accelerator": None, "gb_per_second_per_watt": None}
 COMPARED: dict[str, Any] = {
     "schema_version": 1,
     "a": "x",
@@ -70,7 +69,6 @@ COMPARED: dict[str, Any] = {
             "plan": None,
         }
     ],
-    "economy": [ECONOMY, ECONOMY],
     "sides": [
         {"name": name, "workload": "unet3d", "counts": [COUNT], "about": about}
         for name, about in (("x", ABOUT), ("y", None))
@@ -110,7 +108,7 @@ def test_a_comparison(tmp_path: Path) -> None:
 def test_a_comparison_of_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "compare_checkpoints.json").write_text(json.dumps(OF_CHECKPOINTS))
     answer = read_comparison(str(tmp_path))
-    assert (answer.kind, answer.economy, answer.verdict) == ("checkpoint", None, "writing: A takes less")
+    assert (answer.kind, answer.verdict) == ("checkpoint", "writing: A takes less")
     assert answer.runs[0].limited_by == {"writing": ("host CPU", "host CPU"), "reading": (None, None)}
     times = answer.sides[0].runs[0].figures.metrics["write_slowest_seconds"]
     assert times == Value(90.0, 1.0, (89.0, 91.0))
