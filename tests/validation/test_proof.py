@@ -89,6 +89,16 @@ def test_every_group_was_measured(module: Callable[[str], Any]) -> None:
     assert [name for name in module("__main__").GROUPS if not (kept / f"{name}.json").exists()] == []
 
 
+def test_without_a_drive_the_exit_status_says_that_nothing_was_measured(
+    module: Callable[[str], Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = module("__main__")
+    monkeypatch.setattr(main, "why_no_drive", lambda: "it needs root")
+    monkeypatch.setattr("sys.argv", ["validate", "ratios"])
+    assert main.main() == 4
+    assert "nothing was measured: it needs root" in capsys.readouterr().err
+
+
 def test_a_group_that_fails_does_not_keep_the_others_from_being_measured(
     module: Callable[[str], Any], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
