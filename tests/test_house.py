@@ -24,7 +24,6 @@ INTERFACES = {
     "jinja2": ["dlemu/report/*"],
     "mpi4py": ["dlemu/comm/*"],
     "omegaconf": ["dlemu/config/*"],
-    "pynvml": ["dlemu/telemetry/*"],
     "rich": ["dlemu/cli/*", "dlemu/report/*", "dlemu/*/page.py", "dlemu/studies/progress.py"],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
     "torch": ["dlemu/loaders/pytorch.py", "dlemu/loaders/_torch_*.py", "dlemu/comm/store.py"],
