@@ -63,8 +63,6 @@ class Requests:
     """From a GET to the last byte of its response, ms, within 2.2 %."""
     tls_cpu_seconds: float | None = None
     """CPU time of reading over TLS: handshakes, decryption, and the kernel's copies. None without TLS."""
-    cost: float | None = None
-    """Cost of the requests at `metric.get_price` and `metric.put_price`; None without a price."""
 
 
 @dataclass(frozen=True, kw_only=True)

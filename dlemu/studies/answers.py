@@ -321,28 +321,6 @@ class RunPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Economy:
-    """What a storage costs per accelerator that it feeds; None for what was not given or not measured."""
-
-    accelerators_fed: int | None
-    """The answer of a search, or the largest number of accelerators among the runs that passed."""
-    may_feed_more: bool = False
-    """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound, costs per
-    accelerator are upper ones."""
-    gb_per_second: float | None
-    """1e9 bytes/s that it delivered to them."""
-    cost_per_accelerator: float | None
-    gb_per_second_per_watt: float | None
-    watts_per_accelerator: float | None = None
-    years: float | None = None
-    """The period that the two figures below are for."""
-    energy_kwh_per_accelerator: float | None = None
-    """Energy of the storage, running day and night, per accelerator fed."""
-    cost_over_years_per_accelerator: float | None = None
-    """Price and energy per accelerator fed; None where no price of energy was given."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ComparedRun:
     """What was measured in a run, or in all trials with one number of accelerators."""
 
@@ -357,6 +335,12 @@ class ComparedSide:
     name: str
     workload: str
     runs: tuple[ComparedRun, ...]
+    accelerators_fed: int | None = None
+    """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
+    may_feed_more: bool = False
+    """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
+    gb_per_second: float | None = None
+    """1e9 bytes/s that it delivered to them."""
     about: Conditions | None
     """None when the folders of its runs are gone."""
 
@@ -387,8 +371,6 @@ class Comparison:
     """Empty when two searches (`dlemu size`) are compared."""
     not_comparable: tuple[str, ...] = ()
     """What makes two searches incomparable, as phrases; of runs see each of `runs`."""
-    economy: tuple[Economy, Economy] | None = None
-    """None for jobs that feed no accelerators."""
     sides: tuple[ComparedSide, ComparedSide]
     issues: tuple[str, ...] = ()
     """What differs apart from the storage, and the warnings of both sides' runs, as sentences."""

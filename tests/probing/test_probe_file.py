@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.jobs.probe.kernel_aio import open_target
 from dlemu.jobs.probe.probe_file import _host, probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, measure_cell
 from dlemu.jobs.probe.run import Grid, probe_requests
+from dlemu.jobs.probe.thread_reads import open_target
 
 MIB = 1 << 20
 GONE = 2**22 + 1
@@ -35,7 +35,7 @@ def left(folder: Path, process: int, *, host: str = _host()) -> Path:
 
 HOLDS = """
 import sys
-from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.probe_file import _host, probe_file
 with probe_file(sys.argv[1], 5000) as path:
     print(path, flush=True)
     input()
@@ -107,7 +107,7 @@ def test_an_odd_target_is_named(tmp_path: Path, kind: str) -> None:
     elif kind == "loop":
         os.symlink(target, target)
     with pytest.raises(
-        UserError, match=rf"{target} (is a|does not exist).*wanted a folder of the storage, a file to read, or a block"
+        UserError, match=rf"{target} (is a|does not exist).*wanted a folder of the storage, or a file to read"
     ):
         probe_requests(target, folder=str(tmp_path / "out"), seconds=0.1, grid=Grid(depths=(1,)))
 

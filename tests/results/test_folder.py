@@ -19,6 +19,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training import step_table
 from dlemu.jobs.training.folder import read_run, read_summary
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run
@@ -307,9 +308,9 @@ def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
 ) -> None:
     job = make_job(folder=str(tmp_path))
     write_run(make_run(job, make_log(job)))
-    with_memory(monkeypatch, 48 * 128)
+    with_memory(monkeypatch, 48 * step_table._ROW_BYTES)
     assert len(read_run(str(tmp_path)).rows) == 48
-    with_memory(monkeypatch, 48 * 128 - 1)
+    with_memory(monkeypatch, 48 * step_table._ROW_BYTES - 1)
     with pytest.raises(UserError, match=r"steps\.parquet needs 0\.0 GiB of memory, more than is"):
         read_run(str(tmp_path))
 

@@ -99,7 +99,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         seed=facts.seed,
         metrics=metrics,
-        requests=requests_of(journal.requests, workload.metric) if journal.requests else None,
+        requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
