@@ -129,7 +129,8 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 
 
 def _workload(frozen: FrozenRun) -> Workload:
-    return load([override(key.split("."), value) for key, value in frozen.settings.items()])
+    settings = {key: value for key, value in frozen.settings.items() if not key.endswith("_price")}
+    return load([override(key.split("."), value) for key, value in settings.items()])
 
 
 def _structured(columns: Columns, dtype: np.dtype[np.void]) -> Any:
@@ -174,6 +175,15 @@ def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
         "lost_recorders": tuple(facts.get("hosts_with_lost_telemetry", ())),
         "cpu_seconds": tuple(facts.get("cpu_seconds_of_ranks", ())),
     }
+
+
+def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
+    """Return the counts and times of requests; their cost, by prices among the settings, is not computed any more."""
+    if requests is None:
+        return None
+    assert is_dataclass(requests)
+    assert not isinstance(requests, type)
+    return {**asdict(requests), "cost": frozen.numbers["object_requests"]["cost"]}
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -337,7 +347,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "checkpoints": summary.checkpoints,
         "asynchronous_checkpoints": summary.asynchronous_checkpoints,
         "samples_of_epochs": summary.audit,
-        "object_requests": summary.requests,
+        "object_requests": _object_requests(summary.requests, frozen),
         "power": summary.telemetry.power if summary.telemetry else (),
     }
 
@@ -487,7 +497,7 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "total_seconds": summary.total_seconds,
         "complete_checkpoints": summary.complete_checkpoints,
         "partial": partial and _without(partial, "folder"),
-        "object_requests": summary.requests,
+        "object_requests": _object_requests(summary.requests, frozen),
         "findings": sorted(findings),
     }
 
