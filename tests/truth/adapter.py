@@ -12,7 +12,6 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
-from dlemu.jobs.probe.thread_reads import Requests
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
@@ -43,6 +42,7 @@ from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckp
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.issues import Issue as TrainIssue
 from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
