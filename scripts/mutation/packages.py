@@ -29,7 +29,6 @@ PACKAGES = {
             "dlemu/results/*",
             *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
             "dlemu/jobs/training/activity.py",
-            "dlemu/jobs/training/older.py",
             "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
         ("tests/results", "tests/jobs"),

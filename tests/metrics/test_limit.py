@@ -323,16 +323,14 @@ def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> No
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
     work = reading(readers=4, call_bytes=4096)
-    faster: dict[str, Any] = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
+    faster = Scaling(readers=4, mb_per_second=60.0, more_readers=16, more_mb_per_second=137.0, again_mb_per_second=0.0)
 
     def what(scaling: Scaling, work: Work) -> str:
         return judge_limit(25.0, WAITING, work, Context(scaling=scaling)).what
 
-    assert what(Scaling(**faster), work) == "loader"
-    assert what(Scaling(**faster, again_mb_per_second=136.0), work) == "storage"
-    assert what(Scaling(**faster), replace(work, app_mb_per_second=110)) == "storage", (
-        "the run got no less with its own"
-    )
+    assert what(faster, work) == "loader"
+    assert what(replace(faster, again_mb_per_second=136.0), work) == "storage"
+    assert what(faster, replace(work, app_mb_per_second=110)) == "storage", "the run got no less with its own"
 
 
 @pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])

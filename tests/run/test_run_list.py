@@ -18,6 +18,7 @@ from dlemu.contrib.mlperf.check.judge import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.run_figures import Figures
 from dlemu.contrib.mlperf.tests.test_rehearsal import QUESTION, make_plan, minutes
+from dlemu.contrib.pack import api as pack_api
 from dlemu.contrib.pack import run as run_pack
 from dlemu.contrib.pack.process import FIGURES
 from dlemu.contrib.pack.result import PACK
@@ -97,7 +98,7 @@ def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch)
     patch.setattr(run_pack, "run_command", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return dlemu.pack(words, on_progress=children.watch)
+    return pack_api.pack(words, on_progress=children.watch)
 
 
 def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
