@@ -19,7 +19,6 @@ PAGES = {
     "jobs/training/prediction/figures": "a prediction",
     "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "contrib/record/figures": "a recorded job",
-    "contrib/mlperf/audit/figures": "an audit",
 }
 """Folder below dlemu/ -> whose page it is."""
 

@@ -156,10 +156,8 @@ def result(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 OPTIONS: dict[str, Callable[[Path, Path], list[str]]] = {
     "compare --output": lambda run, folder: ["compare", str(run), str(run), "--output", str(folder)],
-    "audit --report": lambda run, folder: ["audit", str(run), "--report", str(folder)],
     "report --png": lambda run, folder: ["report", str(run), "--output", str(folder / "page.html"), "--png"],
     "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
-    "audit --parquet": lambda run, folder: ["audit", str(run), "--parquet", str(folder / "a.parquet")],
     "check --csv": lambda run, folder: ["mlperf", "check", str(run), "--csv", str(folder / "c.csv")],
     "train --export-dlio": lambda run, folder: ["train", "workload=bert", "--export-dlio", str(folder / "b.yaml")],
 }
@@ -173,7 +171,7 @@ def test_options_that_name_a_place_leave_what_lies_there(option: str, result: Pa
     ended = dlemu(*OPTIONS[option](result, folder), cwd=tmp_path)
     assert "Traceback" not in ended.err
     assert theirs.changed() == []
-    refused = option in ("compare --output", "audit --report")
+    refused = option == "compare --output"
     assert (ended.status == 2) == refused, ended.err
     assert ("did not make, such as" in ended.err) == refused
 

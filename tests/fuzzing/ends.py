@@ -162,9 +162,8 @@ def readings(data: Path, images: Path, run: Path, rehearsal: Path) -> dict[str, 
     return {
         "workload new": lambda at: [DLEMU, "workload", "new", f"{at}.yaml", "--data-folder", str(images), *asked],
         "workload show": lambda at: [DLEMU, "workload", "show", "default", f"dataset.data_folder={data}"],
-        "merge": lambda at: [DLEMU, "mlperf", "merge", str(at), str(rehearsal)],
         "check": lambda at: [DLEMU, "mlperf", "check", str(rehearsal), "--csv", f"{at}.csv"],
-        "audit": lambda at: [DLEMU, "audit", str(rehearsal), "--report", str(at)],
+        "audit": lambda at: [DLEMU, "audit", str(rehearsal), "--csv", f"{at}.csv"],
         "compare": lambda at: [DLEMU, "compare", str(run), str(run), "--output", str(at)],
         "report": lambda at: [DLEMU, "report", str(run), "--output", f"{at}.html"],
     }
@@ -195,7 +194,7 @@ def made_sources(folder: Path, only: Sequence[str] = ()) -> dict[str, Command]:
     wanted = set(only or reading)
     if wanted & {"compare", "report"}:
         write_run(run)
-    if wanted & {"merge", "check", "audit"}:  # takes as long as the cases of one round
+    if wanted & {"check", "audit"}:  # takes as long as the cases of one round
         subprocess.run([DLEMU, *_rehearsal(rehearsal, folder / "none")], capture_output=True)
         assert (rehearsal / "tree").is_dir()
         shutil.rmtree(folder / "none", ignore_errors=True)

@@ -101,7 +101,7 @@ READ = {
     **dict.fromkeys(("pack", "workload new"), "images"),
     **dict.fromkeys(("record", "replay"), "arrays"),
     **dict.fromkeys(("compare", "report"), "run"),
-    **dict.fromkeys(("merge", "check", "audit"), "rehearsal"),
+    **dict.fromkeys(("check", "audit"), "rehearsal"),
 }
 """What a command reads: others the dataset, if anything."""
 STREAMS = ("out closed", "err closed", "all closed", "out full", "err full", "out is not read")

@@ -22,7 +22,7 @@ SPEAK_OF_IT = {
     "checkpoint": (),
     "probe": (),
     "pack": (),
-    "kvcache": ("dlemu.contrib.mlperf.rehearsal.rehearse_kv", "dlemu.contrib.mlperf.rehearsal_command"),
+    "kvcache": (),
 }
 """Kind -> modules, or packages, that can't be imported without it: what is asked of that kind alone."""
 COMMANDS = {kind: {"training": "train"}.get(kind, kind) for kind in SPEAK_OF_IT}

@@ -27,10 +27,8 @@ from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load_received
-from dlemu.contrib.mlperf.audit.audit_answer import AUDIT
-from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
 from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
-from dlemu.contrib.mlperf.audit.saved_audit import save_audit
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.tests import foreign_runs
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
@@ -225,7 +223,6 @@ def write_answers(folder: Path) -> dict[str, Path]:
     sweep = write_sweep(folder / "sweep")
     save_answer(str(folder / "compare"), COMPARE, dlemu.compare(sweep))
     foreign_runs.write_run(folder / "tree" / "run", steps=12)
-    save_audit(str(folder / "audit"), audit_trees([str(folder / "tree")]), ["tree"], None)
     return {
         "size": write_size(folder / "size") / SIZE,
         "sweep": sweep / SWEEP,
@@ -234,7 +231,6 @@ def write_answers(folder: Path) -> dict[str, Path]:
         "pack": folder / "pack" / PACK,
         "document": folder / "document" / REPRODUCED,
         "predict": folder / "predict" / PREDICT,
-        "audit": folder / "audit" / AUDIT,
     }
 
 

@@ -48,7 +48,6 @@ MEASURED: dict[str, Any] = {
     "hosts": 1,
     "memory_gib_per_host": 64.0,
     "num_files": 96,
-    "samples_per_file": 1,
     "start": "",
     "end": "",
 }
@@ -124,7 +123,7 @@ def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyP
 
 def rehearse(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     patch.setattr(attempts, "read_figures", lambda folder: Figures(**MEASURED))
-    plan = replace(make_plan(folder.parent, "2.0"), folder=str(folder))
+    plan = replace(make_plan(folder.parent), folder=str(folder))
     asked = replace(QUESTION, system=word)
     runs = attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
     runs.resume()
@@ -234,7 +233,7 @@ def test_a_failed_run_is_run_again(
 
 def test_a_rehearsal_goes_on_with_as_many_hosts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "read_figures", lambda folder: Figures(**MEASURED))
-    plan = replace(make_plan(tmp_path, "2.0"), folder=str(tmp_path / "rehearsal"))
+    plan = replace(make_plan(tmp_path), folder=str(tmp_path / "rehearsal"))
 
     def on(hosts: int, children: Children) -> attempts.Attempts:
         asked = replace(QUESTION, hosts=hosts)
