@@ -1,4 +1,4 @@
-"""docs/mlperf-rules.md: every rule of `dlemu mlperf check` and `dlemu audit`, from the rules' own table."""
+"""mlperf-rules.md: every rule of `dlemu mlperf check` and `dlemu audit`, from the rules' own table."""
 
 from __future__ import annotations
 

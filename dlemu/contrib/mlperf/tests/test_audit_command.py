@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.contrib.mlperf.audit_command import command
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
 
-DOCS = Path(__file__).parents[4] / "docs" / "audit.md"
+DOCS = Path(__file__).parents[4] / "dlemu" / "contrib" / "mlperf" / "docs" / "audit.md"
 
 
 def audit(*words: object) -> Result:
