@@ -185,7 +185,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ending="npz",
             files=1,
             images_per_file=1,
-            made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0),),
+            made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0, payload_bytes=1),),
         )
         for name, target in ((PACKED_NAME, "packed"), (JOURNAL_NAME, "begun")):
             path = Path(layout_of(target, packed).path(0))

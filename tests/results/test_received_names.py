@@ -36,6 +36,7 @@ from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.contrib.pack.packed_set import PackedSet, read_set, verify_set, write_set
 from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.pack.tests.made_packing import packing
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
 from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.checkpoint.plan import CheckpointJob
@@ -51,8 +52,8 @@ from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
 from tests.report.folders import write_size, write_sweep
-from tests.report.test_document import packing, probed
 from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.made_probe import probed
 from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import HOST, make_job, make_log, with_telemetry
 

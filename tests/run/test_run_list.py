@@ -19,20 +19,18 @@ from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.run_figures import Figures
 from dlemu.contrib.mlperf.tests.test_rehearsal import QUESTION, make_plan, minutes
 from dlemu.contrib.pack import run as run_pack
-from dlemu.contrib.pack.process import FIGURES
-from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.pack.result import PACK, PackFigures
+from dlemu.contrib.pack.tests.made_packing import packing
 from dlemu.contrib.reproduce import run as run_reproduce
 from dlemu.contrib.reproduce.run import REPRODUCED
 from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.training.run import Training
-from dlemu.results.answer_files import to_json
 from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunBegan, RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
 from dlemu.studies.size.find_size import Search
 from dlemu.studies.size.search import Limits
 from dlemu.studies.sweep import run as run_sweep
-from tests.report.test_document import packing
 from tests.sizing.fakes import DEMAND, FakeRunner, known, question
 
 MEASURED: dict[str, Any] = {
@@ -98,14 +96,14 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     figures = packing("images").points[0].figures
 
-    def run_here(command: Sequence[str], folder: str, *_: object, **__: object) -> None:
+    def run_here(*_: object, **__: object) -> PackFigures | None:
         children()
-        (Path(folder) / FIGURES).write_text(to_json(figures))
+        return figures
 
-    patch.setattr(run_pack, "run_command", run_here)
+    patch.setattr(run_pack, "run_clean", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return dlemu.pack(words, on_progress=children.watch)
+    return run_pack.pack(words, on_event=children.watch)
 
 
 def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:

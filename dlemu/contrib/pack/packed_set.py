@@ -52,8 +52,8 @@ class PackedFile:
     bytes: int
     crc32: int
     """CRC-32 of the whole file."""
-    payload_bytes: int = 0
-    """Bytes of the samples, without what the format adds; 0: unknown, older dlemu wrote the manifest."""
+    payload_bytes: int
+    """Bytes of the samples, without what the format adds."""
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -191,17 +191,17 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
 
 
 def _remove_files(paths: Sequence[str], storage: StorageBase) -> None:
-    """Remove those of the files that exist and can be removed; raises OSError if others stay."""
-    failure: OSError | None = None
+    """Remove those of the files that exist and can be removed; raises the first OSError if others stay."""
+    failures = []
     for path in paths:
         try:
             storage.remove(path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:
@@ -221,7 +221,7 @@ def _existing_numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
 def training_spec(folder: str, packed: PackedSet) -> DatasetSpec:
     """Return the dataset settings with which a training run reads a packed set that has samples."""
     files, samples = packed.training_shape()
-    payload = sum(file.payload_bytes or file.bytes for file in packed.made)
+    payload = sum(file.payload_bytes for file in packed.made)
     return DatasetSpec(
         data_folder=folder,
         format=packed.format,

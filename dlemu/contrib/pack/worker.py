@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
 from datagen.formats.format_base import PackedSample, Packer, sides_of
 from datagen.generate import NO_SPACE
@@ -34,12 +33,13 @@ from dlemu.runner.crew import Worker
 
 TASK = struct.Struct("<q")
 """A file's number in the pipe of tasks: a read of 8 bytes takes exactly one."""
-FIELDS = (
-    *("images", "read_bytes", "written_bytes", "begin_ns", "end_ns", "cpu_ns", "storage_bytes"),
+_COUNTERS = (
+    *("images", "read_bytes", "written_bytes", "end_ns", "cpu_ns", "storage_bytes"),
     *("await_task_ns", "await_read_ns", "await_write_ns", "compute_ns", "compute_cpu_ns"),
     *("read_ns", "read_cpu_ns", "read_cpu_wait_ns", "write_ns", "write_cpu_ns", "write_cpu_wait_ns"),
 )
-"""Columns of a process's row in shared memory. `await_*`: waiting for another part of the pipeline."""
+ROW_DTYPE = np.dtype([(name, np.int64) for name in _COUNTERS])
+"""A process's row in shared memory; its threads write different fields. `await_*`: waiting for another thread."""
 _WRITES_AHEAD = 2  # one sample is ready while another is written; more would only take memory
 _MESSAGE_BYTES = 50_000
 """Maximum size of a message."""
@@ -84,7 +84,7 @@ class _FileEnd:
     file: int
 
 
-def work(worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
+def work(worker: Worker, job: Job, row: np.void, tasks: int) -> None:
     """Pack files until there are no more tasks."""
     packing = _Packing(worker, job, row, tasks)
     worker.ready()
@@ -92,7 +92,7 @@ def work(worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
 
 
 class _Packing:
-    def __init__(self, worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
+    def __init__(self, worker: Worker, job: Job, row: np.void, tasks: int) -> None:
         self._worker, self._job, self._row, self._tasks = worker, job, row, tasks
         self._source: StorageBase = open_storage(job.source)
         self._target: StorageBase = open_storage(job.target.buffered)
@@ -105,20 +105,18 @@ class _Packing:
 
     def run(self) -> None:
         """Pack until there are no more tasks."""
-        row, begin = _Row(self._row), time.monotonic_ns()
-        cpu, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        row["begin_ns"] = begin
+        row = self._row
+        cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
         threads = [
             threading.Thread(target=self._run_thread, args=(part,), daemon=True)
             for part in (self._read_images, self._write_files)
         ]
         for thread in threads:
             thread.start()
-        self._prepare_images(row)
-        began = time.monotonic_ns()
-        threads[1].join()
-        row["await_write_ns"] += time.monotonic_ns() - began
-        row["cpu_ns"] = time.process_time_ns() - cpu
+        self._prepare_images()
+        with self._timed("await_write_ns"):
+            threads[1].join()
+        row["cpu_ns"] = time.process_time_ns() - cpu_ns
         read_here = process_storage_bytes() - storage_bytes
         row["storage_bytes"] = row["read_bytes"] if self._source.is_remote else read_here
         row["end_ns"] = time.monotonic_ns()
@@ -129,32 +127,40 @@ class _Packing:
         except BaseException as error:
             self._worker.fail(error)
 
+    @contextlib.contextmanager
+    def _timed(self, field: str) -> Iterator[None]:
+        began_ns = time.monotonic_ns()
+        yield
+        self._row[field] += time.monotonic_ns() - began_ns
+
+    @contextlib.contextmanager
+    def _accounted(self, thread: str, account: ThreadAccount) -> Iterator[None]:
+        """Add the thread's elapsed time, its CPU time and its waiting for a core."""
+        cpu_ns, cpu_wait_ns = account.scheduled()
+        with self._timed(f"{thread}_ns"):
+            yield
+        after_cpu_ns, after_cpu_wait_ns = account.scheduled()
+        self._row[f"{thread}_cpu_ns"] += after_cpu_ns - cpu_ns
+        self._row[f"{thread}_cpu_wait_ns"] += after_cpu_wait_ns - cpu_wait_ns
+
     # reading
 
     def _read_images(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
-        for file in self._next_files(row):
+        account = ThreadAccount()
+        while (file := self._next_file()) is not None:
             for index in self._job.image_range(file):
                 slot = self._free.get()
-                began, before = time.monotonic_ns(), account.look()
-                image = self._read_image(file, index, slot)
-                after = account.look()
-                row["read_ns"] += time.monotonic_ns() - began
-                row["read_cpu_ns"] += after.cpu_ns - before.cpu_ns
-                row["read_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
-                row["read_bytes"] += len(image.view)
+                with self._accounted("read", account):
+                    image = self._read_image(file, index, slot)
+                self._row["read_bytes"] += len(image.view)
                 self._to_prepare.put(image)
             self._to_prepare.put(_FileEnd(file))
         self._to_prepare.put(None)
 
-    def _next_files(self, row: _Row) -> Iterator[int]:
-        while True:
-            began = time.monotonic_ns()
+    def _next_file(self) -> int | None:
+        with self._timed("await_task_ns"):
             task = os.read(self._tasks, TASK.size)
-            row["await_task_ns"] += time.monotonic_ns() - began
-            if not task:
-                return
-            yield TASK.unpack(task)[0]
+        return int(TASK.unpack(task)[0]) if task else None
 
     def _read_image(self, file: int, index: int, slot: int) -> _Image:
         path = self._job.images.path(index)
@@ -174,34 +180,29 @@ class _Packing:
 
     # preparing
 
-    def _prepare_images(self, row: _Row) -> None:
-        keeps = self._job.recipe.keeps
+    def _prepare_images(self) -> None:
         while True:
-            began = time.monotonic_ns()
-            item = self._to_prepare.get()
-            ready, cpu = time.monotonic_ns(), time.thread_time_ns()
-            row["await_read_ns"] += ready - began
-            result: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
-            result = (item, self._prepared(item)) if isinstance(item, _Image) else item
-            done = time.monotonic_ns()
-            row["compute_ns"] += done - ready
-            row["compute_cpu_ns"] += time.thread_time_ns() - cpu
-            if isinstance(item, _Image) and not keeps:
+            with self._timed("await_read_ns"):
+                item = self._to_prepare.get()
+            cpu_ns = time.thread_time_ns()
+            with self._timed("compute_ns"):
+                result = (item, self._prepared(item)) if isinstance(item, _Image) else item
+            self._row["compute_cpu_ns"] += time.thread_time_ns() - cpu_ns
+            if isinstance(item, _Image) and not self._job.recipe.keeps:
                 self._free.put(item.slot)
-            self._ready.put(result)
-            row["await_write_ns"] += time.monotonic_ns() - done
+            with self._timed("await_write_ns"):
+                self._ready.put(result)
             if item is None:
                 return
 
     def _prepared(self, image: _Image) -> PackedSample | Skipped:
-        images, reason = self._job.images, image.error
+        path, reason = self._job.images.path(image.index), image.error
         if not reason:
             try:
-                kind = images.kind_of(image.index)
-                return prepare(images.name(image.index), image.view, kind, self._job.recipe)
+                kind = self._job.images.kind_of(image.index)
+                return prepare(self._job.images.names[image.index], image.view, kind, self._job.recipe)
             except DamagedError as error:
                 reason = f"it can't be decoded: {error}"
-        path = images.path(image.index)
         if not self._job.skip_damaged:
             raise UserError(
                 f"{path}: {reason}. Repair or remove it, or pack the others with skip_damaged=true, which counts "
@@ -212,37 +213,28 @@ class _Packing:
     # writing
 
     def _write_files(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
-        keeps = self._job.recipe.keeps
+        account = ThreadAccount()
         current: _PackedFile | None = None
         try:
             while (item := self._ready.get()) is not None:
-                began, before = time.monotonic_ns(), account.look()
-                if isinstance(item, _FileEnd):
-                    if current is not None:
-                        self._finish(current, row)
-                    current = None
-                else:
-                    image, sample = item
-                    current = current or _PackedFile(self._job, image.file, self._target)
-                    current.add(sample, len(image.view))
-                    if keeps:
-                        self._free.put(image.slot)
-                    row["images"] += 1
-                after = account.look()
-                row["write_ns"] += time.monotonic_ns() - began
-                row["write_cpu_ns"] += after.cpu_ns - before.cpu_ns
-                row["write_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
+                with self._accounted("write", account):
+                    if not isinstance(item, _FileEnd):
+                        image, sample = item
+                        current = current or _PackedFile(self._job, image.file, self._target)
+                        current.add(sample, len(image.view))
+                        if self._job.recipe.keeps:
+                            self._free.put(image.slot)
+                        self._row["images"] += 1
+                    elif current is not None:
+                        finished = current.finish()
+                        self._row["written_bytes"] += finished.bytes
+                        self._worker.send(_shortened(finished))
+                        current = None
         except OSError as error:
             path = current.path if current is not None else self._job.layout.folder
             if current is not None:
                 current.discard()
             raise _write_failed(error, path, self._target) from error
-
-    def _finish(self, file: _PackedFile, row: _Row) -> None:
-        finished = file.finish()
-        row["written_bytes"] += finished.bytes
-        self._worker.send(_shortened(finished))
 
 
 def _shortened(finished: PackedFile) -> PackedFile:
@@ -291,9 +283,10 @@ class _PackedFile:
 
     def finish(self) -> PackedFile:
         """Sync the file and give it its final name; a file without samples is discarded."""
-        side = self._packer.finish() if self._samples else b""
         if self._samples:
-            self._write_side(side)
+            if content := self._packer.finish():
+                side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
+                write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
             self._writer.sync()
             self._writer.commit()
         else:
@@ -307,12 +300,6 @@ class _PackedFile:
             payload_bytes=self._payload_bytes,
             skipped=tuple(self._skipped),
         )
-
-    def _write_side(self, content: bytes) -> None:
-        if not content:
-            return
-        side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
-        write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
 
     def discard(self) -> None:
         self._writer.discard()
@@ -334,16 +321,3 @@ class _ChecksumWriter(WriterAround):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         raise NotImplementedError  # packed files are written front to back
-
-
-class _Row:
-    """A process's row in shared memory, by column name. Its threads write different columns."""
-
-    def __init__(self, row: NDArray[np.int64]) -> None:
-        self._row = row
-
-    def __getitem__(self, name: str) -> int:
-        return int(self._row[FIELDS.index(name)])
-
-    def __setitem__(self, name: str, value: int) -> None:
-        self._row[FIELDS.index(name)] = value

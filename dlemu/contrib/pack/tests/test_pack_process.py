@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import pickle
 from dataclasses import replace
@@ -22,8 +21,14 @@ from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu import DlemuError
 from dlemu.contrib.pack import process as pack_process
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
+from dlemu.contrib.pack.process import PackRequest, pack_here
+from dlemu.contrib.pack.words import PackSettings
 from dlemu.contrib.pack.worker import _shortened, _write_failed
 from dlemu.telemetry import HostTelemetry, Task
+
+
+def emit(message: object, *, droppable: bool = False) -> None:
+    pass
 
 
 class EndsThem:
@@ -56,7 +61,7 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
     for number in range(4):
         Image.fromarray(np.full((8, 8, 3), number, np.uint8)).save(images / f"{number}.png")
     target = str(tmp_path / "packed")
-    words = (f"source={images}", f"target={target}", "processes=2", "images_per_file=2", "evict=false")
+    settings = PackSettings(source=str(images), target=target, processes=2, images_per_file=2, evict=False)
 
     class Ends(EndsThem):
         def mark(self, *, training: bool) -> None:
@@ -71,7 +76,7 @@ def test_the_end_of_all_who_pack_is_told_before_they_took_a_file(
     with pytest.raises(
         DlemuError, match=r"packer [01] \(process \d+\) was killed by SIGKILL; .* run the same command again"
     ):
-        pack_process.pack_here(pack_process.Order(words=words, target=target), str(tmp_path))
+        pack_here(PackRequest(settings=settings, workload=None, target=target), emit)
 
 
 @pytest.mark.parametrize("fails", ["journal", "sync", "packed.json", "removal"])
@@ -93,18 +98,18 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
             monkeypatch.setattr(pack_process, "write_set", fail)
         case _:
             monkeypatch.setattr(Storage, "remove", fail)
-    order = pack_process.Order(words=(f"source={images}", f"target={target}", "evict=false"), target=target)
+    settings = PackSettings(source=str(images), target=target, evict=False)
+    request = PackRequest(settings=settings, workload=None, target=target)
     if fails == "removal":
-        pack_process.pack_here(order, str(tmp_path))
-        assert (tmp_path / pack_process.FIGURES).exists()
+        assert pack_here(request, emit).images == 1
         return
     with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
-        pack_process.pack_here(order, str(tmp_path))
+        pack_here(request, emit)
 
 
 def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
     skipped = tuple(Skipped(path=f"images/{number:06}.png", reason="it can't be decoded") for number in range(20_000))
-    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, skipped=skipped)
+    many = PackedFile(number=3, samples=1, source_bytes=9, bytes=5, crc32=7, payload_bytes=5, skipped=skipped)
     assert len(_shortened(many).skipped) == 20_000
     assert len(pickle.dumps(_shortened(many))) < 100_000
     few = replace(many, skipped=skipped[:9])
@@ -117,17 +122,11 @@ def test_no_room_says_what_may_be_short(number: int) -> None:
     assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)
 
 
-def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/packed")
 
-    monkeypatch.setattr(pack_process, "pack_here", fail)
-    monkeypatch.setattr(pack_process, "interrupt_on", lambda *_: None)
-    monkeypatch.setattr("sys.argv", ["process", "folder"])
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"words": [], "target": ""}')))
-    with pytest.raises(SystemExit) as ended:
-        pack_process.main()
-    assert ended.value.code == UserError.exit_status
-    assert capsys.readouterr().err.startswith("dlemu: /mnt/packed: Input/output error: the storage failed")
+    monkeypatch.setattr(pack_process, "images_below", fail)
+    request = PackRequest(settings=PackSettings(source="/mnt/images"), workload=None, target="/mnt/packed")
+    with pytest.raises(UserError, match=r"^/mnt/packed: Input/output error: the storage failed"):
+        pack_here(request, emit)

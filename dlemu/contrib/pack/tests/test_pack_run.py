@@ -10,7 +10,7 @@ from PIL import Image
 
 from datagen.errors import DlemuError, ServerError
 from dlemu.contrib.pack import run as pack_run
-from dlemu.runner.child_run import run_command
+from dlemu.runner.clean_process import run_clean
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_of_a_point_that_failed_the_files_that_stay_are_named_after_the_reason(
         monkeypatch.setattr(pack_run, "remove_set", refuse)
         raise DlemuError("packer 0 was killed")
 
-    monkeypatch.setattr(pack_run, "run_command", fail)
+    monkeypatch.setattr(pack_run, "run_clean", fail)
     monkeypatch.setattr(pack_run, "remove_set", lambda *_: None)
     folders = [f"target={tmp_path / 'packed'}", f"output.folder={tmp_path / 'sweep'}"]
     answer = pack_run.pack([f"source={images}", "processes=1,2", "encode=keep", *folders])
@@ -44,11 +44,12 @@ def test_of_a_point_that_failed_the_files_that_stay_are_named_after_the_reason(
 def test_a_server_that_refuses_the_removal_does_not_undo_a_measured_point(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(*words: Any, **more: Any) -> None:
-        run_command(*words, **more)
+    def measure(*words: Any, **more: Any) -> Any:
+        figures = run_clean(*words, **more)
         monkeypatch.setattr(pack_run, "remove_set", refuse)
+        return figures
 
-    monkeypatch.setattr(pack_run, "run_command", measure)
+    monkeypatch.setattr(pack_run, "run_clean", measure)
     folders = [f"target={tmp_path / 'packed'}", f"output.folder={tmp_path / 'sweep'}"]
     first, second = pack_run.pack([f"source={images}", "images=0,1", "encode=keep", *folders]).points
     assert first.figures is not None
