@@ -14,15 +14,11 @@ import pytest
 
 from datagen import owned
 from datagen.errors import SpaceError, UserError
-from dlemu.comm.environment import describe_folder
 from dlemu.contrib.kvcache import run_folder
-from dlemu.contrib.kvcache.job import KVCACHE, KvCacheKind
+from dlemu.contrib.kvcache.job import KVCACHE
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.runner.events import Doing, Event
-from dlemu.runner.job import Job, save_failed
 from dlemu.runner.rows_job import RowsLog
-from dlemu.runner.run_folder import make_folder
 
 
 def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_run() -> None:
@@ -44,55 +40,11 @@ def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_ru
     assert "blocks that can't be removed are left in kv/" in KVCACHE.kept(kept_job, log, removed=False).sentence
 
 
-class NothingMeasured(KvCacheKind):
-    """A run whose ranks failed before the first prompt, on a storage that lets nothing be removed."""
-
-    def clean_up(self, job: Job) -> bool:
-        return False
-
-    def salvage(self, live_folder: str) -> None:
-        return None
-
-
-def test_blocks_that_stay_are_named_though_the_run_had_measured_nothing(tmp_path: Path) -> None:
-    failed = job(tmp_path / "kv")
-    failed.live_folder, told = "", list[Event]()
-    made = make_folder(str(tmp_path / "run"), 1)
-    assert save_failed(NothingMeasured(), failed, made, told.append, "the drive failed") is None
-    assert not (tmp_path / "run").exists()
-    assert [event.what for event in told if isinstance(event, Doing)] == [
-        f"blocks that can't be removed are left in {run_folder.run_folder(failed)}"
-    ]
-
-
-def spreads(folder: Path) -> bool:
-    """Return whether ext4 makes folders there far from each other."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        flags: bytes = fcntl.ioctl(descriptor, run_folder._GET_FLAGS, bytes(8))
-    finally:
-        os.close(descriptor)
-    return bool(int.from_bytes(flags, "little") & run_folder._TOPDIR)
-
-
 def job(folder: Path, seed: int = 7) -> Any:
     """Return what `begin` looks at."""
     storage = SimpleNamespace(storage_type="posix", resolved=lambda name: name)
     settings = KvSettings(folder=str(folder), odirect=False)
     return SimpleNamespace(seed=seed, workload=SimpleNamespace(storage=storage, section=lambda kind: settings))
-
-
-def test_ranks_folders_are_far_from_each_other_and_the_users_folder_is_as_it_was(tmp_path: Path) -> None:
-    if describe_folder(str(tmp_path)).file_system != "ext4":
-        pytest.skip("only ext4 looks at what was deleted")
-    one = job(tmp_path / "kv")
-    run_folder.create_run_folder(one)
-    assert spreads(Path(run_folder.run_folder(one)))
-    assert not spreads(tmp_path / "kv"), "it is the user's"
-    with run_folder.created_rank_folder(one, 0, 3) as folder:
-        assert not spreads(Path(folder)), "a rank's blocks lie beside each other"
-    other = job(tmp_path / "kv", seed=8)
-    assert Path(run_folder.rank_folder(other, 0)).name != Path(folder).name, "where a folder goes follows from its name"
 
 
 def test_a_host_that_does_not_share_the_folder_makes_it_and_removes_what_a_killed_run_left(tmp_path: Path) -> None:
@@ -116,14 +68,6 @@ def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(shared: bool,
     owned.fresh_folder(run_folder.run_folder(one), "rank")
     KVCACHE.clean_up_elsewhere(one)
     assert os.path.isdir(run_folder.run_folder(one)) == shared
-
-
-def test_a_bucket_has_no_folder_of_a_host(tmp_path: Path) -> None:
-    one = job(tmp_path / "kv")
-    one.workload.storage.storage_type = "s3"
-    run_folder.create_on_this_host(one)
-    KVCACHE.clean_up_elsewhere(one)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -> None:
