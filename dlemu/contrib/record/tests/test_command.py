@@ -16,11 +16,10 @@ from datagen.errors import DlemuError, UserError
 from dlemu.contrib.record.answer import read_record
 from dlemu.contrib.record.command import command
 from dlemu.contrib.record.hook import ROWS
-from dlemu.contrib.record.run import RecordQuestion, how_ended, record
+from dlemu.contrib.record.run import RecordQuestion, record
 from dlemu.contrib.record.tests.made_rows import Trainer, steady
-from dlemu.jobs.training.folder import read_run
 from dlemu.results.kinds import kind_of
-from tests.e2e.harness import DLEMU, dlemu
+from tests.e2e.harness import dlemu
 
 JOB = str(Path(__file__).with_name("job.py"))
 
@@ -65,10 +64,6 @@ def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="0 batches were seen"):
         record(RecordQuestion(command=("sh", "-c", line)), folder=str(tmp_path / "answer"))
     assert [path.name for path in (tmp_path / "answer" / ROWS).iterdir()] == ["1.jsonl"]
-
-
-def test_a_job_that_a_signal_ends_is_said_to_end_by_it() -> None:
-    assert [how_ended(status) for status in (3, -9)] == ["with status 3", "by signal 9"]
 
 
 def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,32 +119,3 @@ def test_whether_the_kernel_counts_what_the_datas_file_system_reads_is_kept(
     monkeypatch.setattr("dlemu.contrib.record.run.describe_folder", lambda _: SimpleNamespace(file_system=kind))
     question = RecordQuestion(rows=str(tmp_path / "rows"), replay=False)
     assert record(question, folder=str(tmp_path / "answer")).answer.recording.device_bytes_counted == counted
-
-
-@pytest.mark.slow
-def test_recording_dlemu_itself_gives_back_its_settings(tmp_path: Path) -> None:
-    """Its batches have no shape, it steps no optimizer, and a thread of it reads ahead."""
-    data = [
-        f"dataset.data_folder={tmp_path / 'data'}",
-        "dataset.format=npz",
-        "dataset.num_files_train=160",
-        "dataset.record_length_bytes=20000",
-    ]
-    assert dlemu("datagen", "workload=default", *data).status == 0
-    settings = ["reader.batch_size=4", "reader.read_threads=2", "train.computation_time=0.1", "train.epochs=2"]
-    settings += ["reader.prefetch_size=8"]  # far enough ahead for a busy machine
-    others = ["metric.ceiling_seconds=0", "metric.scaling_seconds=0", "metric.cached=true", "output.report=false"]
-    job = [DLEMU, "train", "workload=default", *data, *settings, *others, f"output.folder={tmp_path / 'run'}"]
-    options = ["--no-replay", "--no-report", "--output", str(tmp_path / "answer")]
-    assert dlemu("record", *options, "--", *job, cwd=tmp_path).status == 1
-    found = read_record(str(tmp_path / "answer"))
-    assert found is not None
-    recording, dataset = found.recording, found.data
-    assert (recording.batch_size, recording.loading.workers, recording.ranks) == (4, 2, 1)
-    met_ns = np.asarray(read_run(str(tmp_path / "run")).training["met_ns"])
-    real = np.concatenate([np.diff(epoch) for epoch in met_ns.reshape(2, 40)]) / 1e9
-    lateness = float(np.abs(real - 0.1).max())  # of the host, as the run logged it; hardly any where it is idle
-    assert recording.computation.mean == pytest.approx(0.1, abs=0.002 + lateness)
-    assert dataset is not None
-    assert (dataset.format, dataset.files, dataset.samples_per_file) == ("npz", 160, 1)
-    assert os.path.samefile(dataset.folder, tmp_path / "data" / "train")

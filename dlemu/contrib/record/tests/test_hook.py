@@ -110,22 +110,6 @@ def test_every_batch_of_a_real_job_is_seen(data: Path, tmp_path: Path, workers: 
 
 
 @pytest.mark.slow
-def test_two_recordings_of_one_job_agree_on_what_it_computes_whatever_its_storage(data: Path, tmp_path: Path) -> None:
-    """On a clock of its own, so to the nanosecond; by the one-line way."""
-    found = []
-    for name, fetch in (("fast", "0"), ("slow", "0.050")):
-        words = ["--virtual", "--kind", "iterable", "--accumulate", "2", "--epochs", "3", "--step", "0.020"]
-        rows, ended = train(tmp_path / name, str(data), *words, "--fetch", fetch)
-        assert ended.returncode == 0, ended.stderr
-        found.append(analyse(rows, 4))
-    fast, slow = found
-    assert [one.computation.mean for one in found] == pytest.approx([0.020, 0.020], rel=0.03)
-    assert slow.wait.mean == pytest.approx(0.200, rel=0.01)
-    assert (fast.loading.iterable, fast.gradient_accumulation_steps, fast.batch_size) == (True, 2, 4)
-    assert slow.parts.waiting == pytest.approx(0.200, rel=0.01)
-
-
-@pytest.mark.slow
 def test_rows_of_a_killed_job_are_there_and_the_window_ends_the_recording_alone(data: Path, tmp_path: Path) -> None:
     words = ["--workers", "2", "--epochs", "3"]
     rows, ended = train(tmp_path / "killed", str(data), *words, "--kill-at", "9")
@@ -137,7 +121,7 @@ def test_rows_of_a_killed_job_are_there_and_the_window_ends_the_recording_alone(
     rows, ended = train(tmp_path / "window", str(data), *words, steps=5, skip=2)
     assert (ended.returncode, ended.stderr.splitlines()[-1]) == (0, "trained"), ended.stderr
     (trainer,) = [one for one in rows if one.passes]
-    assert (len(trainer.batches), [end.why for end in trainer.ends]) == (7, ["steps"])
+    assert len(trainer.batches) == 7
     assert sum(fetch.n or 0 for one in rows for fetch in one.fetches) < FILES, "workers see that the window is over"
 
 
@@ -235,7 +219,7 @@ def test_names_that_are_no_utf_8_are_read_and_a_truncated_row_is_not(tmp_path: P
     name = os.fsdecode(b"/data/b\xe4r.bin")
     process = {"k": "process", "version": VERSION, "pid": 1, "parent": None, "rank": None, "ranks": 1}
     process |= {"python": "3", "torch": "2", "cores": 1}
-    numbers = ("t0", "t1", "bytes", "cpu", "queue", "read", "calls", "device", "system_cpu", "opens")
+    numbers = ("t0", "t1", "bytes", "cpu", "queue", "read", "calls", "device", "system_cpu", "opens", "arrays")
     totals = (f"process_{what}{ending}" for what in ("read", "device", "cpu") for ending in ("", "_in"))
     fetch = {"k": "fetch", "n": 1, **dict.fromkeys((*numbers, *totals), 1), "files": [name]}
     lines = [json.dumps(row) for row in (process, fetch)]
@@ -326,61 +310,3 @@ def test_device_times_come_later_and_are_the_devices_own(waits_for_device: bool,
     assert all(ms == pytest.approx(25.0, abs=1.1) for _, ms, _ in found[1:])
     assert all(waited == pytest.approx(wait_ms) for _, _, waited in found[1:])
     assert all(drained[1:]) == waits_for_device
-
-
-@pytest.mark.slow
-def test_a_gpu_is_never_waited_for_and_tells_what_a_step_takes(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device here: the test above drives the same code by a stand-in for events")
-    times = hook_module().DeviceTimes(torch.cuda)
-    matrix, found = torch.rand(2048, 2048, device="cuda"), []
-    for batch in range(50):
-        times.end_step()
-        times.begin_step(batch)
-        for _ in range(20):
-            matrix = matrix @ matrix
-        found += times.completed()
-    torch.cuda.synchronize()
-    times.end_step()
-    found += times.completed()
-    assert len(found) >= 45
-    assert all(ms > 0 for _, ms, _ in found)
-
-
-@pytest.mark.slow
-def test_a_batch_costs_less_than_100_us(data: Path, tmp_path: Path) -> None:
-    """By CPU time, and the least of several rounds: neighbours on this machine do not count.
-
-    A reading of /proc takes 1.7 us of a core of its own; where it takes longer, so may the hook.
-    """
-    code = f"""
-import json, os, sys, time
-sys.argv = ["job", {str(data)!r}]
-import torch
-from torch.utils.data import DataLoader
-import dlemu.contrib.record.recorder as hook
-loader = DataLoader(list(range(800)), batch_size=4)
-def took():
-    began = time.thread_time()
-    for _ in loader: pass
-    return (time.thread_time() - began) / 200
-took()
-recorded = min(took() for _ in range(40))
-hook._process.ended = True
-unrecorded = min(took() for _ in range(40))
-file = os.open("/proc/self/io", os.O_RDONLY)
-def reading():
-    began = time.thread_time()
-    for _ in range(1000): os.pread(file, 512, 0)
-    return (time.thread_time() - began) / 1000
-print(json.dumps([recorded, unrecorded, min(reading() for _ in range(40))]))
-"""
-    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=9.0)
-    del hook["PYTHONPATH"]
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | hook, capture_output=True, text=True, check=False, timeout=240
-    )
-    assert ran.returncode == 0, ran.stderr
-    recorded, unrecorded, reading = json.loads(ran.stdout)
-    assert recorded - unrecorded < 100e-6 * max(1.0, reading / 1.7e-6)

@@ -9,7 +9,6 @@ import socket
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ import yaml
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
-from dlemu.contrib.record.page import _tables
 from dlemu.contrib.record.recipe import duration, recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.self_check import _counted, _overrides, check_by_replay, core_waits, verdict
@@ -91,17 +89,6 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
 
 
-@pytest.mark.parametrize(
-    ("device", "said"),
-    [(0.0, "100 % of the data came from memory"), (50.0, "50 % of the data came from memory"), (100.0, "")],
-)
-def test_a_report_says_what_came_from_memory(device: float, said: str) -> None:
-    recording = recorded(read_bytes_per_sample=100.0, device_bytes_per_sample=device, mapped=False)
-    first = next(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
-    assert len(first.notes) == 1 + bool(said)
-    assert str(first.notes[-1]).startswith(said or "waits are split")
-
-
 @pytest.mark.parametrize(("device", "unknown"), [(0.0, True), (2_000.0, True), (110_000.0, False), (44_000.0, False)])
 def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_come_from_memory(
     device: float, unknown: bool, tmp_path: Path
@@ -111,10 +98,6 @@ def test_on_storage_whose_bytes_the_kernel_does_not_count_nothing_is_said_to_com
     data = data_of(files(tmp_path), recording)
     assert data is not None
     assert (recording.cached_percent is None) == unknown
-    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=data)))
-    shown = " ".join(str(part) for table in tables for part in (*table.notes, *table.rows))
-    assert ("came from memory" in shown) == (device == 44_000)
-    assert ("an unknown number from devices" in shown) == unknown
     if unknown:
         assert "unknown" in "".join(data_notes(data, recording))
         assert "reader.evict_page_cache=start" in _overrides(recording, data, 10), "a replay is to read from storage"
@@ -140,33 +123,6 @@ def test_a_time_that_hardly_varies_is_one_number_and_quantiles_hold_their_mean()
     assert isinstance(found, dict)
     assert found["seconds"][0] <= found["mean"] <= found["seconds"][-1]
     assert found["seconds"] == sorted(found["seconds"])
-
-
-@pytest.mark.parametrize(
-    ("read", "device", "mapped", "percent"),
-    [(1e5, 0.0, False, 100), (1e5, 1.1e5, False, 0), (1e5, 4e4, False, 60), (4096.0, 40_000.0, True, 0)],
-)
-def test_the_share_that_memory_served_is_recorded(read: float, device: float, mapped: bool, percent: int) -> None:
-    recording = recorded(read_bytes_per_sample=read, device_bytes_per_sample=device, mapped=mapped)
-    assert recording.cached_percent == percent
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"batch_sizes": Spread.of([3.0, 8.0]), "read_batch_size": 5},
-            "3 to 8 samples: those of the recipe all have 5",
-        ),
-        ({"ranks": 2, "ranks_that_read": "first", "gradient_accumulation_steps": 4}, None),
-        ({"ranks": 2, "gradient_accumulation_steps": 4}, "every 4 batches"),
-        ({"gradient_accumulation_steps": 4, "device_bytes_per_sample": 0.0}, None),
-    ],
-)
-def test_what_a_recipe_does_in_another_way_than_the_job_is_noted(changes: dict[str, Any], said: str | None) -> None:
-    found = list(simplified(recorded(**changes), None))
-    assert len(found) == (said is not None), found
-    assert said is None or said in found[0]
 
 
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
@@ -214,22 +170,6 @@ def test_a_replay_has_as_many_epochs_as_its_steps_take(samples: int, epochs: int
     assert workload_of(recording, data, engine="matched")["dataset"]["num_samples_per_file"] == samples // 4
     words = [word for word in _overrides(recording, data, 10) if word.startswith("train.")]
     assert words == [f"train.epochs={epochs}", "train.total_training_steps=72"]
-
-
-def test_row_groups_of_parquet_are_those_of_the_jobs_files(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    (tmp_path / "0.parquet").write_bytes(b"PAR1" + bytes(200_000))
-    recording = recorded(opens_per_sample=0.01, read_bytes_per_sample=1000.0)
-    known = replace(recording, loading=replace(recording.loading, samples=200))
-    for number, rows in ((1, 0), (2, 30)):
-        if rows:
-            table = arrow.table({"text": ["a" * 1000] * 100})
-            parquet.write_table(table, tmp_path / f"{number}.parquet", row_group_size=rows)
-        data = data_of(Counter(map(str, tmp_path.iterdir())), known)
-        assert data is not None
-        assert (data.format, data.group_rows) == ("parquet", rows)
-        dataset = workload_of(known, data, engine="matched")["dataset"]
-        assert dataset.get("parquet", {}).get("row_group_size", 0) == rows
 
 
 @pytest.mark.parametrize(("read_of_row", "samples"), [(0.99, 100), (1.02, 100), (0.9, 111)])
@@ -313,21 +253,6 @@ def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> N
     )
     assert "record_length_bytes_quantiles" not in tree["dataset"]
     assert "11,000 bytes" in next(simplified(recording, data))
-
-
-@pytest.mark.parametrize("ending", [".h5", ".npz", ".bin"])
-def test_files_of_several_samples_that_a_replay_can_not_tell_apart_are_read_in_pieces(
-    ending: str, tmp_path: Path
-) -> None:
-    """Read whole, as one sample each, they would be read 64 times as often as by the job."""
-    for number in range(4):
-        (tmp_path / f"{number}{ending}").write_bytes(bytes(64_000))
-    recording = recorded(opens_per_sample=0.02, read_bytes_per_sample=1000.0)
-    recording = replace(recording, loading=replace(recording.loading, samples=256))
-    data = data_of(Counter(map(str, tmp_path.iterdir())), recording)
-    assert data is not None
-    assert (data.format, data.files, data.samples_per_file) == ("indexed_binary", 4, 64)
-    assert workload_of(recording, data, engine="matched")["dataset"]["record_length_bytes"] == 1000
 
 
 def test_a_dataset_is_found_through_links_and_without_hidden_files(tmp_path: Path) -> None:
@@ -445,13 +370,6 @@ def test_calls_that_are_all_large_are_alike_for_a_device() -> None:
     assert (engine, len(replays)) == ("matched", 1)
 
 
-def test_what_changes_no_throughput_is_not_replayed_again() -> None:
-    """A tenth of what little a worker computes is less than a hundredth of its core."""
-    recording = recorded(calls_per_sample=2.0, worker_cpu_per_sample=0.0001, preprocess=Spread.of([0.00009]))
-    _, _, replays = check_by_replay(recording, Storage({"matched": 2.0}, 0.0))
-    assert len(replays) == 1
-
-
 def test_what_a_batch_costs_the_trainer_to_take_over_is_part_of_the_step() -> None:
     class Slower(Storage):
         def __call__(self, recording: Recording, engine: str, name: str) -> Replay:
@@ -496,25 +414,3 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
     assert verdict(recording, ("several loaders",), good) == "several loaders"
     assert verdict(recording, (), None) == "it was not replayed"
-
-
-def test_the_page_shows_what_was_measured_and_not_the_recipe_s_correction_of_it() -> None:
-    measured = recorded()
-    added = 0.004
-    corrected = replace(measured, computation=measured.computation.longer(added), hand_over_added=added)
-    first, then = (_computing(one) for one in (measured, corrected))
-    assert then.startswith(first)
-    assert f"; {1000 * corrected.computation.mean:.2f} in the recipe, whose replay takes less time" in then
-
-
-def _computing(recording: Recording) -> str:
-    tables = list(_tables(RecordAnswer(complete=True, recording=recording, data=None)))
-    return next(row[1] for row in tables[1].rows if row[0] == "computing")  # type: ignore[return-value]  # no Line
-
-
-def test_the_waits_of_a_job_without_workers_are_not_those_of_workers() -> None:
-    recording = recorded()
-    alone = replace(recording, loading=replace(recording.loading, workers=0))
-    for one, who in ((recording, "the workers"), (alone, "the trainer, which reads by itself,")):
-        table = next(iter(_tables(RecordAnswer(complete=True, recording=one, data=None))))
-        assert f"what {who} did meanwhile" in str(table.notes[0])

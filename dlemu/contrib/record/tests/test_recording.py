@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from datagen.errors import UserError
-from dlemu.contrib.record.loops import training_loop
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import analyse, files_of
 from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
@@ -118,19 +117,6 @@ def test_a_loader_that_is_made_anew_for_each_pass_is_one() -> None:
     assert (recording.problems, recording.loaders_per_rank) == ((), 1)
 
 
-def test_a_loader_that_is_made_anew_is_one_without_a_known_optimizer_too() -> None:
-    """Two passes with gradients are training; one without is none, though its loader looks alike."""
-    anew = Trainer()
-    for loader, grad in ((1, True), (2, False), (3, True)):
-        number = anew.begin(loader)
-        for _ in range(40):
-            anew.batch(number, 0.1, 25, steps=0, grad=grad)
-        anew.over(number)
-    loop = training_loop(anew.rows, 0)
-    assert loop is not None
-    assert ([one.loader for one in loop.passes], loop.evaluations) == ([1, 3], 1)
-
-
 def test_loaders_that_feed_each_step_become_one_that_does_the_work_of_all() -> None:
     """The shorter one is made anew where it ends, as itertools.cycle or a `while` loop does."""
     beside = Trainer()
@@ -167,15 +153,6 @@ def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
             following.batch(number, 0.1, 25)
         following.over(number)
     assert any("one after another" in problem for problem in analyse(following.processes, 4).problems)
-
-
-def test_two_optimizers_that_step_together_are_no_accumulation() -> None:
-    trainer = Trainer()
-    number = trainer.begin()
-    for _ in range(40):
-        trainer.batch(number, 0.1, 20, steps=2)
-    trainer.over(number)
-    assert analyse(trainer.processes, 4).gradient_accumulation_steps == 1
 
 
 def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
@@ -215,19 +192,6 @@ def test_the_accelerators_own_clock_goes_before_the_hosts() -> None:
     recording = analyse(trainer.processes, 10)
     assert recording.computation_from == "device"
     assert recording.computation.mean == pytest.approx(0.0275)
-
-
-def test_checkpoints_are_no_computation() -> None:
-    trainer = Trainer()
-    number = trainer.begin()
-    for place in range(60):
-        trainer.batch(number, 0.1, 30, save_ms=400 if place in (19, 39) else 0)
-    trainer.over(number)
-    recording = analyse(trainer.processes, 10)
-    assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
-    assert recording.saves is not None
-    assert (recording.saves.count, recording.saves.bytes, recording.saves.batches_between) == (2, 4000, 20)
-    assert recording.saves.seconds == pytest.approx(0.4)
 
 
 def test_checkpoints_every_some_steps_are_told_from_those_of_epochs() -> None:
@@ -275,15 +239,6 @@ def test_a_busy_host_does_not_leak_into_what_a_step_computes() -> None:
     assert recording.computation.mean == pytest.approx(0.030, rel=0.001)
     assert recording.parts.cpu_queue == pytest.approx(0.006)
     assert recording.parts.step == pytest.approx(0.0361, rel=0.001)
-
-
-def test_batches_of_a_shape_that_nobody_tells_have_a_sample_for_each_file_opened() -> None:
-    trainer = Trainer()
-    number = trainer.begin()
-    for _ in range(40):
-        trainer.batch(number, 0.1, 20, samples=None)
-    trainer.over(number)
-    assert analyse(trainer.processes, 4).batch_size == 8
 
 
 def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
