@@ -11,30 +11,16 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.plan import PlannedPrompt, RankPlan, Tier, cached_tokens
 from dlemu.contrib.kvcache.rows import COLUMNS
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
 """Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
 _NEVER_NS = 1 << 62
-
-
-class BlockMover(Protocol):
-    """Reads and writes blocks, and has the clock: `dlemu.contrib.kvcache.mover.Mover`, or a fake one in tests."""
-
-    @property
-    def now_ns(self) -> Callable[[], int]: ...
-
-    def submit(self, batch: Batch) -> None: ...
-
-    def is_written(self, number: int) -> bool: ...
-
-    def wait(self, until_ns: int) -> Batch | None: ...
 
 
 @dataclass(eq=False)
@@ -88,7 +74,7 @@ class ServedPrompt:
 class Replay:
     """Serves one rank's prompts."""
 
-    def __init__(self, plan: RankPlan, mover: BlockMover, *, on_served: Callable[[ServedPrompt], object]) -> None:
+    def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[ServedPrompt], object]) -> None:
         """`on_served` is called with each prompt as soon as it is done."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings = plan.model.settings

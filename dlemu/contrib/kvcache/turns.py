@@ -13,9 +13,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.official import MAX_CONVERSATIONS, RankTurns, Turn
-from dlemu.contrib.kvcache.replay import BlockMover
 from dlemu.contrib.kvcache.rows import COLUMNS
 
 JOIN_NS = 2_000_000_000
@@ -74,7 +73,7 @@ class TurnsReplay:
     """Serves one rank's turns."""
 
     def __init__(
-        self, plan: RankTurns, mover: BlockMover, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
+        self, plan: RankTurns, mover: Mover, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
     ) -> None:
         """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served

@@ -94,13 +94,14 @@ def table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], notes
 def panel_table(title: str, panels: Sequence[Panel], drives: Sequence[str]) -> Table:
     """Return a table of panels that vary the same: what is varied goes down, or across where that is shorter."""
     places = sorted({place for panel in panels for _, place in panel.values})
-    series = [(f"{panel.title}, {drive}", panel.values, drive) for panel in panels for drive in drives]
+    many = len(drives) > 1
+    series = [(panel.title + f", {drive}" * many, panel.values, drive) for panel in panels for drive in drives]
     across = panels[0].across
     if len(places) > len(series):
         rows = [
             [f"{place:g}", *(number(values.get((drive, place))) for _, values, drive in series)] for place in places
         ]
-        return table(title, [across, *(name for name, *_ in series)], rows)
+        return table(title, [across, *(name.replace(", ", ",\n") for name, *_ in series)], rows)
     rows = [[name, *(number(values.get((drive, place))) for place in places)] for name, values, drive in series]
     return table(title, [across, *(f"{place:g}" for place in places)], rows)
 

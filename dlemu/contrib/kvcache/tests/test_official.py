@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ _8B = ("kv.layers=32", "kv.kv_heads=8", "kv.seconds=100")
 
 
 class Drive:
-    """BlockMover each file at RATE, one after the other, in a clock that jumps."""
+    """Moves each file at RATE, one after the other, in a clock that jumps."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.time_ns, self.free_ns = sizes, BEGIN_NS, BEGIN_NS
@@ -79,7 +80,7 @@ def settings_of(option: int, *words: str) -> KvSettings:
 
 def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
     drive, done = Drive(list(plan.sizes)), list[TurnRequest]()
-    replay = TurnsReplay(plan, drive, on_served=done.append, capacity_bytes=capacity_bytes)
+    replay = TurnsReplay(plan, cast(Any, drive), on_served=done.append, capacity_bytes=capacity_bytes)
     replay.run(BEGIN_NS)
     return drive, replay, done
 

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ class Pipe:
 
 def replayed(plan: RankPlan, pipe: Pipe) -> tuple[list[ServedPrompt], Replay]:
     served: list[ServedPrompt] = []
-    replay = Replay(plan, pipe, on_served=served.append)
+    replay = Replay(plan, cast(Any, pipe), on_served=served.append)
     replay.run(BEGIN_NS)
     return sorted(served, key=lambda one: one.planned.number), replay
 

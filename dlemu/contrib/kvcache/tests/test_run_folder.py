@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,18 +76,6 @@ def test_a_run_that_can_not_begin_leaves_the_folder_of_another(tmp_path: Path) -
         with pytest.raises(SpaceError, match="can't be made: File exists"):
             run_folder.create_run_folder(one)
         assert os.path.isdir(folder)
-
-
-def test_a_folder_whose_file_system_has_no_such_flags_is_made_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*what: object) -> bytes:
-        raise OSError(25, "Inappropriate ioctl for device")
-
-    monkeypatch.setattr(fcntl, "ioctl", refuse)
-    one = job(tmp_path / "kv")
-    run_folder.create_run_folder(one)
-    assert os.path.isdir(run_folder.run_folder(one))
 
 
 @pytest.mark.parametrize("calls", range(7))

@@ -15,15 +15,13 @@ import pytest
 from PIL import Image
 
 from datagen.errors import ServerError, UserError
-from datagen.generate import NO_SPACE
 from datagen.storage.posix import Storage
-from datagen.storage.storage_base import NULL_STORAGE, open_storage
 from dlemu import DlemuError
 from dlemu.contrib.pack import process as pack_process
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
 from dlemu.contrib.pack.process import PackRequest, pack_here
 from dlemu.contrib.pack.words import PackSettings
-from dlemu.contrib.pack.worker import _shortened, _write_failed
+from dlemu.contrib.pack.worker import _shortened
 from dlemu.telemetry import HostTelemetry, Task
 
 
@@ -114,12 +112,6 @@ def test_a_file_with_many_skipped_images_is_reported_with_all_of_them() -> None:
     assert len(pickle.dumps(_shortened(many))) < 100_000
     few = replace(many, skipped=skipped[:9])
     assert _shortened(few) == few
-
-
-@pytest.mark.parametrize("number", NO_SPACE)
-def test_no_room_says_what_may_be_short(number: int) -> None:
-    failed = _write_failed(OSError(number, os.strerror(number)), "/nowhere/a.tar", open_storage(NULL_STORAGE))
-    assert "Free some space (or raise the limit on file sizes) and run the same command again" in str(failed)
 
 
 def test_a_drive_that_fails_where_nobody_looked_ends_a_packing_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

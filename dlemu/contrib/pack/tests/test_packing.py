@@ -9,7 +9,6 @@ import os
 import struct
 import tarfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,22 +172,6 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
         assert [struct.unpack_from("<Q", data, at)[0] + 16 for at, _ in places] == [size for _, size in places]
 
 
-def test_a_tar_of_several_members_a_sample() -> None:
-    """As WebDataset's own writer makes them, with a pax header of a long name between."""
-    out = io.BytesIO()
-    long = "n" * 150
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, content in (("0.jpg", b"J" * 700), ("0.cls", b"5"), (f"{long}.jpg", b"K" * 10), ("2.jpg", b"L")):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    opened = Webdataset().open(MemorySource(out.getvalue()), 3)
-    first = bytes(opened.sample(0).payload)
-    assert (first[:700], first[-1:], len(first)) == (b"J" * 700, b"5", 1024 + 512 + 1)
-    assert bytes(opened.sample(1).payload) == b"K" * 10
-    assert bytes(opened.sample(2).payload) == b"L"
-
-
 def test_more_images_are_only_made_for_a_workload() -> None:
     assert (check_count(0, 3, "x"), check_count(2, 3, "")) == (3, 2)
     with pytest.raises(UserError, match=r"images is 4, but there are 3: lower it$"):
@@ -213,13 +196,6 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
 def made(number: int, samples: int, content: bytes = b"") -> PackedFile:
     crc32 = zlib.crc32(content)
     return PackedFile(number=number, samples=samples, source_bytes=9, bytes=len(content), crc32=crc32, payload_bytes=1)
-
-
-def test_training_reads_what_all_files_have() -> None:
-    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 4), made(2, 1))).training_shape() == (2, 4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 3), made(2, 4))).training_shape() == (3, 3)
-    assert replace(packed_set, made=(made(0, 2),)).training_shape() == (1, 2)
 
 
 def test_a_torn_journal_tells_of_the_whole_lines(tmp_path: Path) -> None:
