@@ -13,7 +13,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,8 +114,9 @@ class _Packing:
         for thread in threads:
             thread.start()
         self._prepare_images()
-        with self._timed("await_write_ns"):
-            threads[1].join()
+        began_ns = time.monotonic_ns()
+        threads[1].join()
+        self._spent("await_write_ns", began_ns)
         row["cpu_ns"] = time.process_time_ns() - cpu_ns
         read_here = process_storage_bytes() - storage_bytes
         row["storage_bytes"] = row["read_bytes"] if self._source.is_remote else read_here
@@ -127,21 +128,15 @@ class _Packing:
         except BaseException as error:
             self._worker.fail(error)
 
-    @contextlib.contextmanager
-    def _timed(self, field: str) -> Iterator[None]:
-        began_ns = time.monotonic_ns()
-        yield
+    def _spent(self, field: str, began_ns: int) -> None:
         self._row[field] += time.monotonic_ns() - began_ns
 
-    @contextlib.contextmanager
-    def _accounted(self, thread: str, account: ThreadAccount) -> Iterator[None]:
-        """Add the thread's elapsed time, its CPU time and its waiting for a core."""
+    def _account(self, thread: str, began_ns: int, before: tuple[int, int], account: ThreadAccount) -> None:
+        """Add the thread's elapsed time, its CPU time and its waiting for a core since `before`."""
         cpu_ns, cpu_wait_ns = account.scheduled()
-        with self._timed(f"{thread}_ns"):
-            yield
-        after_cpu_ns, after_cpu_wait_ns = account.scheduled()
-        self._row[f"{thread}_cpu_ns"] += after_cpu_ns - cpu_ns
-        self._row[f"{thread}_cpu_wait_ns"] += after_cpu_wait_ns - cpu_wait_ns
+        self._spent(f"{thread}_ns", began_ns)
+        self._row[f"{thread}_cpu_ns"] += cpu_ns - before[0]
+        self._row[f"{thread}_cpu_wait_ns"] += cpu_wait_ns - before[1]
 
     # reading
 
@@ -150,16 +145,18 @@ class _Packing:
         while (file := self._next_file()) is not None:
             for index in self._job.image_range(file):
                 slot = self._free.get()
-                with self._accounted("read", account):
-                    image = self._read_image(file, index, slot)
+                began_ns, before = time.monotonic_ns(), account.scheduled()
+                image = self._read_image(file, index, slot)
+                self._account("read", began_ns, before, account)
                 self._row["read_bytes"] += len(image.view)
                 self._to_prepare.put(image)
             self._to_prepare.put(_FileEnd(file))
         self._to_prepare.put(None)
 
     def _next_file(self) -> int | None:
-        with self._timed("await_task_ns"):
-            task = os.read(self._tasks, TASK.size)
+        began_ns = time.monotonic_ns()
+        task = os.read(self._tasks, TASK.size)
+        self._spent("await_task_ns", began_ns)
         return int(TASK.unpack(task)[0]) if task else None
 
     def _read_image(self, file: int, index: int, slot: int) -> _Image:
@@ -182,16 +179,18 @@ class _Packing:
 
     def _prepare_images(self) -> None:
         while True:
-            with self._timed("await_read_ns"):
-                item = self._to_prepare.get()
-            cpu_ns = time.thread_time_ns()
-            with self._timed("compute_ns"):
-                result = (item, self._prepared(item)) if isinstance(item, _Image) else item
+            began_ns = time.monotonic_ns()
+            item = self._to_prepare.get()
+            ready_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+            self._row["await_read_ns"] += ready_ns - began_ns
+            result = (item, self._prepared(item)) if isinstance(item, _Image) else item
+            done_ns = time.monotonic_ns()
+            self._row["compute_ns"] += done_ns - ready_ns
             self._row["compute_cpu_ns"] += time.thread_time_ns() - cpu_ns
             if isinstance(item, _Image) and not self._job.recipe.keeps:
                 self._free.put(item.slot)
-            with self._timed("await_write_ns"):
-                self._ready.put(result)
+            self._ready.put(result)
+            self._spent("await_write_ns", done_ns)
             if item is None:
                 return
 
@@ -217,19 +216,20 @@ class _Packing:
         current: _PackedFile | None = None
         try:
             while (item := self._ready.get()) is not None:
-                with self._accounted("write", account):
-                    if not isinstance(item, _FileEnd):
-                        image, sample = item
-                        current = current or _PackedFile(self._job, image.file, self._target)
-                        current.add(sample, len(image.view))
-                        if self._job.recipe.keeps:
-                            self._free.put(image.slot)
-                        self._row["images"] += 1
-                    elif current is not None:
-                        finished = current.finish()
-                        self._row["written_bytes"] += finished.bytes
-                        self._worker.send(_shortened(finished))
-                        current = None
+                began_ns, before = time.monotonic_ns(), account.scheduled()
+                if not isinstance(item, _FileEnd):
+                    image, sample = item
+                    current = current or _PackedFile(self._job, image.file, self._target)
+                    current.add(sample, len(image.view))
+                    if self._job.recipe.keeps:
+                        self._free.put(image.slot)
+                    self._row["images"] += 1
+                elif current is not None:
+                    finished = current.finish()
+                    self._row["written_bytes"] += finished.bytes
+                    self._worker.send(_shortened(finished))
+                    current = None
+                self._account("write", began_ns, before, account)
         except OSError as error:
             path = current.path if current is not None else self._job.layout.folder
             if current is not None:
