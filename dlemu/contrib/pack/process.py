@@ -116,21 +116,17 @@ def _pack(request: PackRequest, emit: Emit) -> PackFigures:
         images=images,
         last_image=count,
         images_per_file=packed.images_per_file,
-        recipe=settings.recipe,
-        packer=settings.packer,
-        format=settings.format,
+        settings=settings,
         layout=layout_of(target, packed),
         source=replace(spec, direct=settings.odirect),
         target=spec.buffered,
-        ahead=settings.ahead,
-        skip_damaged=settings.skip_damaged,
     )
     files = packed.missing()
     if settings.evict and not settings.odirect:
         _evict([index for file in files for index in job.image_range(file)], images, storage)
     with contextlib.closing(journal):
         timeout_seconds = (workload or Workload).timeout_seconds
-        packing = _run(job, settings.processes, files, journal, storage, target, emit, timeout_seconds)
+        packing = _run(job, files, journal, storage, target, emit, timeout_seconds)
     done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
     with _writing(target):
         write_set(target, done, storage)
@@ -279,7 +275,6 @@ class _TaskPipe:
 
 def _run(
     job: Job,
-    processes: int,
     files: list[int],
     journal: _Journal,
     storage: StorageBase,
@@ -287,6 +282,7 @@ def _run(
     emit: Emit,
     timeout_seconds: float,
 ) -> PackMeasurement:
+    processes = job.settings.processes
     shared = mmap.mmap(-1, processes * ROW_DTYPE.itemsize)
     rows: NDArray[np.void] = np.frombuffer(shared, ROW_DTYPE)[:processes]
     folders = tuple(storage.device_folders((job.images.folder, target)))

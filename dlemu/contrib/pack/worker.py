@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from isal import isal_zlib
 
-from datagen.formats.format_base import PackedSample, Packer, sides_of
+from datagen.formats.format_base import PackedSample, sides_of
 from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
@@ -27,7 +27,8 @@ from datagen.storage.storage_base import Bytes, Writer, WriterAround, write_whol
 from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
 from dlemu.contrib.pack.image_list import ImageList
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
-from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
+from dlemu.contrib.pack.recipe import DamagedError, prepare
+from dlemu.contrib.pack.words import PackSettings
 from dlemu.extend import AlignedBuffer, StorageBase, StorageSpec, UserError, open_storage
 from dlemu.runner.crew import Worker
 
@@ -53,15 +54,11 @@ class Job:
     images: ImageList
     last_image: int
     images_per_file: int
-    recipe: Recipe
-    packer: type[Packer]
-    format: str
+    settings: PackSettings
     layout: Layout
     """Layout of the packed files."""
     source: StorageSpec
     target: StorageSpec
-    ahead: int
-    skip_damaged: bool
 
     def image_range(self, file: int) -> range:
         """Return the indices of the images of a packed file."""
@@ -94,13 +91,14 @@ def work(worker: Worker, job: Job, row: np.void, tasks: int) -> None:
 class _Packing:
     def __init__(self, worker: Worker, job: Job, row: np.void, tasks: int) -> None:
         self._worker, self._job, self._row, self._tasks = worker, job, row, tasks
+        self._recipe = job.settings.recipe
         self._source: StorageBase = open_storage(job.source)
         self._target: StorageBase = open_storage(job.target.buffered)
-        self._buffers = [AlignedBuffer() for _ in range(job.ahead + 1 + job.recipe.keeps * _WRITES_AHEAD)]
+        self._buffers = [AlignedBuffer() for _ in range(job.settings.ahead + 1 + self._recipe.keeps * _WRITES_AHEAD)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(len(self._buffers)):
             self._free.put(slot)
-        self._to_prepare: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.ahead)
+        self._to_prepare: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.settings.ahead)
         self._ready: queue.Queue[tuple[_Image, PackedSample | Skipped] | _FileEnd | None] = queue.Queue(_WRITES_AHEAD)
 
     def run(self) -> None:
@@ -187,7 +185,7 @@ class _Packing:
             done_ns = time.monotonic_ns()
             self._row["compute_ns"] += done_ns - ready_ns
             self._row["compute_cpu_ns"] += time.thread_time_ns() - cpu_ns
-            if isinstance(item, _Image) and not self._job.recipe.keeps:
+            if isinstance(item, _Image) and not self._recipe.keeps:
                 self._free.put(item.slot)
             self._ready.put(result)
             self._spent("await_write_ns", done_ns)
@@ -199,10 +197,10 @@ class _Packing:
         if not reason:
             try:
                 kind = self._job.images.kind_of(image.index)
-                return prepare(self._job.images.names[image.index], image.view, kind, self._job.recipe)
+                return prepare(self._job.images.names[image.index], image.view, kind, self._recipe)
             except DamagedError as error:
                 reason = f"it can't be decoded: {error}"
-        if not self._job.skip_damaged:
+        if not self._job.settings.skip_damaged:
             raise UserError(
                 f"{path}: {reason}. Repair or remove it, or pack the others with skip_damaged=true, which counts "
                 "and lists it; files packed so far are kept"
@@ -221,7 +219,7 @@ class _Packing:
                     image, sample = item
                     current = current or _PackedFile(self._job, image.file, self._target)
                     current.add(sample, len(image.view))
-                    if self._job.recipe.keeps:
+                    if self._recipe.keeps:
                         self._free.put(image.slot)
                     self._row["images"] += 1
                 elif current is not None:
@@ -264,7 +262,7 @@ class _PackedFile:
         self.path = job.layout.path(number)
         self._job, self._number, self._storage = job, number, storage
         self._writer = _ChecksumWriter(storage.create_recorded(self.path))
-        self._packer = job.packer(self._writer)
+        self._packer = job.settings.packer(self._writer)
         self._samples, self._source_bytes, self._payload_bytes = 0, 0, 0
         self._skipped: list[Skipped] = []
 
@@ -285,7 +283,7 @@ class _PackedFile:
         """Sync the file and give it its final name; a file without samples is discarded."""
         if self._samples:
             if content := self._packer.finish():
-                side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
+                side = sides_of(find("datagen.formats", self._job.settings.format, "Format")())[0]
                 write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
             self._writer.sync()
             self._writer.commit()
