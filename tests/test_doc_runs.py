@@ -22,7 +22,7 @@ from tests.test_doc_commands import commands_of
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = {
-    "dlemu reproduce": "minutes by design: tests/report/test_document.py",
+    "dlemu reproduce": "minutes by design: dlemu/contrib/reproduce/tests",
     "dlemu mlperf run": "a whole submission's runs: dlemu/contrib/mlperf/tests/test_mlperf_run.py",
     "dlemu record": "wants a training: dlemu/contrib/record/tests",
     "dlemu together": "wants two files of the reader's: tests/e2e/test_together.py",

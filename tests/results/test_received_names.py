@@ -35,9 +35,9 @@ from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
 from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.contrib.pack.packed_set import PackedSet, read_set, verify_set, write_set
 from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.pack.tests.made_packing import packing
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
 from dlemu.contrib.reproduce.steps import DocumentQuestion
-from dlemu.contrib.reproduce.tests.test_document import packing, probed
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -52,6 +52,7 @@ from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
 from tests.report.folders import write_size, write_sweep
 from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.made_probe import probed
 from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import HOST, make_job, make_log, with_telemetry
 

@@ -21,6 +21,7 @@ from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit import audited_run
 from dlemu.contrib.pack import process as pack_process
 from dlemu.contrib.pack import worker as pack_worker
+from dlemu.contrib.pack.words import PackSettings
 from dlemu.jobs.probe import requests
 from dlemu.jobs.training import pattern
 from dlemu.runner.crew import Worker, run_crew
@@ -58,8 +59,9 @@ def packer(work: Work, folder: Path) -> None:
     patch.object(pack_worker, "prepare", work).start()
     patch.object(Workload, "timeout_seconds", STOPPED_SECONDS).start()
     target = str(folder / "packed")
-    words = (f"source={folder}", f"target={target}", "processes=2", "images_per_file=1", "evict=false")
-    pack_process.pack_here(pack_process.Order(words=words, target=target), str(folder))
+    settings = PackSettings(source=str(folder), target=target, processes=2, images_per_file=1, evict=False)
+    request = pack_process.PackRequest(settings=settings, workload=None, target=target)
+    pack_process.pack_here(request, lambda *_, **__: None)
 
 
 def reader(work: Work, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,13 @@ from dlemu.contrib.mlperf.check.judge import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.run_figures import Figures
 from dlemu.contrib.mlperf.tests.test_rehearsal import QUESTION, make_plan, minutes
-from dlemu.contrib.pack import api as pack_api
 from dlemu.contrib.pack import run as run_pack
-from dlemu.contrib.pack.process import FIGURES
-from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.pack.result import PACK, PackFigures
+from dlemu.contrib.pack.tests.made_packing import packing
 from dlemu.contrib.reproduce import run as run_reproduce
 from dlemu.contrib.reproduce.run import REPRODUCED
 from dlemu.contrib.reproduce.steps import DocumentQuestion
-from dlemu.contrib.reproduce.tests.test_document import packing
 from dlemu.jobs.training.run import Training
-from dlemu.results.answer_files import to_json
 from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunBegan, RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
@@ -90,14 +87,15 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     figures = packing("images").points[0].figures
 
-    def run_here(command: Sequence[str], folder: str, *_: object, **__: object) -> None:
+    def run_here(*_: object, **__: object) -> PackFigures:
         children()
-        (Path(folder) / FIGURES).write_text(to_json(figures))
+        assert figures is not None
+        return figures
 
-    patch.setattr(run_pack, "run_command", run_here)
+    patch.setattr(run_pack, "pack_here", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return pack_api.pack(words, on_progress=children.watch)
+    return run_pack.pack(words, on_event=children.watch)
 
 
 def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:

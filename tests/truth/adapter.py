@@ -27,10 +27,10 @@ from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
 from dlemu.contrib.pack.limits import Advice as PackAdvice
 from dlemu.contrib.pack.limits import Seen as PackEvidence
-from dlemu.contrib.pack.limits import What as PackCause
 from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
+from dlemu.contrib.pack.result import What as PackCause
 from dlemu.contrib.pack.words import PackSettings
-from dlemu.contrib.pack.worker import FIELDS as PACK_FIELDS
+from dlemu.contrib.pack.worker import ROW_DTYPE as PACK_ROW_DTYPE
 from dlemu.jobs.checkpoint.figures_of import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.issues import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
@@ -593,7 +593,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         for number, file in enumerate(facts["packed_files"])
     )
     measured = PackMeasurement(
-        rows=np.stack([rows[name] for name in PACK_FIELDS], axis=1),
+        rows=np.rec.fromarrays([rows[name] for name in PACK_ROW_DTYPE.names or ()], dtype=PACK_ROW_DTYPE),
         begin_ns=facts["began_ns"],
         end_ns=facts["ended_ns"],
         telemetry=telemetry[0] if telemetry else None,

@@ -129,7 +129,9 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
-            blocks = _make_blocks(storage, folder, plan, content)
+            blocks: Blocks = _file_blocks(storage, folder, plan, content)
+            if settings.layout == "slots":
+                blocks = open_slots(folder, content, plan.model.shard_bytes)
             mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
@@ -212,13 +214,7 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _make_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
-    if content.settings.layout == "slots":
-        return open_slots(folder, content, plan.model.shard_bytes)
-    return _make_file_blocks(storage, folder, plan, content)
-
-
-def _make_file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
     if isinstance(plan, RankTurns):
         return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
     return FileBlocks(storage, folder, content, plan.model.shard_bytes)
@@ -262,7 +258,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _make_file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    null = _file_blocks(open_storage(NULL_STORAGE), "", plan, content)
     timeout_seconds = seconds + 60  # never expires, because null storage never hangs
     with closing(_make_mover(null, plan, timeout_seconds)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from dlemu.contrib.pack.limits import PackLimit
-from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
-from dlemu.contrib.reproduce.opened import OpenedDocument
-from dlemu.contrib.reproduce.page import document_page
-from dlemu.contrib.reproduce.run import DOCUMENTS, Reproduced
+from dlemu.contrib.reproduce.page import OpenedDocument, document_page, open_document, print_document
+from dlemu.contrib.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
 from dlemu.contrib.reproduce.steps import DocumentQuestion
-from dlemu.jobs.probe.result import Latency, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
+from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.measured import write_run
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
 from tests.report.folders import hand_made_run
-from tests.runs import make_job
+from tests.results.made_probe import probed
 
 DRIVES = ("/mnt/new", "/mnt/old")
 
@@ -56,64 +58,24 @@ def swept(seconds: dict[str, float]) -> SweepAnswer:
         for ranks in (1, 18)
         for drive in DRIVES
     )
-    return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
-
-
-def probed(**cells: Any) -> ProbeAnswer:
-    host = make_job().workload  # any facts of a host do: the tables don't show them
-    made = tuple(
-        ProbeCell(
-            access="randread",
-            size_bytes=size << 10,
-            depth=1,
-            jobs=workers,
-            seconds=1.0,
-            mb_per_second=1000.0 * workers,
-            iops=1e6 * workers / size,
-            latency_ms=Latency(mean=1.3, p50=1, p90=1, p99=1, p999=1, max=1),
-            cpu_seconds_per_gb=0.1,
-        )
-        for size in (4, 1024)
-        for workers in (1, 8)
-    )
-    question = ProbeQuestion(target="/mnt/new", seconds=1.0)
-    return ProbeAnswer(complete=True, question=question, engine="fio", host=host, cells=made)  # type: ignore[arg-type]
-
-
-def packing(axis: str) -> PackAnswer:
-    figures_of = PackFigures(
-        images=8,
-        processes=4,
-        files=2,
-        images_per_file=4,
-        seconds=2.0,
-        images_per_second=4.0,
-        read_bytes=8 * 23_000_000,
-        written_bytes=100,
-        read_mb_per_second=92.0,
-        write_mb_per_second=1.0,
-        cpu_seconds=1.0,
-        cpu_percent=25.0,
-        cpu_seconds_per_gb=5.0,
-        shares=PackShares(reading=50, computing=20, wanting_core=10, writing=10, idle=10),
-        limited_by=PackLimit(what="storage", confidence="medium", evidence=()),
+    return SweepAnswer(
+        complete=True, question=SweepQuestion(overrides=(), launcher="", settings_digest=""), points=points
     )
 
-    def by(value: str) -> PackFigures:
-        return (
-            replace(figures_of, processes=int(value)) if axis == "processes" else replace(figures_of, images=int(value))
-        )
 
-    points = tuple(
-        PackPoint(settings={axis: value, "dataset.data_folder": f"{drive}/colfax"}, folder="p", figures=by(value))
+def packing(axis: str) -> SimpleNamespace:
+    """What `dlemu pack` saves, as far as the tables show it."""
+    figures_of = SimpleNamespace(read_mb_per_second=92.0, seconds=2.0)
+    points = [
+        SimpleNamespace(settings={axis: value, "dataset.data_folder": f"{drive}/colfax"}, figures=figures_of)
         for value in ("4", "8")
         for drive in DRIVES
-    )
-    return PackAnswer(complete=True, question=PackQuestion(overrides=(), settings_digest=""), points=points)
+    ]
+    return SimpleNamespace(points=points)
 
 
 def test_micron_s_figures_over_time() -> None:
-    run = hand_made_run(ranks=2)
+    run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
     trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
     assert [row[0] for row in table(trained).rows] == ["1", "15"]
     for canvas in (DESK, PHONE):
@@ -147,16 +109,58 @@ def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict
     assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
 
 
+def test_different_work_on_two_drives_saves_no_time() -> None:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    of_two = [
+        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
+        for place, point in enumerate(sweep.points)
+        if point.figures
+    ]
+    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
+
+
 def test_amax_s_storages_beside_each_other() -> None:
     rows = table(documents()["amax"]).rows
-    assert rows[0] == ["new", "45,936.0", "2,552.0", "8,000.0", "2,000,000", "1.30", "302.0"]
-    assert [row[-1] for row in rows] == ["302.0", "53.0"]
+    assert rows[0] == ["new", "45,936", "2,552", "8,000", "2,000,000", "1.300", "302.0"]
+    assert [row[-1] for row in rows] == ["302.0", "53.00"]
+
+
+def test_colfax_s_tables() -> None:
+    tables = document_page(documents()["colfax"]).tables
+    assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
+    assert list(tables[0].rows[0]) == ["MB/s, new", "92.00", "92.00"]
+
+
+def test_an_interrupted_document_is_not_called_reproduced() -> None:
+    whole = documents()["colfax"]
+    cut = replace(whole, answer=replace(whole.answer, complete=False))
+    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
+
+
+def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
+    steps = (
+        StepDone(name="data-1", command="datagen", words=(), seconds=1.0, folder="data-1"),
+        StepDone(name="ranks-1", command="train", words=(), seconds=1.0, folder="ranks-1"),
+        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
+    )
+    answer = replace(opened("micron-9400", {}).answer, steps=steps)
+    save_answer(str(tmp_path), REPRODUCED, answer)
+    write_run(replace(hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1)), folder=str(tmp_path / "ranks-1")))
+    shown = open_document(str(tmp_path))
+    assert list(shown.results) == ["ranks-1"]
+    page = document_page(shown)
+    assert page.verdict[0] == "INCOMPLETE"
+    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
+    assert "data-1" not in page.warning
+    console = Console(width=200, file=StringIO())
+    print_document(answer, str(tmp_path), console)
+    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_micron_s_gb_per_second_and_watt() -> None:
     first, second = document_page(documents()["micron-6550"]).tables
-    assert first.rows[1] == ["8", "8.000", "0.4000", "8.000", "0.4000"]
-    assert second.rows[1] == ["8", "8.000", "0.3200", "8.000", "0.3200"]
+    assert first.rows[1] == ["GB/s per watt, 4 KiB", "0.050", "0.400"]
+    assert second.rows[1] == ["GB/s per watt, 4 KiB", "0.040", "0.320"]
 
 
 @pytest.mark.parametrize(
