@@ -89,7 +89,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
         (on, figure)
         for what in (queue_depth, queue_depth_share)
         for on, run in runs
-        if run is not None and (figure := what.draw(run, canvas)) is not None
+        if run is not None and (figure := what(run, canvas)) is not None
     ]
     if depths:
         panels = [titled(figure, f"{figure.title}, {on}") for on, figure in depths]
