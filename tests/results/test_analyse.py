@@ -15,12 +15,10 @@ from rich.console import Console
 from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.journal import CpuApart
 from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import make_run
-from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Issue, Summary
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.changes import SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training import progress
+from dlemu.jobs.training.live import progress_of
 from dlemu.jobs.training.loop import StepRange
-from dlemu.jobs.training.progress import progress_of
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRecord
 from dlemu.loaders.loader_base import BatchTrace
 from dlemu.metrics.au import au_percent, kept_rows

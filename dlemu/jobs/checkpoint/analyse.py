@@ -11,13 +11,13 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
 from dlemu.checkpoints.stored import folder_of
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     CheckpointFacts,
     CheckpointSummary,
+    Issue,
     PartialCheckpoint,
     PhaseSummary,
     RankTimes,

@@ -28,7 +28,7 @@ from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile,
 from dlemu.comm import Comm, within
 from dlemu.comm.clock import MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
-from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
 from dlemu.results.journal import read_journal

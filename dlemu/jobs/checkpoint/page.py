@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import result_word
 from dlemu.metrics.checkpoint_rates import OverCheckpoints

@@ -18,9 +18,8 @@ from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.journal import CheckpointJournal
 from dlemu.jobs.checkpoint.loop import CheckpointLog, Watcher, run_checkpoints, salvage_checkpoints
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
     check_checkpoint_host,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dlemu.jobs.checkpoint.issues import Issue, Outcome
 from dlemu.jobs.checkpoint.limits import Advice, CheckpointLimit, Seen
-from dlemu.jobs.checkpoint.summary import PartialCheckpoint, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Issue, Outcome, PartialCheckpoint, PhaseSummary
 from dlemu.metrics.findings import Finding
 from dlemu.results.wording import Wording, sentence, sentences
 

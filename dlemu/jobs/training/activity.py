@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
+from dlemu.jobs.training.summary import Issue, MeterPower, RecorderCost, TelemetrySummary
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.findings import Finding, Number

@@ -20,17 +20,17 @@ from dlemu.jobs.training.activity import (
     read_requests,
     summarise_telemetry,
 )
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.journal import CpuApart, Journal
-from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
+    CpuApart,
     DatasetFacts,
     EpochAudit,
     Evaluation,
+    Issue,
     Metrics,
     PageCache,
     ReadSettings,

@@ -17,10 +17,10 @@ KIND = Kind(
 
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.""",
-    read="folder.read_run",
+    read="result.read_run",
     result="summary.Summary",
     page="page.open_page",
-    points="figures_of.points",
+    points="metrics.points",
     advise="advice.advise",
     host_checks="host_checks",
     pattern="pattern.measure_pattern",
@@ -28,10 +28,10 @@ KIND = Kind(
     job="run.TRAINING",
     predicts="prediction.run_prediction.run_prediction",
     live="live.LiveTraining",
-    summary="folder.read_summary",
+    summary="result.read_summary",
     metrics="metrics.CATALOGUE",
-    figures="figures_of.figures",
-    conditions="figures_of.conditions",
+    figures="metrics.figures",
+    conditions="metrics.conditions",
     show="page.print_result",
     exported="measured.exported",
 )
@@ -46,7 +46,7 @@ ANSWERS = (
         read="prediction.run_prediction.read_prediction",
         result="prediction.prediction.Prediction",
         page="prediction.page.open_page",
-        points="prediction.points.points",
+        points="prediction.page.points",
         show="prediction.page.print_prediction",
     ),
 )

@@ -444,7 +444,7 @@ def environment_tables(summary: Summary) -> Iterator[Table]:
 
 def open_page(folder: str) -> Opened:
     """Return the run in a folder with its page; raises UserError."""
-    from dlemu.jobs.training.folder import read_run  # not needed to print a result
+    from dlemu.jobs.training.result import read_run  # not needed to print a result
 
     run = read_run(folder)
     return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")

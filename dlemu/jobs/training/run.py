@@ -18,12 +18,11 @@ from dlemu.comm import Comm
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_small
-from dlemu.jobs.training.journal import Journal
-from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.live import progress_of
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
 from dlemu.jobs.training.preflight import check_host
 from dlemu.jobs.training.prepare import check_before_making, only_makes_data
-from dlemu.jobs.training.progress import progress_of
 from dlemu.jobs.training.result import Run, make_facts, make_run
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import RunLog, run_rank, salvage

@@ -16,16 +16,16 @@ from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.prediction.prediction import (
     PREDICTION,
     CheckpointPrediction,
     CheckpointQuestion,
     Issue,
     PredictedPhase,
+    in_words,
 )
-from dlemu.jobs.checkpoint.prediction.wording import in_words
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
+from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB

@@ -18,7 +18,6 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
-from dlemu.jobs.training.prediction.outcome import SimulatedFigures
 from dlemu.jobs.training.prediction.prediction import (
     Interval,
     Issue,
@@ -30,8 +29,9 @@ from dlemu.jobs.training.prediction.prediction import (
     Prediction,
     PredictionQuestion,
     Seen,
+    SimulatedFigures,
+    in_words,
 )
-from dlemu.jobs.training.prediction.wording import in_words
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding, Number

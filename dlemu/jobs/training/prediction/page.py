@@ -1,4 +1,4 @@
-"""A prediction as tables and sentences, for the terminal and for its HTML page."""
+"""A prediction as tables and sentences, for the terminal and for its HTML page, and as a line of a page of several."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.jobs.training.prediction.outcome import VERDICT_AUS
-from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.prediction.prediction import PREDICTED, VERDICT_AUS, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
+from dlemu.metrics.catalogue import RUN
 from dlemu.report.page import Opened, Page, State, Text, Words, tiles
+from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -124,3 +127,30 @@ def open_page(folder: str) -> Opened:
     assert answer is not None  # the folder has predict.json: that is how its kind was recognised
     page = prediction_page(answer, read_config(folder), os.path.basename(os.path.abspath(folder)))
     return Opened(answer, page, "dlemu.jobs.training.prediction.figures")
+
+
+def points(folder: str) -> RunSeries:
+    """Return a point for each number of accelerators of the prediction in a folder; raises UserError."""
+    answer = read_prediction(folder)
+    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
+    return RunSeries(folder, tuple(_points(answer)))
+
+
+def _points(answer: Prediction) -> Iterator[Point]:
+    question = answer.question
+    for predicted in answer.counts:
+        low, high = predicted.au_sustained_interval_percent
+        values = {metric.name: getattr(predicted, metric.name, None) for metric in CATALOGUE}
+        values["total_seconds"] = predicted.training_seconds
+        metrics = {name: Value(value) for name, value in values.items() if value is not None}
+        metrics["au_percent"] = Value(predicted.au_percent, (high - low) / 2)
+        figures = JobFigures(
+            kind="training",
+            workload=question.workload,
+            ranks=predicted.accelerators,
+            passed=predicted.passed,
+            limited_by={RUN: answer.limited_by.what},
+            threshold_percent=question.threshold_percent,
+            metrics=metrics,
+        )
+        yield Point(line="predicted", settings={}, figures=figures)
