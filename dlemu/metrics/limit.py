@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
-from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.metrics.changes import FirstTouch, RanOut, SpeedChange, Stall
 from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
-from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]

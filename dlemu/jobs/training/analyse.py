@@ -41,7 +41,7 @@ from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, re
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.changes import find_speed_changes, find_stalls, storage_column
+from dlemu.metrics.changes import find_first_touch, find_ran_out, find_speed_changes, find_stalls, storage_column
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
@@ -57,7 +57,6 @@ from dlemu.metrics.limit import (
     judge_limit,
 )
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
-from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders

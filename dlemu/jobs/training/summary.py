@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from datagen.quantiles import Percentiles as Percentiles
+from dlemu.metrics.changes import FirstTouch as FirstTouch
+from dlemu.metrics.changes import RanOut as RanOut
 from dlemu.metrics.changes import SpeedChange as SpeedChange
 from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
@@ -19,8 +21,6 @@ from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
-from dlemu.metrics.ran_out import FirstTouch as FirstTouch
-from dlemu.metrics.ran_out import RanOut as RanOut
 from dlemu.metrics.slow_folders import SlowFolder as SlowFolder
 from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
