@@ -96,7 +96,7 @@ def _finding(
     evicted: bool,
 ) -> Finding | None:
     if file_system in IN_MEMORY:
-        return Finding(Cached.IN_MEMORY, "loud", {"file_system": file_system})
+        return Finding.of(Cached.IN_MEMORY, "loud", file_system=file_system)
     remedies = (
         (not past_cache, "reader.odirect"),
         (not past_cache and not evicted, "reader.evict_page_cache"),

@@ -327,9 +327,9 @@ def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers
     def what(scaling: Scaling, work: Work) -> str:
         return judge_limit(25.0, WAITING, work, Context(scaling=scaling)).what
 
-    assert what(Scaling(**faster), work) == "loader"
+    assert what(Scaling(**faster, again_mb_per_second=60.0), work) == "loader"
     assert what(Scaling(**faster, again_mb_per_second=136.0), work) == "storage"
-    assert what(Scaling(**faster), replace(work, app_mb_per_second=110)) == "storage", (
+    assert what(Scaling(**faster, again_mb_per_second=60.0), replace(work, app_mb_per_second=110)) == "storage", (
         "the run got no less with its own"
     )
 

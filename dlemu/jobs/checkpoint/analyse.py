@@ -45,7 +45,7 @@ from dlemu.metrics.checkpoint_rates import (
     young_seconds,
 )
 from dlemu.metrics.device import delivered_between
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.spread import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
@@ -395,25 +395,25 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
 def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     settings, storage = facts.workload.checkpoint, facts.journal.storage
     for note in (*facts.workload.notes, *facts.notes):
-        yield Finding(Issue.NOTE, "caution", {"text": note})
+        yield Finding.of(Issue.NOTE, "caution", text=note)
     for node in facts.journal.lost_recorders:
-        yield Finding(Issue.TELEMETRY_ENDS_EARLY, "caution", {"host": facts.journal.hosts[node].host})
+        yield Finding.of(Issue.TELEMETRY_ENDS_EARLY, "caution", host=facts.journal.hosts[node].host)
     at = facts.journal.under_way
     if facts.failure == KILLED and at is not None and at.phase == "write":
         folder = folder_of(settings.checkpoint_folder, at.checkpoint)
-        yield Finding(Issue.PARTIAL_LEFT, "caution", {"folder": folder})
+        yield Finding.of(Issue.PARTIAL_LEFT, "caution", folder=folder)
     if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
-        yield Finding(Issue.IN_MEMORY, "loud", {"file_system": storage.file_system})
+        yield Finding.of(Issue.IN_MEMORY, "loud", file_system=storage.file_system)
     if write is not None and not settings.fsync and not facts.journal.requests:
         yield Finding(Issue.NO_FSYNC, "caution")
     if write is not None and write.steady is False:
         first, *_, last = (part.slowest_gib_per_second or 0.0 for part in write.checkpoints[-WINDOW:])
-        yield Finding(Issue.NOT_STEADY, "caution", {"first_gib_per_second": first, "last_gib_per_second": last})
+        yield Finding.of(Issue.NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
     if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
         would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
-        served: dict[str, Number] = {"cache_percent": 100 - read.from_storage_percent, "would_help": would_help}
-        yield Finding(Issue.NOT_READ, "loud", served)
+        yield Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - read.from_storage_percent, would_help=would_help)
     ceiling = facts.journal.ceiling_gb_per_second
     if write is not None and ceiling and write.wall_gb_per_second and write.wall_gb_per_second > 0.7 * ceiling:
-        rates: dict[str, Number] = {"ceiling_gb_per_second": ceiling, "gb_per_second": write.wall_gb_per_second}
-        yield Finding(Issue.CONTENT_CEILING, "caution", rates)
+        yield Finding.of(
+            Issue.CONTENT_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=write.wall_gb_per_second
+        )

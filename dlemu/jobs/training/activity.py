@@ -122,7 +122,7 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
     lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
     yield from (
-        Finding(Issue.TELEMETRY_MISSING, "caution", {"host": name})
+        Finding.of(Issue.TELEMETRY_MISSING, "caution", host=name)
         for name in sorted(lost - {host.host for host in run.telemetry})
     )
     for host in run.telemetry:

@@ -45,7 +45,7 @@ from dlemu.metrics.changes import find_first_touch, find_ran_out, find_speed_cha
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import (
     MIN_LOSS_PERCENT,
     OTHER_READERS_PERCENT,
@@ -460,11 +460,11 @@ def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
     for node, host in enumerate(journal.hosts):
         lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
         if lost:
-            yield Finding(Issue.STEPS_LOST, "caution", {"ranks": name_ranks(lost), "host": host.host})
+            yield Finding.of(Issue.STEPS_LOST, "caution", ranks=name_ranks(lost), host=host.host)
 
 
 def _notes(notes: Iterable[str]) -> Iterator[Finding]:
-    return (Finding(Issue.NOTE, "caution", {"text": note}) for note in notes)
+    return (Finding.of(Issue.NOTE, "caution", text=note) for note in notes)
 
 
 def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
@@ -474,25 +474,23 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
     yield from _unusual_requests(facts, metrics)
     plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
     if plan.dropped_samples:
-        dropped: dict[str, Number] = {
-            "samples": plan.dropped_samples,
-            "of_samples": plan.num_samples,
-            "batch_size": batch_size,
-            "ranks": facts.ranks,
-        }
-        yield Finding(Issue.SAMPLES_DROPPED, "caution", dropped)
+        yield Finding.of(
+            Issue.SAMPLES_DROPPED,
+            "caution",
+            samples=plan.dropped_samples,
+            of_samples=plan.num_samples,
+            batch_size=batch_size,
+            ranks=facts.ranks,
+        )
     factor = warm_up_bias(evidence)
     if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
-        bias: dict[str, Number] = {
-            "prefetched_steps": evidence.prefetched_steps,
-            "factor": factor,
-            "ranks": facts.ranks,
-        }
-        yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
+        yield Finding.of(
+            Issue.PREFETCH_BIAS, "caution", prefetched_steps=evidence.prefetched_steps, factor=factor, ranks=facts.ranks
+        )
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0
     if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
-        yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share, "ranks": facts.ranks})
+        yield Finding.of(Issue.HOST_LATE, "caution", percent=100 * share, ranks=facts.ranks)
 
 
 def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
@@ -502,9 +500,9 @@ def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
     if not metrics.read_calls or not cached:
         return
     if reader.engine == "fast":
-        yield Finding(Issue.REQUESTS_OF_NOBODY, "caution", {"library": call or None})
+        yield Finding.of(Issue.REQUESTS_OF_NOBODY, "caution", library=call or None)
     elif reader.engine == "matched" and not call:
-        yield Finding(Issue.CALLS_NOT_KNOWN, "caution", {"format": facts.workload.dataset.format})
+        yield Finding.of(Issue.CALLS_NOT_KNOWN, "caution", format=facts.workload.dataset.format)
 
 
 def _cache_proof(run: MeasuredTraining) -> CacheProof:

@@ -236,7 +236,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         findings.append(Finding(Issue.NOT_STEADY, "caution"))
     stored = None if measured.read is None else measured.read.from_storage_percent
     if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
-        findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - stored}))
+        findings.append(Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - stored))
         reads = None
     source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))
