@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
@@ -134,10 +132,3 @@ def fsync_tail(run: CheckpointRun, canvas: Canvas) -> Figure | None:
 
 
 FIGURES = (checkpoint_throughput, rank_times, fsync_tail)
-
-
-def figures(run: CheckpointRun, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of those that apply, in the order of the page."""
-    for draw in FIGURES:
-        if (figure := draw(run, canvas)) is not None:
-            yield draw.__name__, figure

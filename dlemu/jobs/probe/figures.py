@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import altair as alt
 
 from dlemu.jobs.probe.page import axis_title, cell_line, size_name
@@ -100,10 +98,3 @@ def latency_by_depth(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
 
 
 FIGURES = (speed_by_depth, speed_by_size, latency_by_depth)
-
-
-def figures(answer: ProbeAnswer, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of those that apply, in the order of the page."""
-    for draw in FIGURES:
-        if (figure := draw(answer, canvas)) is not None:
-            yield draw.__name__, figure

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import altair as alt
 import numpy as np
 
@@ -55,10 +53,3 @@ def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None
 
 
 FIGURES = (training_lost,)
-
-
-def figures(answer: CheckpointPrediction, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of those that apply, in the order of the page."""
-    for draw in FIGURES:
-        if (figure := draw(answer, canvas)) is not None:
-            yield draw.__name__, figure

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -71,10 +70,3 @@ def storage_curve(answer: Prediction, canvas: Canvas) -> Figure | None:
 
 
 FIGURES = (predicted_au, storage_curve)
-
-
-def figures(answer: Prediction, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure of those that apply, in the order of the page."""
-    for draw in FIGURES:
-        if (figure := draw(answer, canvas)) is not None:
-            yield draw.__name__, figure
