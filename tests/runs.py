@@ -18,8 +18,8 @@ from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Wo
 from dlemu.dlio.folders import DlioFolders
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows
-from dlemu.jobs.training.trainer import RunLog
 from dlemu.plan.samples import hash_samples
 from dlemu.results.kinds import kind_of
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series

@@ -155,26 +155,35 @@ class ObjectRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class Activity:
+    """Activity during some steps, of the busiest host, as all wait for the slowest; None for what is unknown."""
+
+    host_busy_percent: float | None = None
+    """CPU use of all cores by all programs; by this run only, where no telemetry was recorded."""
+    own_busy_percent: float | None = None
+    """CPU use of these cores by this run."""
+    cpu_limit_cores: float | None = None
+    """CPU limit (cgroup) of the host that used the greatest share of its limit, in cores."""
+    cpu_limit_used_percent: float | None = None
+    """Share of this limit that the run used."""
+    cpu_throttled_percent: float | None = None
+    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
+    memory_some_percent: float | None = None
+    """Share of the time in which some task waited for memory (`some` in /proc/pressure/memory)."""
+    device: Device | None = None
+    hot_drive: HotDrive | None = None
+    network_percent: float | None = None
+    """Rate received by the busiest network interface, as a share of its speed; None if no speed is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context(Activity):
     """What else is known of a run; None for what is unknown."""
 
     ceiling_au: float | None = None
     """AU of the emulator alone, on null storage."""
     collates: bool = False
     """Batches get from worker to trainer as a training job's do (`reader.tensors`): that time is not the emulator's."""
-    host_busy_percent: float | None = None
-    """CPU use of the busiest host, all cores, by all programs; by this run only, where no telemetry was recorded."""
-    own_busy_percent: float | None = None
-    """CPU use of these cores by this run."""
-    cpu_limit_cores: float | None = None
-    """CPU limit of the container (cgroup), in cores."""
-    cpu_limit_used_percent: float | None = None
-    """Share of this limit that the run used."""
-    cpu_throttled_percent: float | None = None
-    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
-    memory_some_percent: float | None = None
-    """Share of the time in which some task of the host waited for memory."""
-    device: Device | None = None
     scaling: Scaling | None = None
     read_threads: int = 1
     from_storage_percent: float | None = None
@@ -188,11 +197,8 @@ class Context:
     slow_folders: tuple[SlowFolder, ...] = ()
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the other hosts wait for."""
-    hot_drive: HotDrive | None = None
     object_requests: ObjectRequests | None = None
     """Only for an object store."""
-    network_percent: float | None = None
-    """Rate received by the busiest network interface, as a share of its speed."""
     au_whole_percent: float | None = None
     """AU of all steps, with which the AU of `causes` is compared."""
     threshold_percent: float = 90.0

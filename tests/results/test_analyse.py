@@ -17,9 +17,8 @@ from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
 from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Issue, Summary
-from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.changes import RanOut, SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.findings import Number

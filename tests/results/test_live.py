@@ -15,9 +15,8 @@ from datagen.errors import SpaceError, UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.training.result import make_facts, make_run, read_run
+from dlemu.jobs.training.result import RunLog, make_facts, make_run, read_run
 from dlemu.jobs.training.summary import Issue
-from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.findings import Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE

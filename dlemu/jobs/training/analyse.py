@@ -556,8 +556,7 @@ def _limit(
     judged = run.training if biased else kept
     if not is_any(judged, "compute_ns"):
         return None
-    facts, activity = run.facts, activity_during(run, judged)
-    reader = facts.workload.reader
+    facts, reader = run.facts, run.facts.workload.reader
     preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
     stall = reads_stall(facts.workload)
@@ -567,19 +566,10 @@ def _limit(
         from dlemu.jobs.training.repaired_causes import repair_causes  # simulates the run without each cause
 
         repaired = repair_causes(run, preprocesses=preprocesses)
-    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
-    if limit_used is None:
-        limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
+        **vars(activity_during(run, judged)),
         ceiling_au=facts.journal.ceiling_au_percent,
-        collates=facts.workload.reader.tensors > 0,
-        host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
-        own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
-        cpu_limit_cores=limit_cores,
-        cpu_limit_used_percent=limit_used,
-        cpu_throttled_percent=activity.cpu_throttled_percent,
-        memory_some_percent=activity.memory_some_percent,
-        device=activity.device,
+        collates=reader.tensors > 0,
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
@@ -590,9 +580,7 @@ def _limit(
         first_touch=summary.first_touch,
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
-        hot_drive=activity.hot_drive,
         object_requests=_object_requests(run, summary.requests),
-        network_percent=activity.network_percent,
         au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
         threshold_percent=100 * facts.workload.metric.au,
         causes=repaired.causes if repaired else (),
@@ -603,22 +591,3 @@ def _limit(
     if not biased:
         return limit
     return replace(limit, seen=(*limit.seen, Finding(Seen.FIRST_STEPS_TOO)))
-
-
-def _own_cpu_percent(facts: Facts) -> float | None:
-    """Return the run's own CPU use, in % of the hosts' cores; None where unknown."""
-    journal = facts.journal
-    if not journal.cpu_seconds or not journal.ended_ns:
-        return None
-    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
-    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
-
-
-def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the sum of the hosts' CPU limits, in cores, and the run's use of it in %; None where either is unknown."""
-    journal = facts.journal
-    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
-    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
-        return None, None
-    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
-    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

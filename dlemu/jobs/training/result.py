@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from datagen.engines import READER_VERSION
 from datagen.errors import UserError
 from datagen.formats.format_base import FORMATS, library_reads
@@ -14,15 +16,17 @@ from datagen.withheld import public_text, scrubbed
 from dlemu.config.published import published
 from dlemu.config.validate import check
 from dlemu.jobs.training.analyse import analyse
-from dlemu.jobs.training.measured import Facts, MeasuredTraining, Series
+from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining, Series
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.step_table import STEPS, check_steps, read_steps
+from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows, read_log
 from dlemu.jobs.training.summary import Summary
-from dlemu.jobs.training.trainer import RunLog, salvage
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.journal import read_journal
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
-from dlemu.telemetry import RecorderHead
+from dlemu.runner.request_account import requests_so_far
+from dlemu.telemetry import RecorderHead, Telemetry, read_logs
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,20 @@ class Run(MeasuredTraining):
             return found
         counted = {(device.host, device.name) for device in telemetry.devices if device.counted}
         return [series for series in found if (series.host, series.source) in counted]
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """What a run measured; every number of its result is computed from this."""
+
+    rows: StepRows
+    """The step logs of all ranks."""
+    journal: Journal
+    telemetry: Telemetry = ()
+    """Readings of the telemetry recorders, by host."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
@@ -108,6 +126,16 @@ def read_run(folder: str) -> Run:
             f"{folder} holds a complete run without {STEPS}, so its numbers can't be recomputed: copy it again"
         )
     return _checked(Run(folder, facts, rows, read_readings(folder, facts)), os.path.join(folder, STEPS))
+
+
+def salvage(live_folder: str) -> RunLog | None:
+    """Return the log of a failed run from the files in its live folder; None when nothing was measured yet."""
+    journal = read_journal(live_folder, Journal)
+    if journal is None:
+        return None
+    names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
+    rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in names)]
+    return RunLog(np.concatenate(rows), journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
 
 def _read_live(folder: str) -> Run:

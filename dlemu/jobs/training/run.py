@@ -22,9 +22,9 @@ from dlemu.jobs.training.live import progress_of
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
 from dlemu.jobs.training.preflight import check_before_making, check_host
-from dlemu.jobs.training.result import Run, make_facts, make_run
+from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
-from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
+from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import count
