@@ -23,14 +23,7 @@ from dlemu.jobs.checkpoint.summary import (
     RankTimes,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import (
-    in_words,
-    issue_lines,
-    outcome_of,
-    result_line,
-    result_word,
-    why_incomplete,
-)
+from dlemu.jobs.checkpoint.wording import in_words, issue_lines, outcome_of, result_line, result_word, why_incomplete
 from dlemu.metrics.cache import ACCOUNTED
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
@@ -128,6 +121,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
     wall = sum(part.wall_seconds for part in times)
     thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
     rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
+    content_cpu_ns = float(rows["content_cpu_ns"].sum())
     host = _HostActivity(run, phase, parts)
     device_mb = host.device_mb
     device = device_mb / wall if device_mb is not None and wall else None
@@ -165,7 +159,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         device_mb_per_second=device,
         steady=is_steady([part.slowest_gib_per_second or 0.0 for part in times]) if phase == WRITE else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
-        content_cpu_seconds_per_gb=_content_cpu(rows, phase),
+        content_cpu_seconds_per_gb=content_cpu_ns / size_bytes if size_bytes and phase == WRITE else None,
         slowest_ranks=_slowest_ranks(run, rows, times),
         limited_by=in_words(judge_checkpoints(activity), run.facts.ranks) if size_bytes else None,
     )
@@ -173,11 +167,6 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
 
 def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole > 0 else 0.0
-
-
-def _content_cpu(rows: IoRows, phase: int) -> float | None:
-    size_bytes = int(rows["bytes"].sum())
-    return float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and phase == WRITE else None
 
 
 def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:

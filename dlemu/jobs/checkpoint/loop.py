@@ -415,12 +415,7 @@ class _CheckpointRank:
     def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
         """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
         self.log.add(
-            rank=self._comm.rank,
-            phase=phase,
-            checkpoint=checkpoint,
-            began_ns=began_ns,
-            **file.columns(),
-            file=number,
+            rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file.columns(), file=number
         )
 
     def _add_checkpoint(

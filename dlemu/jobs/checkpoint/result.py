@@ -9,7 +9,7 @@ from functools import cached_property
 from datagen.errors import UserError
 from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes
+from dlemu.checkpoints.checkpoint_plan import FORMATS
 from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
@@ -47,6 +47,9 @@ def make_checkpoint_facts(
     job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
+    others = job.settings.reshard and job.sources and not job.writes
+    written = job.sources[0].plan if others else job.plan  # which files there are, by the plan of who wrote them
+    follows = written == job.plan
     return CheckpointRunFacts(
         workload=published(job.workload),
         ranks=job.ranks,
@@ -56,22 +59,10 @@ def make_checkpoint_facts(
         notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        own_sizes=_own_sizes(job),
-        written_by=None if _written(job) == job.plan else WrittenBy.of(_written(job)),
+        own_sizes=None if follows and is_built_in(FORMATS, job.settings.format) else written.sizes,
+        written_by=None if follows else WrittenBy.of(written),
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
-
-
-def _written(job: CheckpointJob) -> CheckpointPlan:
-    """Return which files of a checkpoint there are: by the writer's plan where others wrote what is read."""
-    others = job.settings.reshard and job.sources and not job.writes
-    return job.sources[0].plan if others else job.plan
-
-
-def _own_sizes(job: CheckpointJob) -> CheckpointSizes | None:
-    """Return the sizes of a checkpoint if they don't follow from the workload, else None."""
-    written = _written(job)
-    return None if written == job.plan and is_built_in(FORMATS, job.settings.format) else written.sizes
 
 
 _MAX_PARTS = 10**6

@@ -12,11 +12,7 @@ from dlemu.results.wording import Wording, sentence, sentences
 
 # The result
 
-_WORDS: dict[str, str] = {
-    Outcome.READ: "READ",
-    Outcome.INCOMPLETE: "INCOMPLETE",
-    Outcome.NOTHING: "NOTHING",
-}
+_WORDS: dict[str, str] = {Outcome.READ: "READ", Outcome.INCOMPLETE: "INCOMPLETE", Outcome.NOTHING: "NOTHING"}
 
 
 def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:

@@ -288,11 +288,7 @@ def _waits(metrics: Metrics) -> Iterator[Row]:
         yield "time to first batch", f"{seconds} s", "slowest rank, mean over the epochs"
     kept = metrics.wait_ms and metrics.wait_ms.kept_steps
     if kept:
-        yield (
-            "wait p99",
-            f"{number(kept.p99)} ms",
-            (f"p50 {number(kept.p50)}, max {number(kept.max)} ms, counted"),
-        )
+        yield ("wait p99", f"{number(kept.p99)} ms", (f"p50 {number(kept.p50)}, max {number(kept.max)} ms, counted"))
 
 
 def _samples(summary: Summary) -> Iterator[Row]:

@@ -69,13 +69,7 @@ def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
     return Run(job.folder, facts, log.rows, log.telemetry)
 
 
-def make_facts(
-    job: TrainingJob,
-    log: RunLog,
-    failure: str | None,
-    *,
-    recorders: tuple[RecorderHead, ...],
-) -> Facts:
+def make_facts(job: TrainingJob, log: RunLog, failure: str | None, *, recorders: tuple[RecorderHead, ...]) -> Facts:
     """Return the facts of a job's run.
 
     A run that was stopped early gets the settings that would have given it: `train.total_training_steps` is the number

@@ -112,7 +112,7 @@ def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
     rows: list[Row] = []
     for place, percent in enumerate(_PERCENTILES):
         value = bins.percentile(percent)
-        rows.append({"at": value, "text": f"p{percent}  {_three_digits(value)}", "down": 6 + 13 * place})
+        rows.append({"at": value, "text": f"p{percent}  {float(f'{value:.3g}'):,.10g}", "down": 6 + 13 * place})
     low, high = (float(end) for end in (bins.lows[0], bins.highs[-1]))
     middle = (max(low, high * 1e-9) * high) ** 0.5 if log else (low + high) / 2
     lines = alt.Chart(data(rows)).mark_rule(color=INK, strokeDash=[3, 3]).encode(x=alt.X("at:Q"))
@@ -127,10 +127,6 @@ def _labels(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]
     base = alt.Chart(data(rows)).encode(x=alt.X("at:Q"), y=alt.Y("down:Q", scale=None), text=alt.Text("text:N"))
     place = partial(base.mark_text, align=align, baseline="top", dx=3 if align == "left" else -3, fontSize=11)
     return [place(color=PAPER, stroke=PAPER, strokeWidth=4, strokeJoin="round"), place(color=INK)]
-
-
-def _three_digits(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
 
 
 _MAX_SAMPLED_BINS = 64  # deeper queues share bins, as narrower bars could not be seen

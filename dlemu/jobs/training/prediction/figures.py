@@ -7,18 +7,7 @@ from typing import Any
 import altair as alt
 
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.report.figure_base import (
-    BLUE,
-    GREEN,
-    GREY,
-    Canvas,
-    Figure,
-    colours,
-    data,
-    legend,
-    percent_domain,
-    rule,
-)
+from dlemu.report.figure_base import BLUE, GREEN, GREY, Canvas, Figure, colours, data, legend, percent_domain, rule
 
 
 def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:

@@ -43,6 +43,8 @@ def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
 
 def prediction_page(answer: Prediction, config: str, source: str) -> Page:
     """Return the content of a prediction's page."""
+    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
+    head = columns("readers", "MB/s", right=range(2))
     states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
     sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
     if answer.issues:
@@ -54,7 +56,7 @@ def prediction_page(answer: Prediction, config: str, source: str) -> Page:
         verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
         tiles=tiles(answer, _TILES),
         words=sections,
-        tables=[_counts_table(answer), _curve_table(answer)],
+        tables=[_counts_table(answer), Table(title="What the storage delivers", columns=head, rows=curve)],
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
         source=source,
     )
@@ -114,11 +116,6 @@ def _counts_table(answer: Prediction) -> Table:
     names = ("n", "", "sust.\nAU %", "interval\n%", "AU\n%", "whole\n%", "DLIO\n%", "samples\n/s", "MB/s", "null\nAU %")
     head = columns(*names, right=(0, *range(2, 10)), whole=range(10))
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
-
-
-def _curve_table(answer: Prediction) -> Table:
-    rows = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
-    return Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=rows)
 
 
 def open_page(folder: str) -> Opened:

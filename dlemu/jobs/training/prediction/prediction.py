@@ -181,15 +181,11 @@ def in_words(answer: Prediction) -> Prediction:
     )
 
 
-def _passing(accelerators: int, au_percent: float, low: int) -> str:
+def _passing(accelerators: int, au_percent: float, low: int, high: int = 0) -> str:
     """Say how many pass: `low`, or none for certain; the AU is that of `accelerators`."""
     if not low:
         return f"none is certain to pass (AU of {accelerators}: {au_percent:.1f} %)"
     return f"{low} pass{'es' * (low == 1)} (AU {au_percent:.1f} %)"
-
-
-def _most(accelerators: int, au_percent: float, low: int, high: int) -> str:
-    return _passing(accelerators, au_percent, low)
 
 
 def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
@@ -225,7 +221,7 @@ _VERDICTS: Wording = {
     PredictedVerdict.FAILS: "{accelerators} fail (AU {au_percent:.1f} %)",
     PredictedVerdict.TOO_CLOSE: "{accelerators} too close to call (AU {au_percent:.1f} %)",
     PredictedVerdict.NONE_PASSES: "not even 1 passes (AU {au_percent:.1f} %)",
-    PredictedVerdict.MOST: _most,
+    PredictedVerdict.MOST: _passing,
     PredictedVerdict.MOST_TRIED: _most_or_more,
     PredictedVerdict.MOST_OR_MORE: _most_or_more,
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
