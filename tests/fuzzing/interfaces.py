@@ -26,7 +26,7 @@ from datagen.verify import verify
 from dlemu.config import load
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run, read_checkpoint_summary
-from dlemu.jobs.training.metrics import figures
+from dlemu.jobs.training.figures_of import figures
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.measured import write_measured, write_run, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words

@@ -11,7 +11,8 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING
-from dlemu.jobs.training.metrics import CATALOGUE, training_metrics
+from dlemu.jobs.training.figures_of import training_metrics
+from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions

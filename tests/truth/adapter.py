@@ -42,8 +42,8 @@ from dlemu.jobs.checkpoint.summary import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import Facts, Journal
-from dlemu.jobs.training.metrics import figures as training_figures
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue

@@ -11,7 +11,7 @@ from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.contrib.mlperf.audit.foreign_checkpoints import foreign_checkpoints
 from dlemu.contrib.mlperf.audit.saved_audit import places
 from dlemu.extend import UserError
-from dlemu.jobs.training.metrics import training_metrics
+from dlemu.jobs.training.figures_of import training_metrics
 from dlemu.jobs.training.summary import Mean
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures
