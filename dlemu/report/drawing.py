@@ -101,9 +101,9 @@ def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure
         elif hasattr(module, "FIGURES"):
             drawn = [(draw.__name__, draw(result, canvas)) for draw in module.FIGURES]
         else:
-            ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
-            drawn = [(name, find(folder, name, "draw")(result, canvas)) for name in ordered]
-    yield from ((name, figure) for name, figure in drawn if figure is not None)
+            drawn = [(name, find(folder, name, "draw")(result, canvas)) for name in names(folder)]
+            drawn.sort(key=lambda named: find(folder, named[0], "ORDER"))
+    yield from (named for named in drawn if named[1] is not None)
 
 
 def _svg(figure: Figure, background: str) -> str:
