@@ -10,8 +10,8 @@ import pytest
 
 from dlemu.contrib.mlperf.audit.own_result import audit_own
 from dlemu.jobs.training import repaired_causes
-from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.page import run_page
+from dlemu.jobs.training.result import read_run
 from dlemu.metrics import read_times
 from dlemu.results.measured import write_run
 from tests.results.long_run import long_run

@@ -20,11 +20,10 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, write_note
 from dlemu.config import load
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.page import checkpoint_table, left_behind
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, with_writes_first
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.report.units import size

@@ -31,22 +31,19 @@ from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
 from dlemu.contrib.pack.result import What as PackCause
 from dlemu.contrib.pack.words import PackSettings
 from dlemu.contrib.pack.worker import ROW_DTYPE as PACK_ROW_DTYPE
-from dlemu.jobs.checkpoint.figures_of import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.issues import Issue as CheckpointIssue
-from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
 from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence
 from dlemu.jobs.checkpoint.limits import What as CheckpointCause
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
+from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
 from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
-from dlemu.jobs.training.issues import Issue as TrainIssue
-from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
-from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue
@@ -55,7 +52,8 @@ from dlemu.jobs.training.prediction.prediction import Seen as PredictedEvidence
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.jobs.training.summary import Metrics, Summary
+from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
+from dlemu.jobs.training.summary import Issue as TrainIssue
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.causes import find_causes

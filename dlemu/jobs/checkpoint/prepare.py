@@ -132,7 +132,9 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
         return
     each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes
     at_most = min(job.writes, job.kept + 1)
-    given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
+    folders = map(job.folder_of, job.replaced)
+    stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+    given_back = sum(size_bytes or 0 for size_bytes in storage.sizes(stored))
     if each * at_most > free + given_back:
         raise SpaceError(
             f"{count(at_most, 'checkpoint')} of {size(each)} need {size(each * at_most)} in "
@@ -140,10 +142,6 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
-
-
-def _stored_bytes(storage: StorageBase, folder: str) -> int:
-    return sum(size or 0 for size in storage.sizes([f"{folder}/{name}" for name in files_in(storage, folder)]))
 
 
 def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:

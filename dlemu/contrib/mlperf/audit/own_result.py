@@ -105,7 +105,7 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
-    from dlemu.jobs.training.folder import read_run, read_summary
+    from dlemu.jobs.training.result import read_run, read_summary
 
     kind = kind_of(folder)
     if kind is not None and kind.name == "checkpoint":
@@ -145,8 +145,8 @@ def audit_own(folder: str) -> OwnResult:
 
 def _audit_checkpoints(folder: str) -> OwnResult:
     """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
-    from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
     from dlemu.jobs.checkpoint.kind import ROWS
+    from dlemu.jobs.checkpoint.result import read_checkpoint_run, read_checkpoint_summary
     from dlemu.jobs.checkpoint.wording import why_incomplete
 
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))

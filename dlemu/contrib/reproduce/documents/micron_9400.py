@@ -74,7 +74,8 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
     """Yield the document's figures 1 and 2, throughput over time in MiB/s, and 3 to 6, the queue depth."""
     from dlemu.contrib.reproduce.figures._device_rate import device_rate
     from dlemu.contrib.reproduce.figures._panels import stacked, titled
-    from dlemu.jobs.training.figures import queue_depth, queue_depth_share
+    from dlemu.jobs.training.figures.histograms import queue_depth_share
+    from dlemu.jobs.training.figures.over_time import queue_depth
     from dlemu.report.figure_base import Figure
 
     runs: list[tuple[str, Run]] = [
@@ -89,7 +90,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
         (on, figure)
         for what in (queue_depth, queue_depth_share)
         for on, run in runs
-        if (figure := what.draw(run, canvas)) is not None
+        if (figure := what(run, canvas)) is not None
     ]
     if depths:
         panels = [titled(figure, f"{figure.title}, {on}") for on, figure in depths]

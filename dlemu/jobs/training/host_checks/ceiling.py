@@ -13,13 +13,12 @@ from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.inspection import Dataset
-from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.comm.failure import LATE
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.preflight import check_host
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
@@ -69,18 +68,7 @@ def _planned_dataset(workload: Workload) -> Dataset:
     """Return the dataset that the settings describe, without any files, large enough for one step of every rank."""
     spec, reader = workload.dataset, workload.reader
     files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
-    spec = replace(spec, num_files_train=files)
-    train, valid = layouts(spec)
-    size = nominal_sample_bytes(spec)
-    return Dataset(
-        spec=spec,
-        train=train,
-        valid=valid if valid.num_files else None,
-        manifest=None,
-        max_file_bytes=size,
-        max_sample_bytes=size,
-        total_bytes=files * spec.num_samples_per_file * size,
-    )
+    return planned_dataset(replace(spec, num_files_train=files))
 
 
 def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:

@@ -1,4 +1,4 @@
-"""Training time lost to checkpoints and failures, by the interval between checkpoints."""
+"""The figure of a prediction of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from dlemu.metrics.checkpoint_rates import cost_percent, wasted_percent
 from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, data, legend, rounded
 
-ORDER = 10
 SPAN = 30.0
 """The figure covers intervals from 1/30 of the configured one to 30 times it."""
 
 
-def draw(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
+def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
+    """Training time lost to checkpoints and failures, by the interval between checkpoints."""
     cost = answer.training
     if cost is None or cost.stall_seconds <= 0:
         return None
@@ -50,3 +50,6 @@ def draw(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
     return Figure(
         "Training time lost by the interval of checkpoints", caption, chart.properties(width=canvas.width, height=220)
     )
+
+
+FIGURES = (training_lost,)

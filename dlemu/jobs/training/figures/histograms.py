@@ -1,4 +1,4 @@
-"""Histograms of a block trace by operation, with percentiles."""
+"""Histograms: queue depths, latencies and sizes of requests, and read times of batches."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pyarrow.compute as pc
 
 from dlemu.jobs.training.result import Run
 from dlemu.metrics.over_time import Floats
+from dlemu.metrics.rows import StepTable, chunks
 from dlemu.report.figure_base import (
     AMBER,
     BLUE,
     INK,
     PAPER,
     Canvas,
+    Figure,
     Row,
     colours,
     data,
@@ -110,7 +112,7 @@ def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:
     rows: list[Row] = []
     for place, percent in enumerate(_PERCENTILES):
         value = bins.percentile(percent)
-        rows.append({"at": value, "text": f"p{percent}  {_three_digits(value)}", "down": 6 + 13 * place})
+        rows.append({"at": value, "text": f"p{percent}  {float(f'{value:.3g}'):,.10g}", "down": 6 + 13 * place})
     low, high = (float(end) for end in (bins.lows[0], bins.highs[-1]))
     middle = (max(low, high * 1e-9) * high) ** 0.5 if log else (low + high) / 2
     lines = alt.Chart(data(rows)).mark_rule(color=INK, strokeDash=[3, 3]).encode(x=alt.X("at:Q"))
@@ -127,5 +129,99 @@ def _labels(rows: list[Row], align: Literal["left", "right"]) -> list[alt.Chart]
     return [place(color=PAPER, stroke=PAPER, strokeWidth=4, strokeJoin="round"), place(color=INK)]
 
 
-def _three_digits(value: float) -> str:
-    return f"{float(f'{value:.3g}'):,.10g}"
+_MAX_SAMPLED_BINS = 64  # deeper queues share bins, as narrower bars could not be seen
+
+
+def queue_depth_share(run: Run, canvas: Canvas) -> Figure | None:
+    """Histogram of the time at each queue depth: most devices need several requests at once to be fast."""
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
+    caption = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
+    if not histograms:
+        sampled = _sampled(run)
+        if sampled is None:
+            return None
+        histograms = {"request": sampled}
+        caption = (
+            "Share of the samples that found this many requests in the device's queue, reads and writes together. "
+            "telemetry.block_trace=true measures it exactly."
+        )
+    chart = histogram(
+        histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
+    )
+    return Figure("Time at each queue depth", caption, chart.properties(width=canvas.width, height=180))
+
+
+def _sampled(run: Run) -> Bins | None:
+    """Return the histogram of the queue depths in the recorder's readings during training, all devices together."""
+    devices = run.device_series("block", "in_flight")
+    if not devices:
+        return None
+    values = np.concatenate([series.values[series.seconds >= 0] for series in devices])
+    if not len(values):
+        return None
+    width = max(1, int(np.ceil((values.max() + 1) / _MAX_SAMPLED_BINS)))
+    counts = np.bincount((values // width).astype(int))
+    lows = np.arange(len(counts), dtype=np.float64) * width
+    return Bins(lows, lows + width, counts.astype(np.float64))
+
+
+def latency(run: Run, canvas: Canvas) -> Figure | None:
+    """Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "latency_us", name))}
+    if not histograms:
+        return None
+    chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
+    caption = (
+        "From issuing a request to its completion, as the device's driver sees it (block trace). Percentiles are of "
+        "reads."
+    )
+    return Figure("Device latency", caption, chart.properties(width=canvas.width, height=180))
+
+
+def request_size(run: Run, canvas: Canvas) -> Figure | None:
+    """Histogram of the sizes of the requests that reached the device, after the kernel split and merged them."""
+    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
+    if not histograms:
+        return None
+    chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
+    caption = (
+        "Sizes as the device saw them (block trace): requests above the device's limit are split, adjacent ones merged."
+    )
+    return Figure("Request sizes", caption, chart.properties(width=canvas.width, height=180))
+
+
+_BINS = 60
+"""Bins of the histogram; a narrow figure has half of them, so this is even."""
+
+
+def batch_time(run: Run, canvas: Canvas) -> Figure | None:
+    """Histogram of the time that workers spent in reads for a batch: the latency that the application sees."""
+    bins = run.training.once(_read_bins)
+    if bins is None:
+        return None
+    if canvas.narrow:
+        bins = Bins(bins.lows[::2], bins.highs[1::2], bins.weights.reshape(-1, 2).sum(axis=1))
+    chart = histogram(
+        {"read": bins}, canvas, x="time in reads per batch, ms (log)", y="share of batches, %", log=True, marks=True
+    )
+    caption = (
+        "Time that a worker spent in read calls for one batch of one rank, page cache included. All training steps."
+    )
+    return Figure("Read time of a batch", caption, chart.properties(width=canvas.width, height=180))
+
+
+def _read_bins(rows: StepTable) -> Bins | None:
+    """Return the histogram of the batches' read times, in ms; None where no batch was read."""
+    bounds = [
+        (int(values[values > 0].min()), int(values.max())) for part in chunks(rows) if (values := part["read_ns"]).any()
+    ]
+    if not bounds:
+        return None
+    low, high = min(low for low, _ in bounds) / 1e6, max(high for _, high in bounds) / 1e6 * 1.0001
+    if high / low < 1.05:
+        low, high = low / 1.05, high * 1.05
+    edges = np.geomspace(low, high, _BINS + 1)
+    weights = np.zeros(_BINS)
+    for part in chunks(rows):
+        weights += np.histogram(part["read_ns"] / 1e6, edges)[0]  # times of 0 are below all bins
+    return Bins(edges[:-1], edges[1:], weights)

@@ -1,4 +1,4 @@
-"""Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
+"""Figures of a prediction: AU by number of accelerators, and what the storage delivers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,11 @@ from typing import Any
 import altair as alt
 
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.report.figure_base import (
-    BLUE,
-    GREEN,
-    GREY,
-    Canvas,
-    Figure,
-    colours,
-    data,
-    legend,
-    percent_domain,
-    rule,
-)
-
-ORDER = 10
+from dlemu.report.figure_base import BLUE, GREEN, GREY, Canvas, Figure, colours, data, legend, percent_domain, rule
 
 
-def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
+def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
+    """Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
     rows: list[dict[str, Any]] = []
     for count in answer.counts:
         low, high = count.au_sustained_interval_percent
@@ -46,3 +34,28 @@ def draw(answer: Prediction, canvas: Canvas) -> Figure | None:
     chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
     caption = "Bars are the prediction's interval. The null model is only the storage's speed / demand."
     return Figure("Predicted AU against accelerators", caption, chart.properties(width=canvas.width, height=260))
+
+
+def storage_curve(answer: Prediction, canvas: Canvas) -> Figure | None:
+    """The storage's throughput by number of readers, on which the prediction is based."""
+    curve = answer.calibration.curve
+    if len(curve) < 2:
+        return None
+    rows = [{"at": point.readers, "value": round(point.mb_per_second / 1e3, 5)} for point in curve]
+    x = alt.X(
+        "at:Q",
+        title="readers",
+        scale=alt.Scale(type="log", base=2),
+        axis=alt.Axis(values=[point.readers for point in curve], grid=False),
+    )
+    base = alt.Chart(data(rows)).encode(x=x, y=alt.Y("value:Q", title="GB/s", scale=alt.Scale(zero=True)))
+    chart = alt.layer(
+        base.mark_line(color=BLUE, strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1, color=BLUE)
+    )
+    caption = f"From {answer.calibration.source}."
+    return Figure(
+        "What the storage delivers by number of readers", caption, chart.properties(width=canvas.width, height=220)
+    )
+
+
+FIGURES = (predicted_au, storage_curve)
