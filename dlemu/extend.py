@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dlemu.runner.child_run import run_train as run_train
     from dlemu.runner.job import Job as Job
     from dlemu.runner.job import Notify as Notify
-    from dlemu.runner.row_log import Rows as Rows
+    from dlemu.runner.rows_job import Rows as Rows
     from dlemu.runner.rows_job import RowsKind as RowsKind
     from dlemu.runner.rows_job import RowsLog as RowsLog
     from dlemu.runner.rows_job import RowsRun as RowsRun
@@ -97,8 +97,8 @@ _NAMES = {
         "Job",
         "Notify",
     ),
-    "dlemu.runner.row_log": ("Rows",),
     "dlemu.runner.rows_job": (
+        "Rows",
         "RowsKind",
         "RowsLog",
         "RowsRun",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.checkpoints.grid import Grid, Place
-from dlemu.config.model import DATATYPE_BYTES, Datatype, Model
+from dlemu.config.schema import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
 OPTIMIZER_COPIES = 3

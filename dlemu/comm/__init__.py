@@ -16,8 +16,7 @@ from dlemu.comm.comm_base import (
 from dlemu.comm.failure import Failure, RankEnd, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.comm.local import LocalComm
-from dlemu.comm.patience import PatienceError, within
-from dlemu.comm.process_control import die_with_parent, interrupt_on
+from dlemu.comm.process_control import PatienceError, die_with_parent, interrupt_on, within
 
 __all__ = [
     "Comm",

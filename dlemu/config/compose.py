@@ -43,7 +43,7 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
             try:
                 tree = _values(root, SafeConstructor())
             except (_NotPlainError, yaml.YAMLError, ValueError):
-                from dlemu.config.references import read_text
+                from dlemu.config.hydra_files import read_text
 
                 tree = read_text(text)
         # Hydra takes 0.05 CPU s for the same result, if the file includes no other, as no shipped one does.
@@ -126,7 +126,7 @@ def resolved(tree: dict[str, Any]) -> dict[str, Any]:
     except RecursionError:
         raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
     if odd:
-        from dlemu.config.references import with_references
+        from dlemu.config.hydra_files import with_references
 
         return with_references(plain)
     return plain

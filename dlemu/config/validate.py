@@ -12,10 +12,9 @@ from datagen.registry import companion, is_dotted, names
 from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.duration import is_zero
-from dlemu.config.loader_settings import LOADERS, loader_problems
-from dlemu.config.model import Model
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
+from dlemu.config.translate import LOADERS, SettingTraits
 from dlemu.config.workload_files import nearest
 
 
@@ -226,7 +225,10 @@ def _is_inside(path: str, folder: str) -> bool:
 
 def _loader_problems(workload: Workload) -> list[str]:
     unknown = list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS))
-    return unknown or loader_problems(workload)
+    if unknown:
+        return unknown
+    traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
+    return [] if traits is None else traits().problems(workload)
 
 
 def _verify_problems(workload: Workload) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.comm.burn import BurnerThreads
+from dlemu.comm.clock import BurnerThreads
 from dlemu.config.duration import Duration, draw_seconds, is_zero
 
 DRAWN_AT_ONCE = 1024

@@ -18,8 +18,24 @@ from datagen.places import Places
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.schema import Duration
 from dlemu.loaders._preprocessing import Preprocessing, Spent
-from dlemu.loaders.interleave_base import Interleave
 from dlemu.plan.samples import BatchPlan, PlanAhead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleave:
+    """How many files a rank reads as streams at a time, and how they take turns."""
+
+    files: int
+    """Files read at a time."""
+    block_length: int = 1
+    """Records to take from a file before it is the next one's turn."""
+    files_ahead: int = 0
+    """Further files that are begun before it is their turn."""
+
+    @property
+    def ready_per_file(self) -> int:
+        """The most records of a file that wait for their turn: two blocks, tf.data's default."""
+        return 2 * self.block_length
 
 
 @dataclass(frozen=True)

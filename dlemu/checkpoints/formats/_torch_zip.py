@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dlemu.checkpoints.file_layout import LayoutBuilder
 from dlemu.checkpoints.formats._pickled import Call, DistinctStr, Global, Persistent, pickled
+from dlemu.checkpoints.formats.checkpoint_format_base import LayoutBuilder
 from dlemu.checkpoints.shards import Tensor
 
 STORAGES = {

@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats._pickled import Call, Global, MappedPairs, pickled
 from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, LayoutBuilder
 from dlemu.checkpoints.shards import Shard, Tensor
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import json
 import struct
 from typing import Any
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, LayoutBuilder, OneFilePerShard
 from dlemu.checkpoints.shards import Shard
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}

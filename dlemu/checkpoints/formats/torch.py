@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats._torch_zip import TorchZips, torch_state
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, LayoutBuilder, OneFilePerShard
 from dlemu.checkpoints.shards import Shard
 
 

@@ -43,7 +43,7 @@ from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
 from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing
-from dlemu.runner.row_log import RowLog
+from dlemu.runner.rows_job import RowLog
 from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log

@@ -15,7 +15,7 @@ from dlemu.extend import Rows, open_regular
 from dlemu.results.measured import RunFacts, read_facts
 from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
 from dlemu.results.wording import count
-from dlemu.runner.row_log import row_log_name
+from dlemu.runner.rows_job import row_log_name
 
 _MAX_ROWS = 4096
 """The rates are computed from this many latest rows of each rank at most."""

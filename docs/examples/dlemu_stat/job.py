@@ -15,8 +15,7 @@ from dlemu.comm import Comm
 from dlemu.config.schema import Workload
 from dlemu.runner.events import Doing
 from dlemu.runner.job import Job, Notify
-from dlemu.runner.row_log import RowLog
-from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary
+from dlemu.runner.rows_job import RowLog, RowsKind, RowsRun, RowsSummary
 from dlemu_stat.settings import StatSettings
 
 
