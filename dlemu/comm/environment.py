@@ -64,7 +64,7 @@ def describe_host() -> HostFacts:
         kernel=platform.release(),
         python=platform.python_version(),
         dlemu=__version__,
-        packages={name: installed for name in _PACKAGES if (installed := _version(name))},
+        packages={name: installed for name in _PACKAGES if (installed := installed_version(name))},
     )
 
 
@@ -124,11 +124,12 @@ def _within(path: str, mount: str) -> bool:
     return path == mount or path.startswith(mount.rstrip("/") + "/")
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str:
+    """Return the version of an installed package; empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return ""
 
 
 def _processor() -> str:

@@ -24,26 +24,24 @@ from typing import NoReturn
 
 import psutil
 
-from datagen.errors import SpaceError
+from datagen.errors import DlemuError, SpaceError
 from dlemu.comm.comm_base import Comm, Interrupted
 from dlemu.comm.failure import (
+    LATE,
     LONE_RANK,
     RANK,
     Failure,
     RankEnd,
     Role,
     describe,
-    exited,
-    interrupted,
-    killed,
-    late,
-    stopped,
-    stuck,
-    unkillable,
+    killed_by,
+    overdue,
+    stopped_for,
 )
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
 
+_KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
 _LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
 _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
@@ -110,7 +108,7 @@ class Ending:
         if self._interruption is not None:
             self._kill_ns = min(self._kill_ns, now_ns)
             return
-        self._interruption = interrupted(-1, signal_number, now_ns, echo=self._ending)  # `_explain` sets the rank
+        self._interruption = _interrupted(-1, signal_number, now_ns, echo=self._ending)  # `_explain` sets the rank
         self._start_grace(now_ns)
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
@@ -136,11 +134,13 @@ class Ending:
         """Do what is due; `send(process, signal)` returns whether the process still existed."""
         for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
             del self._stopped[process]
-            self.reported(stopped(self._ranks[process], process, self._timeout_seconds, now_ns, self._role), now_ns)
+            message = stopped_for(self._name(process), process, self._timeout_seconds)
+            self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
         if now_ns >= self._late_ns:
             self._late_ns = math.inf
-            for process, rank in self.running.items():
-                self.reported(late(rank, process, self._most_seconds, now_ns, self._role), now_ns)
+            for process in self.running:
+                message = overdue(self._name(process), process, self._most_seconds)
+                self.reported(self._failure(process, LATE, message, now_ns), now_ns)
         if now_ns >= self._terminate_ns:
             self._terminate_ns = math.inf
             self._terminated |= {process for process in self.running if send(process, signal.SIGTERM)}
@@ -151,7 +151,11 @@ class Ending:
         if now_ns >= self._give_up_ns:
             self._give_up_ns = math.inf
             for process, rank in self.running.items():
-                failure = self._failures.get(rank, unkillable(rank, process, now_ns, self._role))
+                message = (
+                    f"{self._name(process)} (process {process}) was killed but does not end: it is blocked in the "
+                    "kernel, as in a read from hung storage; see `dmesg` and the state of the file system"
+                )
+                failure = self._failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
                 self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
             self.running.clear()
 
@@ -170,13 +174,32 @@ class Ending:
             return dataclasses.replace(self._interruption, rank=rank)
         if own is not None:
             return dataclasses.replace(own, echo=own.echo or (ended_on_request and process in self._terminated))
+        name = self._name(process)
         if process in self._killed:
-            return stuck(rank, process, self._grace_seconds, now_ns, self._role)
+            message = f"{name} (process {process}) did not stop within {self._grace_seconds:g} s and was killed"
+            return self._failure(process, "Stuck", message, now_ns, _KILLED)
         if process in self._terminated and code == -signal.SIGTERM:
-            return interrupted(rank, signal.SIGTERM, now_ns, echo=True)
+            return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
         if code < 0:
-            return killed(rank, process, -code, now_ns, self._role)
-        return exited(rank, code, now_ns, self._role) if code > 0 else None
+            message = killed_by(name, process, -code, self._role.remedy)
+            return self._failure(process, "Signal", message, now_ns, 128 - code)
+        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code) if code else None
+
+    def _name(self, process: int) -> str:
+        return f"{self._role.name} {self._ranks[process]}"
+
+    def _failure(
+        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
+    ) -> Failure:
+        """Return the failure of a process that can't report itself; that it had to be killed follows from another."""
+        rank, echo = self._ranks[process], kind == "Stuck"
+        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=echo)
+
+
+def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
+    name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+    message, status = f"interrupted by {name}", 128 + signal_number
+    return Failure(rank=rank, kind="Interrupted", message=message, status=status, at_ns=at_ns, echo=echo)
 
 
 class Supervisor:

@@ -82,16 +82,12 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
     settings = workload.checkpoint
     if settings.transfer_size % 4096:
         yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
-    if settings.writers * settings.transfer_size > 128 << 20:
-        yield (
-            f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
-        )
-    if settings.readers * settings.transfer_size > 128 << 20:
-        yield (
-            f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
-        )
+    for name in ("writers", "readers"):
+        if getattr(settings, name) * settings.transfer_size > 128 << 20:
+            yield (
+                f"checkpoint.{name} is {getattr(settings, name)} with a checkpoint.transfer_size of "
+                f"{settings.transfer_size}: wanted at most 128 MiB for their product, the limit of a rank's buffers"
+            )
     if settings.odirect and settings.read_as == "torch_load":
         yield (
             "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "

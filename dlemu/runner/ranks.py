@@ -29,10 +29,11 @@ from dlemu.runner.events import OnEvent, RankFailed, Refused
 from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
 
-if TYPE_CHECKING:  # most runs have no launcher
+if TYPE_CHECKING:  # most runs have no launcher, and a job imports this module
     from dlemu.comm.guardian import Guardian
     from dlemu.comm.hosted import Host
     from dlemu.comm.launched_comm import LaunchedComm
+    from dlemu.runner.job import Job
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
@@ -64,25 +65,6 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
     return kind(failure, kept, also)
 
 
-class Guarded(Protocol):
-    """A job whose measurements are saved if its run fails."""
-
-    @property
-    def workload(self) -> Workload:
-        """The settings."""
-        ...
-
-    @property
-    def folder(self) -> str:
-        """The run's folder."""
-        ...
-
-    @property
-    def live_folder(self) -> str:
-        """Folder of the ranks' logs while they run."""
-        ...
-
-
 class Ranks(Protocol):
     """The ranks of one command, as seen by a process that runs the whole command: it is not a placeholder."""
 
@@ -111,7 +93,7 @@ class Ranks(Protocol):
         ...
 
     def guard(
-        self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
+        self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
         """Return a context that saves the measurements if the run inside it fails."""
         ...
@@ -194,7 +176,7 @@ class ForkedRanks:
             return cast(T, pickle.load(result))
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         try:
             with going_on(job.folder):
                 yield
@@ -269,7 +251,7 @@ class LaunchedRanks:
             return main(self._comm)
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         if os.path.isdir(job.live_folder):  # else on another host
             self._note = f"kept, marked incomplete, in {job.folder}: what was measured before that, if anything"
         if self._comm.local_rank == 0:
@@ -311,7 +293,7 @@ class HostedRanks(LaunchedRanks):
             return self._host.run(main, lambda failure: write_failure(self._live_folder, failure), self._note)
 
     @contextlib.contextmanager
-    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         self._live_folder = job.live_folder
         with super().guard(job, save_failed, clean_up):
             yield
@@ -324,7 +306,7 @@ def _value_or_refusal(make: Callable[[], T]) -> T | RefusedError:
         return RefusedError(error)
 
 
-def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
+def _save_lost(job: Job, save_failed: SaveFailed, other_hosts: str) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian process, which has no console."""
     with going_on(job.folder, SAVING):  # else the same command, repeated at once, loses its live folder here
         time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures
