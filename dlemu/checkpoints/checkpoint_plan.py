@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from datagen import registry
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat, FileLayout
 from dlemu.checkpoints.grid import Grid, grid_of
-from dlemu.checkpoints.shards import Role, Shard, shards_of_rank
+from dlemu.checkpoints.shards import FileLayout, Role, Shard, shards_of_rank
 from dlemu.config.schema import Checkpoint, Model
 
 FORMATS = "dlemu.checkpoints.formats"
@@ -102,3 +102,14 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
     """
     grid = grid_of(model, settings, ranks)
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
+
+
+class CheckpointFormat(Protocol):
+    """A file format; its module has a class `Format`, made without arguments."""
+
+    def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
+        """Return the files that one of the job's ranks writes, in the order in which it writes them.
+
+        No two ranks write the same file. This is pure arithmetic: no heavy imports, no files opened.
+        """
+        ...

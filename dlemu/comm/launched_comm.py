@@ -61,13 +61,15 @@ class HostLeaders(Protocol):
     """The leaders of several hosts, seen by one of them. All calls except `leave` are collective over the leaders."""
 
     node: int
+    names: Sequence[str]
     others_text: str
     """How messages name the hosts other than this one."""
     timeout_seconds: float
 
     def name_nodes(self, names: Sequence[str]) -> None:
         """Set how messages name each node."""
-        ...
+        self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
+        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
         """Return the maximum (int64) over the nodes; `last` waits longer, while rank 0 writes results."""

@@ -15,14 +15,14 @@ import secrets
 import time
 import warnings
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from datagen.errors import SpaceError, UserError
 from dlemu.comm.cgroup_limits import shared_memory_problem
 from dlemu.comm.comm_base import PeerLostError, launcher_size, on_one_host
 from dlemu.comm.guardian import remove_shared_memory, start_within
-from dlemu.comm.launched_comm import CODE_NUMBERS, TO_ALL, LaunchedComm, Seal
+from dlemu.comm.launched_comm import CODE_NUMBERS, TO_ALL, HostLeaders, LaunchedComm, Seal
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
@@ -35,7 +35,7 @@ _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
 
 
-class Leaders:
+class Leaders(HostLeaders):
     """The nodes' leaders, in the order of their world ranks. Calls are collective over them.
 
     Raises `PeerLostError` when another leader does not arrive, or moves nothing, for `timeout_seconds`.
@@ -49,11 +49,6 @@ class Leaders:
         self.nodes: int = comm.Get_size()
         self.name_nodes([f"host {node}" for node in range(self.nodes)])
         self._abandoned: list[Any] = []
-
-    def name_nodes(self, names: Sequence[str]) -> None:
-        """Set how errors name each node, and the text for "any node but this one" when a collective call times out."""
-        self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
-        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
         """Return the maximum (int64) over the nodes.

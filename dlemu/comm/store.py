@@ -31,7 +31,7 @@ from typing import Any
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm.comm_base import PeerLostError, name_ranks
-from dlemu.comm.launched_comm import CODE_NUMBERS, TO_ALL, LaunchedComm, Seal
+from dlemu.comm.launched_comm import CODE_NUMBERS, TO_ALL, HostLeaders, LaunchedComm, Seal
 from dlemu.comm.local import Rendezvous, connect_neighbours, dump
 from dlemu.comm.process_control import PatienceError, after_fork_in_child, within
 from dlemu.comm.tree import Frame, Link, LocalTree
@@ -58,7 +58,7 @@ def listen() -> socket.socket:
     return listener
 
 
-class TcpLeaders:
+class TcpLeaders(HostLeaders):
     """The hosts' leaders, in the order of their world ranks. Calls are collective over them.
 
     Raises `PeerLostError` when another leader ends, or does not arrive or moves no data within `timeout_seconds`.
@@ -97,10 +97,6 @@ class TcpLeaders:
     def timeout_seconds(self, seconds: float) -> None:
         self._timeout_seconds = seconds
         self._tree.set_timeout(seconds)
-
-    def name_nodes(self, names: Sequence[str]) -> None:
-        self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
-        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
         """`last` marks the run's final call: it has no deadline for hosts that are alive."""
@@ -371,7 +367,8 @@ def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders
     except BaseException:
         listening.close()
         raise
-    secret = hashlib.blake2b(drawn, key=_as_key(given_secret), digest_size=_SECRET_BYTES).digest()
+    key = hashlib.sha256(given_secret.encode()).digest() if given_secret else b""
+    secret = hashlib.blake2b(drawn, key=key, digest_size=_SECRET_BYTES).digest()
     firsts = [first for first, _ in hosts]
     names = [f"host {host['name']} ({name_ranks(range(first, first + host['ranks']))})" for first, host in hosts]
     places = [[(str(address), int(host["port"])) for address in host["addresses"]] for _, host in hosts]
@@ -381,10 +378,6 @@ def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders
         store.clear([f"leader/{first}" for first in firsts])
     leaders.all_reduce_max(0)  # rank 0 may serve the store: nobody leaves before it is cleared
     return leaders
-
-
-def _as_key(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest() if secret else b""
 
 
 def _about(place: Place, listening: socket.socket) -> dict[str, object]:

@@ -29,11 +29,10 @@ from dlemu.runner.events import OnEvent, RankFailed, Refused
 from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
 
-if TYPE_CHECKING:  # most runs have no launcher, and a job imports this module
+if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.comm.guardian import Guardian
     from dlemu.comm.hosted import Host
     from dlemu.comm.launched_comm import LaunchedComm
-    from dlemu.runner.job import Job
 
 T = TypeVar("T")
 SaveFailed = Callable[[str], Kept | None]
@@ -65,6 +64,19 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
     return kind(failure, kept, also)
 
 
+class Guarded(Protocol):
+    """What is needed of a job to save its measurements if its run fails."""
+
+    @property
+    def workload(self) -> Workload: ...
+
+    @property
+    def folder(self) -> str: ...
+
+    @property
+    def live_folder(self) -> str: ...
+
+
 class Ranks(Protocol):
     """The ranks of one command, as seen by a process that runs the whole command: it is not a placeholder."""
 
@@ -93,7 +105,7 @@ class Ranks(Protocol):
         ...
 
     def guard(
-        self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
+        self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
         """Return a context that saves the measurements if the run inside it fails."""
         ...
@@ -176,7 +188,7 @@ class ForkedRanks:
             return cast(T, pickle.load(result))
 
     @contextlib.contextmanager
-    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         try:
             with going_on(job.folder):
                 yield
@@ -251,7 +263,7 @@ class LaunchedRanks:
             return main(self._comm)
 
     @contextlib.contextmanager
-    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         if os.path.isdir(job.live_folder):  # else on another host
             self._note = f"kept, marked incomplete, in {job.folder}: what was measured before that, if anything"
         if self._comm.local_rank == 0:
@@ -293,7 +305,7 @@ class HostedRanks(LaunchedRanks):
             return self._host.run(main, lambda failure: write_failure(self._live_folder, failure), self._note)
 
     @contextlib.contextmanager
-    def guard(self, job: Job, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
+    def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:
         self._live_folder = job.live_folder
         with super().guard(job, save_failed, clean_up):
             yield
@@ -306,7 +318,7 @@ def _value_or_refusal(make: Callable[[], T]) -> T | RefusedError:
         return RefusedError(error)
 
 
-def _save_lost(job: Job, save_failed: SaveFailed, other_hosts: str) -> None:
+def _save_lost(job: Guarded, save_failed: SaveFailed, other_hosts: str) -> None:
     """Save what the ranks had measured when rank 0 was lost. Runs in the guardian process, which has no console."""
     with going_on(job.folder, SAVING):  # else the same command, repeated at once, loses its live folder here
         time.sleep(ECHO_SECONDS)  # other ranks may still be writing their failures

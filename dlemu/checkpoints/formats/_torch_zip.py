@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dlemu.checkpoints.formats._pickled import Call, DistinctStr, Global, Persistent, pickled
-from dlemu.checkpoints.formats.checkpoint_format_base import LayoutBuilder
-from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.shards import LayoutBuilder, Tensor
 
 STORAGES = {
     "fp16": "HalfStorage",

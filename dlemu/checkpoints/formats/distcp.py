@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlemu.checkpoints.formats._pickled import Call, Global, MappedPairs, pickled
 from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
-from dlemu.checkpoints.formats.checkpoint_format_base import FileLayout, LayoutBuilder
-from dlemu.checkpoints.shards import Shard, Tensor
+from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan

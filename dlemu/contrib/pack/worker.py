@@ -25,7 +25,7 @@ from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
 from datagen.storage.storage_base import Bytes, Writer, WriterAround, write_whole
-from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.contrib.pack.image_list import ImageList
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
 from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
@@ -132,7 +132,7 @@ class _Packing:
     # reading
 
     def _read_images(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
+        row, account = _Row(self._row), ThreadAccounting()
         for file in self._next_files(row):
             for index in self._job.image_range(file):
                 slot = self._free.get()
@@ -212,7 +212,7 @@ class _Packing:
     # writing
 
     def _write_files(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
+        row, account = _Row(self._row), ThreadAccounting()
         keeps = self._job.recipe.keeps
         current: _PackedFile | None = None
         try:
