@@ -112,4 +112,3 @@ class CheckpointFormat(Protocol):
 
         No two ranks write the same file. This is pure arithmetic: no heavy imports, no files opened.
         """
-        ...

@@ -22,11 +22,9 @@ class Clock(Protocol):
 
     def now_ns(self) -> int:
         """Return the time."""
-        ...
 
     def sleep_until(self, deadline_ns: int) -> None:
         """Return not before the deadline; at once when it has passed."""
-        ...
 
 
 class MonotonicClock:

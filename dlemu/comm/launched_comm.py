@@ -73,23 +73,18 @@ class HostLeaders(Protocol):
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
         """Return the maximum (int64) over the nodes; `last` waits longer, while rank 0 writes results."""
-        ...
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
         """Return each world rank's bytes on node 0, an empty dictionary elsewhere."""
-        ...
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return node 0's bytes on every node."""
-        ...
 
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's."""
-        ...
 
     def leave(self, message: str) -> None:
         """Send the other hosts the reason why this one is lost, where the launcher does not end them."""
-        ...
 
 
 class LaunchedComm:

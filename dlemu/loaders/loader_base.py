@@ -199,22 +199,18 @@ class Loader(Protocol):
 
     def start(self) -> None:
         """Bring the workers up; from here on no batch pays for starting them."""
-        ...
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the batches of one epoch, if possible as `TimedBatches`, which spare the trainer a thread.
 
         Raises DlemuError when a batch can't be made.
         """
-        ...
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Turn a framework's exception about a dead worker into one for users; None for any other."""
-        ...
 
     def close(self) -> None:
         """End the workers and wait for them."""
-        ...
 
 
 class BatchMaker:

@@ -54,15 +54,12 @@ class BatchPlan(Protocol):
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
-        ...
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
-        ...
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the same as runs of consecutive samples in a file, one item per step; None where there are no runs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,6 @@ class Log(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
 
 
 CONFIRM_ABOVE_BYTES = 10e9
