@@ -12,10 +12,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # every command imports this package, and most of its files for a message or a list alone
-    from dlemu.config.dump import completed, datagen_command, digest, explained, to_yaml
-    from dlemu.config.loading import load, load_received
-    from dlemu.config.validate import check_checkpoints, check_data, check_runnable
-    from dlemu.config.workload_files import workload_names
+    from dlemu.config.dump import completed as completed
+    from dlemu.config.dump import datagen_command as datagen_command
+    from dlemu.config.dump import digest as digest
+    from dlemu.config.dump import explained as explained
+    from dlemu.config.dump import to_yaml as to_yaml
+    from dlemu.config.loading import load as load
+    from dlemu.config.loading import load_received as load_received
+    from dlemu.config.validate import check_checkpoints as check_checkpoints
+    from dlemu.config.validate import check_data as check_data
+    from dlemu.config.validate import check_runnable as check_runnable
+    from dlemu.config.workload_files import workload_names as workload_names
 
 _MODULES = {
     "dump": ("completed", "datagen_command", "digest", "explained", "to_yaml"),
@@ -23,19 +30,6 @@ _MODULES = {
     "validate": ("check_checkpoints", "check_data", "check_runnable"),
     "workload_files": ("workload_names",),
 }
-__all__ = [
-    "check_checkpoints",
-    "check_data",
-    "check_runnable",
-    "completed",
-    "datagen_command",
-    "digest",
-    "explained",
-    "load",
-    "load_received",
-    "to_yaml",
-    "workload_names",
-]
 
 
 def __getattr__(name: str) -> Any:

@@ -20,10 +20,18 @@ from datagen.formats.format_base import damaged, own_damaged
 from datagen.places import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
-from dlemu.loaders._preprocessing import Preprocessing
 from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, Interleave, LoaderSpec, Phase, Samples
+from dlemu.loaders.loader_base import (
+    Batch,
+    BatchMaker,
+    BatchTrace,
+    Interleave,
+    LoaderSpec,
+    Phase,
+    Preprocessing,
+    Samples,
+)
 from dlemu.loaders.traits_base import traits_of
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
