@@ -11,7 +11,7 @@ import numpy as np
 from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload

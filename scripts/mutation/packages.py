@@ -48,7 +48,7 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/comm/tree.py", "dlemu/comm/supervise.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
+        ("dlemu/comm/tree.py", "dlemu/comm/launch.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
         (
             "tests/comm/test_tree.py",
             "tests/comm/test_supervise.py",

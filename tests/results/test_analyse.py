@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
 from dlemu.jobs.training.page import print_result

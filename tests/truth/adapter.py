@@ -15,8 +15,7 @@ import numpy as np
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
-from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.literal import override

@@ -17,8 +17,8 @@ from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
 from dlemu.contrib.dali.settings import num_threads
 from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
-from dlemu.loaders._preprocessing import Preprocessing, Spent
 from dlemu.loaders._process import call_niced
+from dlemu.loaders.loader_base import Preprocessing, Spent
 
 
 class Loader:

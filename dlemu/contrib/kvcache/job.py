@@ -13,6 +13,7 @@ from typing import ClassVar
 from datagen.bulk_content import BulkContent
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.comm.environment import existing_folder
+from dlemu.comm.row_log import RowLog
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
@@ -43,7 +44,6 @@ from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
 from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing
-from dlemu.runner.row_log import RowLog
 from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log

@@ -24,7 +24,7 @@ from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
 from datagen.storage.storage_base import Bytes, Writer, WriterAround, write_whole
-from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.contrib.pack.image_list import ImageList
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
 from dlemu.contrib.pack.recipe import DamagedError, prepare
@@ -129,7 +129,7 @@ class _Packing:
     def _spent(self, field: str, began_ns: int) -> None:
         self._row[field] += time.monotonic_ns() - began_ns
 
-    def _account(self, thread: str, began_ns: int, before: tuple[int, int], account: ThreadAccount) -> None:
+    def _account(self, thread: str, began_ns: int, before: tuple[int, int], account: ThreadAccounting) -> None:
         """Add the thread's elapsed time, its CPU time and its waiting for a core since `before`."""
         cpu_ns, cpu_wait_ns = account.scheduled()
         self._spent(f"{thread}_ns", began_ns)
@@ -139,7 +139,7 @@ class _Packing:
     # reading
 
     def _read_images(self) -> None:
-        account = ThreadAccount()
+        account = ThreadAccounting()
         while (file := self._next_file()) is not None:
             for index in self._job.image_range(file):
                 slot = self._free.get()
@@ -210,7 +210,7 @@ class _Packing:
     # writing
 
     def _write_files(self) -> None:
-        account = ThreadAccount()
+        account = ThreadAccounting()
         current: _PackedFile | None = None
         try:
             while (item := self._ready.get()) is not None:

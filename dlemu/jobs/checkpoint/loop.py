@@ -33,7 +33,7 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
 from dlemu.results.journal import read_journal
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
-from dlemu.runner.request_account import request_folder, requests_so_far
+from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 

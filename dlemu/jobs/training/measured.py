@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from datagen.formats.format_base import LibraryReads
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.schedule import Epoch, make_schedule
 from dlemu.jobs.training.step_table import write_steps
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING

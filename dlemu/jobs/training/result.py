@@ -25,7 +25,7 @@ from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import read_journal
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
-from dlemu.runner.request_account import requests_so_far
+from dlemu.runner.run_folder import requests_so_far
 from dlemu.telemetry import RecorderHead, Telemetry, read_logs
 
 

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.comm import Comm, within
-from dlemu.comm.burn import BurnerThreads
-from dlemu.comm.clock import Clock, MonotonicClock
+from dlemu.comm.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
@@ -40,8 +39,7 @@ from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
 from dlemu.results.wording import count
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
-from dlemu.runner.request_account import requests_so_far
-from dlemu.runner.stopping import StopFile
+from dlemu.runner.run_folder import StopFile, requests_so_far
 from dlemu.telemetry import Recorder
 
 if TYPE_CHECKING:  # most runs save no checkpoints

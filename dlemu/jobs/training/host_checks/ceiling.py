@@ -24,7 +24,7 @@ from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
 
-NAME, ORDER = "ceiling", 310
+ORDER = 310
 BUDGET_SECONDS = 40.0
 """Time limit for ranks, start included; 18 ranks with 72 workers need a few seconds on two otherwise idle cores."""
 
@@ -32,9 +32,9 @@ BUDGET_SECONDS = 40.0
 def check(facts: Facts) -> Check:
     workload = facts.workload
     if workload.metric.ceiling_seconds <= 0:
-        return Check(name=NAME, level="skip", observed="not measured: metric.ceiling_seconds is 0")
+        return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
     if facts.demand.mb_per_second is None:
-        return Check(name=NAME, level="skip", observed="not measured: no computation is emulated")
+        return Check(level="skip", observed="not measured: no computation is emulated")
     dataset = facts.usable_dataset or _planned_dataset(workload)
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
     check_host(job, job.ranks)
@@ -48,7 +48,6 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(
-            name=NAME,
             level="warn",
             observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
             wanted="an AU without storage",
@@ -60,8 +59,8 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     wanted = f"{demand.au_threshold_percent:g} % or more"
     if percent < demand.au_threshold_percent:
         advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
-        return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
-    return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
+        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(level="ok", observed=observed, wanted=wanted)
 
 
 def _planned_dataset(workload: Workload) -> Dataset:
@@ -93,3 +92,6 @@ def _measure(job: TrainingJob, make_loader: type[Loader], comm: Comm, shared: mm
     if percent is not None:
         struct.pack_into("d", shared, 0, percent)
     return 0
+
+
+CHECKS = {"ceiling": check}

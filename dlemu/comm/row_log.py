@@ -1,9 +1,10 @@
-"""A rank's rows of measurements, appended to a file one by one, so that they survive if the rank is killed."""
+"""A rank's rows of measurements, appended to a file at once, so that they survive if the rank is killed."""
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +16,26 @@ Rows = NDArray[np.void]
 
 
 class RowLog:
-    """The rows of one rank, in memory and, if `folder` is given, in a file there, which stays open until `close`."""
+    """Rows of one rank, in memory and, if `path` is given, in a new file there.
 
-    def __init__(self, dtype: np.dtype[np.void], rank: int, folder: str | None = None) -> None:
-        self._dtype, self._parts = dtype, [np.empty(0, dtype)]
-        self._path = "" if folder is None else os.path.join(folder, row_log_name(rank))
-        self._out = create_new(self._path, flags=os.O_WRONLY | os.O_APPEND) if self._path else -1
+    The file stays open until `close`, because closing one on a network file system can be slow.
+    """
+
+    def __init__(self, dtype: np.dtype[np.void], path: str = "") -> None:
+        self._dtype, self._path, self._parts = dtype, path, [np.empty(0, dtype)]
+        self._out = create_new(path, flags=os.O_WRONLY | os.O_APPEND) if path else -1
 
     def add(self, **columns: int) -> None:
         """Add a row; columns that are not given are 0. Raises SpaceError."""
         assert self._dtype.names is not None  # a structured type
-        row = np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype)
-        self._parts.append(row)
+        self.extend(np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype))
+
+    def extend(self, rows: Rows) -> None:
+        """Add several rows; raises SpaceError."""
+        self._parts.append(rows)
         if self._out < 0:
             return
-        data = row.tobytes()
+        data = rows.tobytes()
         try:
             if os.write(self._out, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -51,15 +57,10 @@ class RowLog:
             self._out = -1
 
 
-def row_log_name(rank: int) -> str:
-    """Return the file name of a rank's rows in a run's live folder."""
-    return f"rows_{rank:05d}"
-
-
-def read_row_logs(folder: str, dtype: np.dtype[np.void]) -> Rows:
-    """Return the rows in a run's live folder, without a half-written last row of a rank."""
+def read_row_logs(folder: str, names: Iterable[str], dtype: np.dtype[np.void]) -> Rows:
+    """Return the rows in these files of a run's live folder, without a half-written last row of a rank."""
     parts = [np.empty(0, dtype)]
-    for name in sorted(name for name in os.listdir(folder) if name.startswith("rows_")):
+    for name in sorted(names):
         with open(os.path.join(folder, name), "rb") as file:
             data = file.read()
         parts.append(np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype))
