@@ -196,7 +196,7 @@ class Fetcher:
         self._spec = spec
         opened = storage or open_storage(spec.storage)
         self._is_remote = opened.is_remote
-        self._engine = _engine_of(spec, storage, opened)
+        self._engine = _engine_of(spec, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -347,8 +347,8 @@ class Fetcher:
         )
 
 
-def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
-    """Return the engine that reads a spec from `storage`; `given` is the caller's storage if it passed one."""
+def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine | RecordReader | GroupReader:
+    """Return the engine that reads a spec from `storage`."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = registry.find("datagen.formats", spec.format, "Format")()
@@ -365,8 +365,6 @@ def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase)
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
         return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
-        if file_format.mapped and given is None and spec.storage == StorageSpec():
-            storage = open_storage(StorageSpec(type="mapped"))
         return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
     buffer_bytes = 0 if spec.in_place else spec.max_file_bytes
     return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)

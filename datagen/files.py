@@ -15,7 +15,7 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import SpaceError, UserError
-from datagen.formats.format_base import FileJob, Format, SideFile, UnreadFormat, sides_of
+from datagen.formats.format_base import FORMATS, FileJob, FormatBase, SideFile, UnreadFormat
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage.storage_base import StorageBase, Writer
@@ -54,7 +54,7 @@ class Files:
     """All files of a dataset. Only the arrays grow with the number of files: a few numbers each."""
 
     spec: DatasetSpec
-    format: Format
+    format: FormatBase
     content: Content
     train: Layout
     valid: Layout
@@ -127,11 +127,11 @@ def files_of(spec: DatasetSpec) -> Files:
             f"the sizes of {files:,} files need {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
             "free: use fewer files (dataset.num_files_train), with more samples in each"
         )
-    file_format = cast("Format", registry.find("datagen.formats", spec.format, "Format")())
+    file_format = cast("FormatBase", registry.find(FORMATS, spec.format, "Format")())
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
     if isinstance(file_format, UnreadFormat):
         sizes = file_format.unread_bytes(len(shapes))
     content = Content(spec.seed, spec.compressibility)
-    sides = tuple((side, side.file_bytes(spec, shapes)) for side in sides_of(file_format))
+    sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
     return Files(spec, file_format, content, *layouts(spec), shapes, sizes, sides)

@@ -7,17 +7,15 @@ far more than it uses, and raises SpaceError.
 
 from __future__ import annotations
 
+import abc
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple, Protocol
 
 from datagen.engines import ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import Format, Source, damaged
+from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
 from datagen.layout import Layout
 from datagen.places import Places, as_places
 from datagen.records import AllocatingSource
@@ -55,6 +53,10 @@ class GroupsFile(Protocol):
         """Return (offset, bytes) in the file of the spans that hold the columns requested."""
         ...
 
+    def called_spans(self, group: int) -> list[tuple[int, int]]:
+        """Return the spans that the library reads, after it requested read-ahead for all of them."""
+        ...
+
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
         ...
@@ -68,38 +70,28 @@ class GroupsFile(Protocol):
         ...
 
 
-@runtime_checkable
-class GroupFormat(Format, Protocol):
+class GroupFormat(FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
-    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
+    @abc.abstractmethod
+    def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
         """Return the memory of the largest row group in files with these record shapes."""
-        ...
 
+    @abc.abstractmethod
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Open a file for reading row groups; raises DatasetError if it is not of this format."""
-        ...
 
+    @abc.abstractmethod
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read and decode the columns requested of row group `index`; return their buffers."""
-        ...
 
+    @abc.abstractmethod
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Do as `decode_group` by the library call that a training script would make, from a path or an open file."""
-        ...
-
-
-@runtime_checkable
-class CalledGroupFormat(GroupFormat, Protocol):
-    """A format of row groups that can make the read calls of its library without the library."""
 
     def read_footer(self, source: Source) -> Source:
         """Read the part of a file that the library reads first; return a source that has it in memory."""
-        ...
-
-    def called_spans(self, groups: Any, index: int) -> list[tuple[int, int]]:
-        """Return the spans of a row group that the library reads, after it requested read-ahead for all of them."""
-        ...
+        return source
 
 
 def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
@@ -151,7 +143,7 @@ class GroupReader:
         *,
         called: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library (`CalledGroupFormat`)."""
+        """With `called`, make the read calls of the format's library."""
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
@@ -164,8 +156,8 @@ class GroupReader:
         self._library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
-        self._called = file_format if called and isinstance(file_format, CalledGroupFormat) else None
-        self._transfer_bytes = 0 if self._called else transfer_bytes
+        self._called = called
+        self._transfer_bytes = 0 if called else transfer_bytes
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
         self._end = 0
@@ -239,7 +231,7 @@ class GroupReader:
             raise unreadable(path, error) from error
         source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
-            cached = source if self._called is None else self._called.read_footer(source)
+            cached = self._format.read_footer(source) if self._called else source
             groups = self._format.open_groups(cached, self._spec)
             if self._verify and not groups.payload(0):
                 raise DatasetError(
@@ -269,9 +261,9 @@ class GroupReader:
         return ends[-1]
 
     def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
-        if self._called is None:
+        if not self._called:
             return opened.groups.spans(group)
-        spans = self._called.called_spans(opened.groups, group)
+        spans = opened.groups.called_spans(group)
         self._storage.will_need(opened.reader, spans)
         return spans
 
@@ -338,7 +330,7 @@ class GroupReader:
 
     def _read_and_decode(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Read through the storage and decode; only the storage's reads count as reading."""
-        if self._called is not None:
+        if self._called:
             spans = self._spans(opened, group)
             data = memoryview(bytearray(sum(size for _, size in spans)))
             self._fill(opened, spans, spans, data)

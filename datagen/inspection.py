@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from datagen import page_cache, registry
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
-from datagen.formats.format_base import Format, RecordFormat, sides_of
+from datagen.formats.format_base import FORMATS, FormatBase, RecordFormat
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
@@ -178,7 +178,7 @@ class _Inspection:
         self._storage = storage
         self._manifest = manifest
         self._advice = advice
-        self._format: Format = registry.find("datagen.formats", spec.format, "Format")()
+        self._format: FormatBase = registry.find(FORMATS, spec.format, "Format")()
         self._notes: list[str] = []
         self._packed = False
         """Whether `dlemu pack` made the files: samples that it did not resize are of any size."""
@@ -307,7 +307,7 @@ class _Inspection:
         """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
         if self._manifest is None:
             return
-        for side in sides_of(self._format):
+        for side in self._format.sides:
             paths = partial(side.path, layout)
             looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:

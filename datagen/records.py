@@ -19,19 +19,11 @@ import numpy as np
 from datagen.engines import block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
-from datagen.formats.format_base import (
-    CalledRecordFormat,
-    MovedError,
-    RecordFile,
-    RecordFormat,
-    Source,
-    StreamCalls,
-    StreamedRecordFormat,
-)
+from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
 from datagen.layout import Layout
 from datagen.places import NO_PLACES, Places, as_places, shifted
 from datagen.runs import Run, Runs, Samples, runs_of
-from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512
 """Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
@@ -67,9 +59,10 @@ class RecordReader:
         self._storage = storage
         self._alignment = storage.alignment
         self._verify = verify
-        known = called and isinstance(file_format, StreamedRecordFormat | CalledRecordFormat)
+        known = called and (file_format.looks_up or file_format.stream_calls is not None)
         self._transfer_bytes = 0 if known else transfer_bytes
-        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, called=known)
+        kind = {"called": known, "mapped": file_format.mapped}
+        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, **kind)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
@@ -207,11 +200,10 @@ class OpenFiles:
         transfer_bytes: int = 0,
         *,
         called: bool = False,
+        mapped: bool = False,
     ) -> None:
         self._storage = storage
-        # Libraries read index files through memory maps, which only folders have.
-        posix = called and storage.spec.type in ("posix", "mapped")
-        self._sides_storage = open_storage(StorageSpec(type="mapped")) if posix else storage
+        self._mapped = mapped
         self._called = called
         self._format = file_format
         self._layout = layout
@@ -238,25 +230,35 @@ class OpenFiles:
     def _open_file(self, file: int) -> OpenRecords:
         path = self._layout.path(file)
         try:
-            reader: Reader = self._storage.open(path)
+            reader = self._storage.open_mapped(path) if self._mapped else self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
         try:
-            if self._called and isinstance(self._format, CalledRecordFormat) and not self._format.mapped:
+            if self._called and self._format.looks_up and not self._format.mapped:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
-            if self._called and isinstance(self._format, StreamedRecordFormat):
+            if self._called and self._format.stream_calls is not None:
                 reader = StreamedReader(self._storage, reader, self._format.stream_calls)
             source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-            side = partial(_open_side, self._sides_storage, self._format, self._layout, self._transfer_bytes, file)
-            if self._called and isinstance(self._format, CalledRecordFormat):
-                records = self._format.open_called_records(source, self._layout.num_samples_per_file, side)
-            else:
-                records = self._format.open_records(source, self._layout.num_samples_per_file, side)
+            samples, side = self._layout.num_samples_per_file, partial(self._open_side, file)
+            records = self._format.open_records(source, samples, side, called=self._called)
         except BaseException:
             reader.close()
             raise
         return path, reader, records
+
+    def _open_side(self, file: int, number: int) -> Source | None:
+        """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
+        path = self._format.sides[number].path(self._layout, file)
+        try:  # libraries read indexes through memory maps
+            reader = (self._storage.open_mapped if self._called or self._mapped else self._storage.open)(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from error
+        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
+        weakref.finalize(source, reader.close)
+        return source
 
 
 class ReopenedReader:
@@ -390,22 +392,6 @@ class StreamedReader:
 
 HEAD_BYTES = 16
 """Bytes that a script with an index reads first of each record: its length or header."""
-
-
-def _open_side(
-    storage: StorageBase, file_format: RecordFormat, layout: Layout, transfer_bytes: int, file: int, number: int
-) -> Source | None:
-    """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
-    path = file_format.sides[number].path(layout, file)
-    try:
-        reader = storage.open(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise unreadable(path, error) from error
-    source = AllocatingSource(path, reader, storage.alignment, transfer_bytes)
-    weakref.finalize(source, reader.close)
-    return source
 
 
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:

@@ -10,7 +10,6 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +18,6 @@ from numpy.typing import NDArray
 
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 
-CHUNK_BYTES = 1 << 20
-"""Payload generated and written at a time: it stays in a core's L2 cache."""
 _PREFIX = struct.Struct("<6sBxH")
 """Magic, major version, and in files of version 1 the length of the header."""
 PREFIX_BYTES = _PREFIX.size
@@ -84,14 +81,6 @@ def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[
     header_bytes = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_bytes + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
     return sizes
-
-
-def write_payload(job: FileJob, chunk: memoryview, write: Callable[[memoryview], None]) -> None:
-    """Generate a file's payload in `chunk`, a piece at a time, and write it."""
-    for offset in range(0, job.payload_bytes, len(chunk)):
-        piece = chunk[: min(len(chunk), job.payload_bytes - offset)]
-        job.content.fill(piece, job.running_index, offset)
-        write(piece)
 
 
 def parse(data: memoryview, name: str) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
 from datagen.extras import library
-from datagen.formats.format_base import Sample, Source, damaged
+from datagen.formats.format_base import KeptFile, Sample, Source, damaged
 
 OLD_NAME = "records"
 """Name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written."""
@@ -32,7 +32,7 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
-class Hdf5File:
+class Hdf5File(KeptFile):
     """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:

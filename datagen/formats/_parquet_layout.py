@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.spec import DatasetSpec, ParquetColumn
+from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact protocol
 
@@ -72,7 +72,7 @@ _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
 _MAX_DICTIONARY_BYTES = 64  # longer values are left out: the dictionary is in every column chunk, and never used
-_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
+_CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 
 
@@ -117,7 +117,7 @@ class Stored(NamedTuple):
 
 
 def footer(
-    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: str
+    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: Compression
 ) -> bytes:
     """Encode a file's metadata; `counts` are the rows and `groups` the column chunks of each row group."""
     root = struct((4, BINARY, text("schema")), (5, I32, number(len(columns))))
@@ -361,7 +361,7 @@ class FilePlan:
         alike = [(first.rows, first.stored(0), full), (last.rows, last.stored(0), [self.start(self.groups - 1)])]
         return footer_bytes(self.columns, alike) + LENGTH_BYTES + len(MAGIC)
 
-    def tail_of(self, groups: Sequence[Sequence[Stored]], compression: str) -> bytes:
+    def tail_of(self, groups: Sequence[Sequence[Stored]], compression: Compression) -> bytes:
         """Return the bytes after the last row group: metadata, its length, the magic number."""
         metadata = footer(self.columns, [self.group(index).rows for index in range(self.groups)], groups, compression)
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC

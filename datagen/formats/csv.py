@@ -7,14 +7,25 @@ of the text depends on the numbers: 3.57 bytes each on average if they are rando
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._array import CHUNK_BYTES
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats.format_base import (
+    CHUNK_BYTES,
+    CallSource,
+    FileJob,
+    FormatBase,
+    LibraryReads,
+    Sample,
+    Sizes,
+    Source,
+    damaged,
+)
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -27,19 +38,17 @@ NUMBER_BYTES = 4
 Bytes = NDArray[np.uint8]
 
 
-class Format:
+class Format(FormatBase):
     """Reads and writes .csv."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = []
-        if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format csv supports only none")
+        problems = super().unfit(spec)
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        return None
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> None:
+        """Return None: the length of the text depends on the numbers."""
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         texts = _texts()
@@ -65,18 +74,12 @@ class Format:
             continue
         return CsvFile(source.path, file.image, samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
         """Read the whole file; np.loadtxt decodes the sample's line."""
-        with open(path, "rb") as file:
-            return _load_sample(path, file.read(), index, samples)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file.readall(), index, samples)
-
-
-def _load_sample(path: str, text: bytes, index: int, samples: int) -> Sample:
-    sample = CsvFile(path, memoryview(text), samples).sample(index)
-    return sample._replace(decode=lambda: _loadtxt(path, sample.data))
+        sample = CsvFile(file.name, memoryview(file.read() or b""), samples).sample(index)
+        return sample._replace(decode=lambda: _loadtxt(file.name, sample.data))
 
 
 class CsvFile:

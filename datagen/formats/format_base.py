@@ -1,17 +1,18 @@
 """The interface of a file format: compute file sizes, write files from a `Content`, read samples from a `Source`.
 
-`Format` is what every format implements; the other protocols are optional capabilities. Payload: the bytes of all
-samples of a file in order, without framing, encoding or compression; `Content` generates it. Side file: a file that
-accompanies each data file, such as an index. Called: read by exactly the read calls that the usual Python library of
-the format makes, without that library (the setting `reader.engine=matched`).
+A format is one module with a class `Format`, a subclass of `FormatBase`, or of `RecordFormat` or `GroupFormat`
+(`datagen.groups`). Payload: the bytes of all samples of a file in order, without framing, encoding or compression;
+`Content` generates it. Side file: a file that accompanies each data file, such as an index. Called: read by exactly the
+read calls that the usual Python library of the format makes, without that library (`reader.engine=matched`).
 """
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.layout import Layout
-from datagen.spec import DatasetSpec
+from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
+Sizes = NDArray[np.int64]
 FORMATS = "datagen.formats"
 """The package of formats; each module in it is a format."""
 
@@ -119,13 +121,20 @@ MAX_KEPT_FILES = 16
 """Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
 
-@runtime_checkable
-class KeptFile(OpenFile, Protocol):
-    """A file that stays open between batches, because reading its structure again would cost read calls."""
+class KeptFile(abc.ABC):
+    """An `OpenFile` that stays open between batches, because reading its structure again would cost read calls."""
 
+    @abc.abstractmethod
+    def sample(self, index: int) -> Sample:
+        """Do as `OpenFile.sample`."""
+
+    @abc.abstractmethod
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
-        ...
+
+
+CHUNK_BYTES = 1 << 20
+"""Payload generated and written at a time: it stays in a core's L2 cache."""
 
 
 @dataclass(frozen=True)
@@ -148,32 +157,85 @@ class FileJob:
         """Return the bytes of all records of the file."""
         return self.record_bytes * self.spec.num_samples_per_file
 
+    def payload(self, buffer: AlignedBuffer, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Generate bytes `start` to `stop` of the payload, by default all; each piece is valid until the next one."""
+        chunk, stop = buffer.view(CHUNK_BYTES), self.payload_bytes if stop is None else stop
+        for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):  # generating whole blocks is fastest
+            end = min(block + CHUNK_BYTES, stop)
+            self.content.fill(chunk[: end - block], self.running_index, block)
+            yield chunk[max(start - block, 0) : end - block]
 
-class Format(Protocol):
-    """A file format. It holds no state."""
+
+class SideFile(abc.ABC):
+    """One kind of side file: a file that accompanies each data file, such as an index. It holds no state."""
+
+    @abc.abstractmethod
+    def path(self, layout: Layout, file: int) -> str:
+        """Return the path of the side file of data file `file`."""
+
+    def folder(self, layout: Layout) -> str | None:
+        """Return the folder to be made for these side files; None if they are beside the data files."""
+        return None
+
+    @abc.abstractmethod
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+        """Return the exact size of the side file of each data file; `shapes` are record shapes (files, axes)."""
+
+    @abc.abstractmethod
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
+
+
+class FormatBase(abc.ABC):
+    """A file format. A format must implement the abstract methods only."""
+
+    compressions: ClassVar[tuple[Compression, ...]] = ("none",)
+    """Values of `dataset.compression` that the format supports."""
+    sides: ClassVar[tuple[SideFile, ...]] = ()
+    """Side files, which are generated, counted, resumed and verified along with each data file."""
+    index_suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the index files that scripts keep in memory, beside the data file of an object store."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
-        ...
+        if spec.compression in self.compressions:
+            return []
+        wanted = " or ".join(self.compressions)
+        return [f"dataset.compression is {spec.compression}: format {spec.format} supports only {wanted}"]
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    @abc.abstractmethod
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
         """Return the exact size of each file; None if it depends on the contents, as with compression.
 
         `shapes` are the record shapes of the files, an array (files, axes).
         """
-        ...
 
+    @abc.abstractmethod
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
-        ...
 
+    @abc.abstractmethod
     def open(self, source: Source, samples: int) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible.
 
         Raises:
             DatasetError: the file is truncated or not of this format.
         """
-        ...
+
+    def open_called(self, source: CallSource, samples: int) -> OpenFile:
+        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
+        return self.open(source, samples)
+
+    def reads_whole(self, *, called: bool) -> bool:
+        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
+
+        For small files, `open` costs as much CPU as the read.
+        """
+        return False
+
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
+        raise NotImplementedError
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
@@ -181,66 +243,17 @@ class Format(Protocol):
         Raises:
             DatasetError: the file is damaged or not of this format.
         """
-        ...
+        with open(path, "rb") as file:
+            return self.load_open(file, index, samples, ())
 
-
-@runtime_checkable
-class WholeFormat(Format, Protocol):
-    """A format that parses one-sample files from memory: for small files, `open` costs as much CPU as the read."""
-
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        ...
-
-
-@runtime_checkable
-class CalledFormat(Format, Protocol):
-    """A format that can make the read calls of its library without the library."""
-
-    def open_called(self, source: CallSource, samples: int) -> OpenFile:
-        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
-        ...
-
-
-@runtime_checkable
-class StreamFormat(Format, Protocol):
-    """A format whose library also takes an open file: `reader.engine=library` then works on storage without paths."""
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        """Do as `load`, from an open file, whose `name` is its path."""
-        ...
-
-
-@runtime_checkable
-class IndexedStreamFormat(Format, Protocol):
-    """Like `StreamFormat`, for a format with index files, which training scripts read whole and keep in memory."""
-
-    index_suffixes: tuple[str, ...]
-    """Suffixes that turn the path of a data file into the paths of its index files."""
-
-    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
-        """Do as `load`, from an open file and the bytes of its index files."""
-        ...
-
-
-class SideFile(Protocol):
-    """One kind of side file: a file that accompanies each data file, such as an index. It holds no state."""
-
-    def path(self, layout: Layout, file: int) -> str:
-        """Return the path of the side file of data file `file`."""
-        ...
-
-    def folder(self, layout: Layout) -> str | None:
-        """Return the folder to be made for these side files; None if they are beside the data files."""
-        ...
-
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the exact size of the side file of each data file; `shapes` are record shapes (files, axes)."""
-        ...
-
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
-        ...
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
+        """Do as `load`, from an open file, whose `name` is its path, and the bytes of its index files."""
+        raise UserError(
+            "reader.engine=library opens files of this format by their paths, and this storage has none: set "
+            "reader.engine=fast"
+        )
 
 
 OpenSide = Callable[[int], Source | None]
@@ -291,39 +304,8 @@ class MovedError(Exception):
     """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
 
-@runtime_checkable
-class RecordFormat(Format, Protocol):
-    """A format with many records in each file, read one by one into place from files that stay open."""
-
-    sides: tuple[SideFile, ...]
-    """Side files, which are generated, counted, resumed and verified along with each data file."""
-    mapped: bool
-    """Files in folders are read through memory maps."""
-
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
-        ...
-
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
-
-        Raises:
-            DatasetError: the file can't be of this format.
-        """
-        ...
-
-
-@runtime_checkable
-class CalledRecordFormat(RecordFormat, Protocol):
-    """A record format whose library locates records differently, so that its read calls differ too."""
-
-    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Do as `open_records`, by the library's read calls. A library that does not map files opens one per record."""
-        ...
-
-
 class StreamCalls(NamedTuple):
-    """The read calls by which a library streams a file of records."""
+    """The read calls by which a library streams a file of records, in pieces independent of record boundaries."""
 
     sizes: Callable[[int], Iterator[int]]
     """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
@@ -335,11 +317,32 @@ class StreamCalls(NamedTuple):
     """Bytes of a file after its last record."""
 
 
-@runtime_checkable
-class StreamedRecordFormat(RecordFormat, Protocol):
-    """A record format whose library streams each file in pieces that are independent of record boundaries."""
+class RecordFormat(FormatBase):
+    """A format with many records in each file, read one by one into place from files that stay open."""
 
-    stream_calls: StreamCalls
+    mapped: ClassVar[bool] = False
+    """Files in folders are read through memory maps."""
+    looks_up: ClassVar[bool] = False
+    """The library looks up each record in an index, and opens the file for each unless it maps files."""
+    stream_calls: ClassVar[StreamCalls | None] = None
+    """The read calls of a library that streams files."""
+
+    @abc.abstractmethod
+    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
+
+    @abc.abstractmethod
+    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> RecordFile:
+        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
+
+        With `called`, a format that `looks_up` locates records by the library's read calls.
+
+        Raises:
+            DatasetError: the file can't be of this format.
+        """
+
+    def open(self, source: Source, samples: int) -> OpenFile:
+        return RecordSamples(source, self.open_records(source, samples, lambda _number: None))
 
 
 class PackedSample(NamedTuple):
@@ -377,13 +380,12 @@ class Packer(Protocol):
         ...
 
 
-@runtime_checkable
-class UnreadFormat(Format, Protocol):
+class UnreadFormat(FormatBase):
     """A format whose files are never read: samples are made in memory."""
 
-    def unread_bytes(self, files: int) -> NDArray[np.int64]:
+    @abc.abstractmethod
+    def unread_bytes(self, files: int) -> Sizes:
         """Return the size of each file, by running index."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -415,11 +417,6 @@ def built_in_reads(format_name: str) -> LibraryReads:
     return reads
 
 
-def sides_of(file_format: Format) -> tuple[SideFile, ...]:
-    """Return the kinds of side files of a format; only record formats have any."""
-    return file_format.sides if isinstance(file_format, RecordFormat) else ()
-
-
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
     at = "" if offset is None else f" at offset {offset}"
@@ -427,6 +424,14 @@ def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
         f"{path}: {problem}{at}. Run `dlemu datagen verify` to find every damaged file; "
         "delete those and run `dlemu datagen` with the same settings to make them again"
     )
+
+
+class DamagedError(Exception):
+    """A file is damaged at an offset; the caller adds the path to the message (`damaged`)."""
+
+    def __init__(self, problem: str, offset: int = 0) -> None:
+        super().__init__(problem)
+        self.offset = offset
 
 
 def own_damaged(error: DatasetError) -> DatasetError:
@@ -439,14 +444,9 @@ def what_is_damaged(error: Exception) -> str:
     return str(error).partition(". Run `dlemu datagen")[0]
 
 
-def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
-
-
-def no_side(_number: int) -> Source | None:
-    """An `OpenSide` for where side files can't be opened."""
-    return None
 
 
 class RecordSamples:

@@ -15,18 +15,27 @@ import math
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
-from datagen.formats import _array
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
+from datagen.formats.format_base import (
+    CHUNK_BYTES,
+    CallSource,
+    FileJob,
+    FormatBase,
+    LibraryReads,
+    Sample,
+    Sizes,
+    Source,
+    damaged,
+)
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -40,16 +49,16 @@ Chunk = tuple[tuple[int, ...], bytes]
 """A chunk's position in its dataset (index of the first element), and its stored bytes."""
 
 
-class Format:
+class Format(FormatBase):
     """Reads and writes HDF5."""
+
+    compressions = ("none", "gzip")
 
     def __init__(self) -> None:
         self._known: Known = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = []
-        if spec.compression not in ("none", "gzip"):
-            problems.append(f"dataset.compression is {spec.compression}: format hdf5 supports none and gzip")
+        problems = super().unfit(spec)
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
@@ -60,10 +69,10 @@ class Format:
             )
         return problems or _unfit_shapes(spec)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
         if _is_chunked(spec):
             return None
-        payload: NDArray[np.int64] = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+        payload: Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
         if not len(payload):
             return payload
         # The structure has the same size for all shapes.
@@ -74,7 +83,7 @@ class Format:
         if _is_chunked(job.spec):
             _write_chunked(job, writer)
         else:
-            _write_plain(job, writer, buffer.view(_array.CHUNK_BYTES))
+            _write_plain(job, writer, buffer)
 
     def open(self, source: Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known)
@@ -87,11 +96,13 @@ class Format:
             pass
         return _load_sample(path, path, index)
 
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
         return _load_sample(file.name, file, index)
 
 
-def _load_sample(path: str, where: str | LibraryFile, index: int) -> Sample:
+def _load_sample(path: str, where: Any, index: int) -> Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
@@ -190,7 +201,7 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
     yield "labels", (spec.num_samples_per_file,), "int64"
 
 
-def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
+def _write_plain(job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
     structure, offsets = _outline(job.spec, job.shape)
     contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
@@ -200,31 +211,19 @@ def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
         if isinstance(content, bytes):
             writer.write(content)
         elif content < job.spec.hdf5.num_dset_per_record:
-            _write_part(job, content, writer, chunk)
+            _write_part(job, content, writer, buffer)
         else:
-            _write_labels(job, writer)
+            for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -CHUNK_BYTES):
+                writer.write(bytes(min(left, CHUNK_BYTES)))
 
 
-def _write_part(job: FileJob, part: int, writer: Writer, chunk: memoryview) -> None:
+def _write_part(job: FileJob, part: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write one dataset: its part of each sample."""
-    if job.spec.hdf5.num_dset_per_record == 1:
-        _array.write_payload(job, chunk, writer.write)
-        return
-    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
-    for sample in range(job.spec.num_samples_per_file):
-        start = sample * job.record_bytes + part * part_bytes
-        for offset in range(0, part_bytes, len(chunk)):
-            piece = chunk[: min(len(chunk), part_bytes - offset)]
-            job.content.fill(piece, job.running_index, start + offset)
+    parts = job.spec.hdf5.num_dset_per_record
+    step = job.payload_bytes if parts == 1 else job.record_bytes
+    for start in range(part * step // parts, job.payload_bytes, step):
+        for piece in job.payload(buffer, start, start + step // parts):
             writer.write(piece)
-
-
-def _write_labels(job: FileJob, writer: Writer) -> None:
-    left = LABEL_BYTES * job.spec.num_samples_per_file
-    while left:
-        size = min(left, _array.CHUNK_BYTES)
-        writer.write(bytes(size))
-        left -= size
 
 
 def _write_chunked(job: FileJob, writer: Writer) -> None:

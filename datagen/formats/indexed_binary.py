@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats.format_base import (
+    CHUNK_BYTES,
     Extents,
     FileJob,
     LibraryReads,
     OpenSide,
-    RecordSamples,
+    RecordFormat,
     Sample,
     SideFile,
+    Sizes,
     Source,
     damaged,
-    no_side,
     no_such_record,
     sample_bytes,
 )
@@ -33,13 +35,11 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
-CHUNK_BYTES = 1 << 20
-"""Bytes of data generated and written, or of an index read, at a time."""
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
 
-class Side:
+class Side(SideFile):
     """One of the two index files."""
 
     def __init__(self, suffix: str, number: int) -> None:
@@ -49,10 +49,7 @@ class Side:
     def path(self, layout: Layout, file: int) -> str:
         return layout.path(file) + self._suffix
 
-    def folder(self, layout: Layout) -> str | None:
-        return None
-
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -72,41 +69,26 @@ SUFFIXES = (".off.idx", ".sz.idx")
 SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
 
 
-class Format:
+class Format(RecordFormat):
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
-    sides: tuple[SideFile, ...] = SIDES
-    mapped = False
+    sides = SIDES
+    looks_up = True
     index_suffixes = SUFFIXES
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format {spec.format} supports only none"]
-        return []
-
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         return sample_bytes(spec, shapes)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         return sample_bytes(spec, shapes) * spec.num_samples_per_file
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        total = job.payload_bytes
-        chunk = buffer.view(CHUNK_BYTES)
-        for offset in range(0, total, CHUNK_BYTES):
-            piece = chunk[: min(CHUNK_BYTES, total - offset)]
-            job.content.fill(piece, job.running_index, offset)
+        for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open(self, source: Source, samples: int) -> RecordSamples:
-        return RecordSamples(source, self.open_records(source, samples, no_side))
-
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
-        return IndexedFile(source, samples, side)
-
-    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
-        """Look up each record in a memory map of the index, and read each by its own call, as Megatron-LM does."""
-        return IndexedFile(source, samples, side, by_index=True)
+    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> IndexedFile:
+        """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
+        return IndexedFile(source, samples, side, by_index=called)
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read the whole index, then the record by np.fromfile."""
@@ -116,7 +98,9 @@ class Format:
             raise damaged(path, f"the file ends within record {index}", offset + record.size)
         return Sample(record.data, record.data, offset)
 
-    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
         """Seek to the record and read it, as scripts do on storage without paths, where np.fromfile does not work."""
         whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
         offset, size = entry(file.name, whole, index, samples)

@@ -13,7 +13,7 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -23,7 +23,18 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, PackedSample, Sample, Source, damaged
+from datagen.formats.format_base import (
+    CallSource,
+    DamagedError,
+    FileJob,
+    FormatBase,
+    LibraryReads,
+    PackedSample,
+    Sample,
+    Sizes,
+    Source,
+    damaged,
+)
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -31,15 +42,12 @@ LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
 X_NAME = "array x"
 
 
-class Format:
+class Format(FormatBase):
     """Reads and writes .npz."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression not in ("none", "zip"):
-            return [f"dataset.compression is {spec.compression}: format npz supports none and zip"]
-        return []
+    compressions = ("none", "zip")
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
         if spec.compression == "zip":
             return None
         samples = spec.num_samples_per_file
@@ -52,7 +60,8 @@ class Format:
         method = DEFLATED if job.spec.compression == "zip" else STORED
         x = MemberWriter(writer, "x.npy", method, job.spec.compression_level)
         x.write(_array.header(job))
-        _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), x.write)
+        for piece in job.payload(buffer):
+            x.write(piece)
         x_entry = x.close()
         y = MemberWriter(writer, "y.npy", method, job.spec.compression_level)
         y.write(_array.array_header("<i8", (samples,)))
@@ -74,13 +83,21 @@ class Format:
                 _read_by_zipfile(file, entry)
             return _samples(source, file.image, used[0], samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
-        # Opened here, because np.load leaves the file open if it is not an archive.
-        with open(path, "rb") as file:
-            return _load_sample(path, file, index, samples)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file, index, samples)
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
+        try:
+            with np.load(file) as archive:
+                entries = [
+                    Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
+                    for info in archive.zip.infolist()
+                ]
+                main, *others = _members_to_read(entries, samples, 0)
+                used = sorted([main, *others], key=lambda entry: entry.start)
+                arrays = {entry.name: archive[entry.name] for entry in used}
+                return _array.sample_of(arrays[main.name], index, samples)
+        except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise damaged(file.name, f"np.load can't read array x ({error})", 0) from error
 
 
 class Packer:
@@ -112,25 +129,11 @@ class Packer:
         return b""
 
 
-def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
-    try:
-        with np.load(file) as archive:
-            entries = [
-                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
-                for info in archive.zip.infolist()
-            ]
-            used = sorted(_members_to_read(entries, samples, 0), key=lambda entry: entry.start)
-            arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.sample_of(arrays[_members_to_read(entries, samples, 0)[0].name], index, samples)
-    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise damaged(path, f"np.load can't read array x ({error})", 0) from error
-
-
 @contextlib.contextmanager
 def _reporting_damage(source: Source) -> Iterator[None]:
     try:
         yield
-    except StructureError as error:
+    except DamagedError as error:
         raise damaged(source.path, str(error), error.offset) from error
     except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
         raise damaged(source.path, f"no readable .npz structure ({error})", 0) from error
@@ -141,7 +144,7 @@ def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _a
     try:
         array = _array.parse(_member(source, data, entry), X_NAME)
     except _array.ArrayError as error:
-        raise StructureError(str(error), entry.start) from error
+        raise DamagedError(str(error), entry.start) from error
     return _array.Samples(source, array, samples, X_NAME)
 
 
@@ -230,8 +233,6 @@ END_BYTES = 22  # the end-of-central-directory record without its comment (APPNO
 MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
-Sizes = NDArray[np.int64]
-
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
 _LOCAL_ZIP64 = struct.Struct("<HHQQ")
 _ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
@@ -242,14 +243,6 @@ INFLATE_BYTES = 1 << 20
 """Bytes decompressed at a time."""
 MAX_INFLATION = 1032
 """Maximum compression ratio of deflate (zlib's technical notes)."""
-
-
-class StructureError(Exception):
-    """A file is damaged at an offset; the caller adds the path to the message."""
-
-    def __init__(self, problem: str, offset: int) -> None:
-        super().__init__(problem)
-        self.offset = offset
 
 
 class Entry(NamedTuple):
@@ -305,17 +298,17 @@ def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     """Return a member's bytes as stored in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
-        raise StructureError("no member where the directory points", entry.start)
+        raise DamagedError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise StructureError(f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0)
+        raise DamagedError(f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0)
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} ends beyond the end of the file", entry.start)
+        raise DamagedError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
+        raise DamagedError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
-        raise StructureError(f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start)
+        raise DamagedError(f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start)
     return member, start
 
 
@@ -332,7 +325,7 @@ def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) ->
         others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MAX_LABEL_BYTES]
         return [main, *others]
     if main is None:
-        raise StructureError("no member x.npy in the zip directory", size_bytes)
+        raise DamagedError("no member x.npy in the zip directory", size_bytes)
     return [main]
 
 
@@ -343,7 +336,7 @@ def _entries(data: memoryview) -> Iterator[Entry]:
     for _ in range(count):
         fields = _ENTRY.unpack_from(data, position)
         if fields[0] != b"PK\x01\x02" or position >= stop:
-            raise StructureError("the zip directory is damaged", position)
+            raise DamagedError("the zip directory is damaged", position)
         name_bytes, extra_bytes, comment_bytes = fields[10:13]
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
@@ -361,17 +354,17 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
         first = max(0, end - MAX_COMMENT_BYTES)
         end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
         if end < first or end + END_BYTES > len(data):
-            raise StructureError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
+            raise DamagedError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
     *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
     if end + END_BYTES + comment_bytes != len(data):
-        raise StructureError("the end of the zip directory is not the end of the file", end)
+        raise DamagedError("the end of the zip directory is not the end of the file", end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, position = _END64.unpack_from(data, end)
         if signature != b"PK\x06\x06":
-            raise StructureError("the zip64 end-of-central-directory record is missing", end)
+            raise DamagedError("the zip64 end-of-central-directory record is missing", end)
     if position + size != end:
-        raise StructureError("the zip directory does not end where the end record says", end)
+        raise DamagedError("the zip directory does not end where the end record says", end)
     return position, count, size
 
 
@@ -450,9 +443,9 @@ def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memor
                 done += len(piece)
                 piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
-        raise StructureError(f"deflated data is damaged ({error})", offset) from error
+        raise DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or done != len(out):
-        raise StructureError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
+        raise DamagedError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
     if summed != crc:
-        raise StructureError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
+        raise DamagedError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
     return out

@@ -14,18 +14,16 @@ from numpy.typing import NDArray
 from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
-from datagen.formats._picture import (
     MIN_PADDING_BYTES,
-    PictureError,
+    PILLOW_READS,
     PictureFormat,
     Shape,
     feed_decoder,
     padding_then_codes,
-    pillow_pixels,
 )
+from datagen.formats.format_base import DamagedError
 
+LIBRARY = PILLOW_READS
 _HEADER = struct.Struct("<2sHL")
 """Byte order, 42, and the offset of the directory."""
 _ENTRY = struct.Struct("<HHLL")
@@ -43,10 +41,9 @@ _MAX_BYTES = (1 << 32) - 1
 _ORDERS = {b"II": "<", b"MM": ">"}
 
 
-class Tiff:
-    """TIFF files."""
+class Format(PictureFormat):
+    """Reads and writes .tiff."""
 
-    name = "tiff"
     longest_side = 1 << 30
 
     def min_bytes(self, shape: Shape) -> int:
@@ -72,11 +69,11 @@ class Tiff:
             ):
                 end = tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES]
                 if end > len(data):
-                    raise PictureError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
+                    raise DamagedError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
         except struct.error as error:
-            raise PictureError(f"no readable TIFF structure ({error})", 0) from error
+            raise DamagedError(f"no readable TIFF structure ({error})", 0) from error
         except KeyError as error:
-            raise PictureError(f"a TIFF directory without tag {error}", 0) from error
+            raise DamagedError(f"a TIFF directory without tag {error}", 0) from error
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
@@ -90,16 +87,6 @@ class Tiff:
         file.seek(tags[_STRIP_OFFSETS])
         feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
         _read_directory(file, at, order)
-
-    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        return pillow_pixels(data)
-
-
-class Format(PictureFormat):
-    """Reads and writes .tiff."""
-
-    def __init__(self) -> None:
-        super().__init__(Tiff())
 
 
 def _head(shape: Shape, strip: int) -> bytes:
@@ -141,10 +128,10 @@ def _tags(data: memoryview) -> dict[int, int]:
     """Return the tags of the first directory that have a single integer value, stored in the directory."""
     order = _ORDERS.get(bytes(data[:2]))
     if order is None:
-        raise PictureError("no TIFF start", 0)
+        raise DamagedError("no TIFF start", 0)
     magic, at = struct.unpack_from(f"{order}HL", data, 2)
     if magic != 42:
-        raise PictureError("no TIFF start", 2)
+        raise DamagedError("no TIFF start", 2)
     (count,) = struct.unpack_from(f"{order}H", data, at)
     tags = {}
     for entry in range(count):

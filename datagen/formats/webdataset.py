@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -27,25 +27,22 @@ from datagen.formats.format_base import (
     OffsetRecords,
     OpenSide,
     PackedSample,
-    RecordSamples,
+    RecordFormat,
     Sample,
-    SideFile,
+    Sizes,
     Source,
     StreamCalls,
     damaged,
-    no_side,
     no_such_record,
     sample_bytes,
 )
 from datagen.known_offsets import known_offsets, offsets_in
 from datagen.places import even_places
-from datagen.spec import BLOCK_BYTES, DatasetSpec
+from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
-CHUNK_BYTES = 1 << 20
-"""Bytes generated and written at a time."""
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156
 """Positions of fields in a header."""
 _BASE_256 = 0x80
@@ -105,72 +102,56 @@ def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
-class Format:
+class Format(RecordFormat):
     """Reads and writes .tar."""
 
-    sides: tuple[SideFile, ...] = ()
-    mapped = False
     stream_calls = StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format webdataset supports only none"]
-        return []
-
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         sizes = sample_bytes(spec, shapes)
-        whole: NDArray[np.int64] = BLOCK + -(-sizes // BLOCK) * BLOCK
+        whole: Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
         return whole
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
         return self.record_bytes(spec, shapes) * spec.num_samples_per_file + len(TAIL)
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         for number in range(job.spec.num_samples_per_file):
             writer.write(header(f"{job.running_index:08}_{number:08}.bin", size))
-            for piece in _payload(job, number * size, (number + 1) * size, buffer):
+            for piece in job.payload(buffer, number * size, (number + 1) * size):
                 writer.write(piece)
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open(self, source: Source, samples: int) -> RecordSamples:
-        return RecordSamples(source, self.open_records(source, samples, no_side))
-
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> TarRecords:
+    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> TarRecords:
         return TarRecords(source, samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
-        with open(path, "rb") as file:
-            return _load_sample(path, file, index)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file, index)
-
-
-def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
-    """Read as scripts without an index do: from member to member."""
-    try:
-        with tarfile.open(path, "r:", fileobj=file) as archive:
-            number, key, parts = -1, None, []
-            for member in archive:
-                if not member.isfile():
-                    continue
-                mine = Member(member.name, member.size, _FILE_TYPES[0]).key
-                number += mine != key
-                key = mine
-                if number > index:
-                    break
-                if number == index:
-                    extracted = archive.extractfile(member)
-                    assert extracted is not None  # a plain file has data
-                    parts.append(extracted.read())
-    except (tarfile.TarError, EOFError) as error:
-        raise damaged(path, f"tarfile can't read it ({error})", 0) from error
-    if not parts:
-        raise no_such_record(path, index, number + 1)
-    data = memoryview(b"".join(parts))
-    return Sample(data, data, index * len(data))
+    def load_open(
+        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
+    ) -> Sample:
+        """Read as scripts without an index do: from member to member."""
+        try:
+            with tarfile.open(file.name, "r:", fileobj=file) as archive:
+                number, key, parts = -1, None, []
+                for member in archive:
+                    if not member.isfile():
+                        continue
+                    mine = Member(member.name, member.size, _FILE_TYPES[0]).key
+                    number += mine != key
+                    key = mine
+                    if number > index:
+                        break
+                    if number == index:
+                        extracted = archive.extractfile(member)
+                        assert extracted is not None  # a plain file has data
+                        parts.append(extracted.read())
+        except (tarfile.TarError, EOFError) as error:
+            raise damaged(file.name, f"tarfile can't read it ({error})", 0) from error
+        if not parts:
+            raise no_such_record(file.name, index, number + 1)
+        data = memoryview(b"".join(parts))
+        return Sample(data, data, index * len(data))
 
 
 class Packer:
@@ -346,12 +327,3 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
     name = data[:100].partition(b"\0")[0].decode(errors="replace")
     folder = data[345:500].partition(b"\0")[0].decode(errors="replace") if data[257:262] == b"ustar" else ""
     return Member(f"{folder}/{name}" if folder else name, size_bytes, data[_TYPE])
-
-
-def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iterator[memoryview]:
-    """Generate bytes `start` to `stop` of the file's payload; each piece is valid until the next one."""
-    chunk = buffer.view(CHUNK_BYTES)
-    for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):
-        end = min(block + CHUNK_BYTES, stop)
-        job.content.fill(chunk[: end - block], job.running_index, block)
-        yield chunk[max(start - block, 0) : end - block]

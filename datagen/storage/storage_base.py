@@ -39,7 +39,7 @@ _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
 LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
 """Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
-INTERNAL_TYPES = ("mapped", "memory", "null")
+INTERNAL_TYPES = ("memory", "null")
 """Backends for dlemu's own use and its tests; users can't select them."""
 
 
@@ -308,6 +308,10 @@ class StorageBase(abc.ABC):
 
     def open_received(self, path: str) -> Reader:
         """Open a file of unknown origin through the page cache; refuse pipes and devices, which could block forever."""
+        return self.open(path)
+
+    def open_mapped(self, path: str) -> Reader:
+        """Open a file through a memory map, where the backend can: page faults bring its data into the page cache."""
         return self.open(path)
 
     def open_unread_ahead(self, path: str) -> Reader:

@@ -21,8 +21,8 @@ import pytest
 from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
 from datagen.formats.format_base import OffsetRecords
+from datagen.formats.tfrecord import TfrecordFile, masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect

@@ -20,8 +20,7 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.formats import _parquet_layout
 from datagen.formats._parquet_layout import plan_of
-from datagen.formats._parquet_read import GroupsFile
-from datagen.formats.parquet import Format
+from datagen.formats.parquet import Format, GroupsFile
 from datagen.groups import max_groups
 from datagen.inspection import inspect
 from datagen.layout import layouts

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.storage import direct, memory, posix
+from datagen.storage import memory, posix
 from datagen.storage.storage_base import (
     NULL_STORAGE,
     StorageBase,
@@ -29,10 +29,10 @@ from datagen.storage.storage_base import (
     storage_spec,
 )
 
-ALL = registry.names("datagen.storage")
-SERVED: dict[str, StorageSpec] = {"fsspec": StorageSpec(type="fsspec", root="file:///")}
+ALL = [*registry.names("datagen.storage"), "direct"]
+SERVED = {"fsspec": StorageSpec(type="fsspec", root="file:///"), "direct": StorageSpec(direct=True)}
 KEEPING = [name for name in ALL if name != "null"]
-FOLDERS = ["direct", "fsspec", "mapped", "posix"]
+FOLDERS = ["direct", "fsspec", "posix"]
 DATA = bytes(range(256)) * 40
 
 
@@ -134,10 +134,10 @@ def test_an_interrupted_writer_leaves_nothing_that_is_not_removed(name: str, tmp
     backend = storage(name)
     backend.make_folder(str(tmp_path))
     write(backend, str(tmp_path / "whole"))
-    forked = os.fork() if name in ("direct", "mapped", "posix") else 0  # there a writer that lives keeps its file
+    forked = os.fork() if name in ("direct", "posix") else 0  # there a writer that lives keeps its file
     if not forked:
         backend.create(str(tmp_path / "part")).write(b"x")
-        if name in ("direct", "mapped", "posix"):
+        if name in ("direct", "posix"):
             os._exit(0)
     else:
         os.waitpid(forked, 0)
@@ -364,7 +364,7 @@ def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")
 def test_a_file_system_without_o_direct_is_named() -> None:
     with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
-        direct.Storage().open("/proc/self/status")
+        storage("direct").open("/proc/self/status")
 
 
 def test_a_buffer_grows_and_is_used_again() -> None:

@@ -25,7 +25,6 @@ import psutil
 from numpy.typing import NDArray
 
 from datagen.errors import ServerError, host_failure
-from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
 from datagen.owned import create_new
 from datagen.registry import find
@@ -211,7 +210,7 @@ def _begin(
     layout = layout_of(target, packed)
     if existing is None:
         _check_no_foreign_files(layout.folder, storage)
-    sides = sides_of(find("datagen.formats", settings.format, "Format")())
+    sides = find("datagen.formats", settings.format, "Format")().sides
     for folder in folders_of(layout, sides):
         if leads_elsewhere(target, folder, storage):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")

@@ -20,7 +20,7 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import PackedSample, Packer, sides_of
+from datagen.formats.format_base import PackedSample, Packer
 from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
@@ -311,7 +311,7 @@ class _PackedFile:
     def _write_side(self, content: bytes) -> None:
         if not content:
             return
-        side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
+        side = find("datagen.formats", self._job.format, "Format")().sides[0]
         write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
 
     def discard(self) -> None:
