@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads, own_damaged
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
@@ -351,7 +350,7 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine | RecordReader |
     """Return the engine that reads a spec from `storage`."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
-    file_format = registry.find("datagen.formats", spec.format, "Format")()
+    file_format = format_named(spec.format)
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file

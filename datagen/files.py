@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import SpaceError, UserError
-from datagen.formats.format_base import FORMATS, FileJob, FormatBase, SideFile, UnreadFormat
+from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
 from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage.storage_base import StorageBase, Writer
@@ -127,7 +125,7 @@ def files_of(spec: DatasetSpec) -> Files:
             f"the sizes of {files:,} files need {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
             "free: use fewer files (dataset.num_files_train), with more samples in each"
         )
-    file_format = cast("FormatBase", registry.find(FORMATS, spec.format, "Format")())
+    file_format = format_named(spec.format)
     shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
     sizes = file_format.file_bytes(spec, shapes)
     if isinstance(file_format, UnreadFormat):

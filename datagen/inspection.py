@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import page_cache, registry
+from datagen import page_cache
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, FormatBase, RecordFormat
+from datagen.formats.format_base import RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
@@ -178,7 +178,7 @@ class _Inspection:
         self._storage = storage
         self._manifest = manifest
         self._advice = advice
-        self._format: FormatBase = registry.find(FORMATS, spec.format, "Format")()
+        self._format = format_named(spec.format)
         self._notes: list[str] = []
         self._packed = False
         """Whether `dlemu pack` made the files: samples that it did not resize are of any size."""

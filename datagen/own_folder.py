@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from datagen import page_cache, registry
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.extras import library
-from datagen.formats.format_base import FORMATS, FormatBase, what_is_damaged
+from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.regular import open_regular
@@ -327,7 +327,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
 
     Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
     """
-    file_format: FormatBase = registry.find(FORMATS, name, "Format")()
+    file_format = format_named(name)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:

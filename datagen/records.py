@@ -240,25 +240,16 @@ class OpenFiles:
                 reader = StreamedReader(self._storage, reader, self._format.stream_calls)
             source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-            samples, side = self._layout.num_samples_per_file, partial(self._open_side, file)
+            # Libraries read indexes through memory maps, too.
+            open_side = self._storage.open_mapped if self._called or self._mapped else self._storage.open
+            paths = [side.path(self._layout, file) for side in self._format.sides]
+            side = partial(_open_side, open_side, paths, self._storage.alignment, self._transfer_bytes)
+            samples = self._layout.num_samples_per_file
             records = self._format.open_records(source, samples, side, called=self._called)
         except BaseException:
             reader.close()
             raise
         return path, reader, records
-
-    def _open_side(self, file: int, number: int) -> Source | None:
-        """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
-        path = self._format.sides[number].path(self._layout, file)
-        try:  # libraries read indexes through memory maps
-            reader = (self._storage.open_mapped if self._called or self._mapped else self._storage.open)(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise unreadable(path, error) from error
-        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
-        weakref.finalize(source, reader.close)
-        return source
 
 
 class ReopenedReader:
@@ -392,6 +383,22 @@ class StreamedReader:
 
 HEAD_BYTES = 16
 """Bytes that a script with an index reads first of each record: its length or header."""
+
+
+def _open_side(
+    open_file: Callable[[str], Reader], paths: Sequence[str], alignment: int, transfer_bytes: int, number: int
+) -> Source | None:
+    """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
+    path = paths[number]
+    try:
+        reader = open_file(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+    source = AllocatingSource(path, reader, alignment, transfer_bytes)
+    weakref.finalize(source, reader.close)
+    return source
 
 
 def _close_all(opened: OrderedDict[int, OpenRecords]) -> None:

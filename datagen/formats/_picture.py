@@ -110,8 +110,8 @@ class PictureFormat(FormatBase):
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
         if spec.num_samples_per_file != 1:
-            samples = spec.num_samples_per_file
-            problems.append(f"dataset.num_samples_per_file is {samples}: a {spec.format} file is one image, set 1")
+            actual = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
+            problems.append(f"{actual}: a {spec.format} file holds one image: set it to 1")
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels are uint8")
         return problems or self._unfit_shape(spec)

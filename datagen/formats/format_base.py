@@ -405,6 +405,14 @@ class LibraryReads:
     """CPU time per byte of the library divided by that of dlemu's own reader, from the page cache, without decoding."""
 
 
+def format_named(name: str) -> FormatBase:
+    """Return the format of this name. Raises UserError."""
+    found = registry.find(FORMATS, name, "Format")()
+    if not isinstance(found, FormatBase):
+        raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
+    return found
+
+
 def library_reads(format_name: str) -> LibraryReads:
     """Return the `LIBRARY` of a format's module, or defaults if it defines none. Raises UserError."""
     reads: LibraryReads = registry.companion(FORMATS, format_name, "LIBRARY", LibraryReads())

@@ -298,7 +298,7 @@ def test_a_storage_that_fails_is_not_called_damage() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"compression": "zip"}, "none and gzip"),
+        ({"compression": "zip"}, "none or gzip"),
         ({"enable_chunking": True}, "chunk_size is 0"),
         ({"hdf5": Hdf5(num_dset_per_record=2)}, "num_dset_per_record is 2"),
         ({"hdf5": Hdf5(num_dset_per_record=2), "record_dims": (3, 4)}, "which is [3, 4]"),

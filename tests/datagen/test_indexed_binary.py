@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import Source
-from datagen.formats.indexed_binary import CHUNK_BYTES, OFFSETS, SIZES, IndexedFile
+from datagen.formats.format_base import CHUNK_BYTES, Source
+from datagen.formats.indexed_binary import OFFSETS, SIZES, IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec

@@ -12,7 +12,7 @@ from datagen.registry import find, names
 
 def test_the_folder_is_the_registry() -> None:
     assert "npz" in names("datagen.formats")
-    assert {"posix", "direct", "memory", "null"} <= set(names("datagen.storage"))
+    assert {"posix", "memory", "null"} <= set(names("datagen.storage"))
 
 
 def test_helpers_are_not_in_the_registry() -> None:
@@ -28,7 +28,7 @@ def test_every_name_has_its_class() -> None:
 def test_unknown_name_tells_the_nearest_and_all() -> None:
     with pytest.raises(
         UserError,
-        match=r"no 'posyx': did you mean posix\? wanted one of direct, fsspec, mapped, memory, null, posix, s3",
+        match=r"no 'posyx': did you mean posix\? wanted one of fsspec, memory, null, posix, s3",
     ):
         find("datagen.storage", "posyx", "Storage")
 
