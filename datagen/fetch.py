@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer, address_of
+from datagen.buffers import AlignedBuffer, Places, address_of, as_places, even_places, shifted
 from datagen.content import Content, explain
 from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
 from datagen.errors import DatasetError, SpaceError, UserError
@@ -21,10 +21,8 @@ from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, form
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
-from datagen.layout import Layout, nominal_sample_bytes
-from datagen.places import Places, as_places, even_places, shifted
+from datagen.layout import Layout, Runs, Samples, nominal_sample_bytes
 from datagen.records import RecordReader
-from datagen.runs import Runs, Samples
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 

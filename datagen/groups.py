@@ -13,13 +13,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from datagen.buffers import Places, as_places
 from datagen.engines import ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
-from datagen.layout import Layout
-from datagen.places import Places, as_places
+from datagen.layout import Layout, Run, Samples, runs_of
 from datagen.records import AllocatingSource
-from datagen.runs import Run, Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 

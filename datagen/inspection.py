@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import page_cache
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import RecordFormat, format_named
@@ -32,6 +31,7 @@ from datagen.scan import (
     wrong_sizes,
 )
 from datagen.spec import DatasetSpec, ParquetSpec, Split
+from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
 if TYPE_CHECKING:  # most datasets are dlemu's own
@@ -214,7 +214,7 @@ class _Inspection:
         """Return the dataset that consists of a folder of a user's own files."""
         self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))
-        with page_cache.restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
+        with cache_restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
             largest_group = self._largest_group(own.spec, own.layout)
             largest_record = self._largest_record(own.spec, own.layout)
         return Dataset(

@@ -18,15 +18,16 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import page_cache, registry
+from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.extras import library
 from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
+from datagen.registry import library
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
 from datagen.spec import DatasetSpec, ParquetSpec
+from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
 
@@ -271,7 +272,7 @@ def _in_each(
         local = own.local_path(path)
         version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
         if (find, version) not in _found:
-            with page_cache.restored([local] if local else []), _opened(path, own) as file:
+            with cache_restored([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)
         return _found[find, version]
 

@@ -16,13 +16,12 @@ from functools import partial
 
 import numpy as np
 
+from datagen.buffers import NO_PLACES, Places, as_places, shifted
 from datagen.engines import block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
-from datagen.layout import Layout
-from datagen.places import NO_PLACES, Places, as_places, shifted
-from datagen.runs import Run, Runs, Samples, runs_of
+from datagen.layout import Layout, Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
 MAX_OPEN_FILES = 512

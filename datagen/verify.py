@@ -14,8 +14,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.files import Files, Part, files_of
 from datagen.formats.format_base import FORMATS
+from datagen.generate import Files, Part, files_of
 from datagen.groups import GroupFormat
 from datagen.records import AllocatingSource
 from datagen.registry import is_built_in

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.extras import library
 from datagen.formats.format_base import KeptFile, Sample, Source, damaged
+from datagen.registry import library
 
 OLD_NAME = "records"
 """Name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written."""

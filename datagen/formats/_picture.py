@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
-from datagen.extras import library
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
     CallSource,
@@ -30,6 +29,7 @@ from datagen.formats.format_base import (
     Source,
     damaged,
 )
+from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, even_places
 from datagen.formats.format_base import (
     CHUNK_BYTES,
     Extents,
@@ -30,7 +30,6 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.layout import Layout
-from datagen.places import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.extras import library
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
     MIN_PADDING_BYTES,
@@ -33,6 +32,7 @@ from datagen.formats._picture import (
     read_in_blocks,
 )
 from datagen.formats.format_base import DamagedError
+from datagen.registry import library
 
 LIBRARY = PILLOW_READS
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"

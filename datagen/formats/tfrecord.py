@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, even_places
 from datagen.content import Content
 from datagen.formats.format_base import (
     CHUNK_BYTES,
@@ -46,7 +46,6 @@ from datagen.formats.format_base import (
 )
 from datagen.known_offsets import offsets_in
 from datagen.layout import Layout
-from datagen.places import even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, even_places
 from datagen.formats._buffered import python_buffer_bytes, python_calls
 from datagen.formats.format_base import (
     Extents,
@@ -37,7 +37,6 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.known_offsets import known_offsets, offsets_in
-from datagen.places import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 

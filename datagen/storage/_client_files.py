@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from datagen.errors import DatasetError
-from datagen.extras import library
+from datagen.registry import library
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, LibraryFile, ReadTotals
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from datagen.errors import ServerError, UserError
-from datagen.extras import library
+from datagen.registry import library
 
 if TYPE_CHECKING:
     from hashlib import _Hash

@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen import owned
 from datagen.errors import UserError
-from datagen.extras import library
+from datagen.registry import library
 from datagen.storage._client_files import open_by_fsspec
 from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, Option, StorageBase, StorageSpec
 from datagen.withheld import public_text, scrubbed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from datagen.ranges import BYTES, MAX_BYTES, Range, at_least, positive_or
+from datagen.settings import BYTES, MAX_BYTES, Range, at_least, positive_or
 
 Datatype = Literal["fp16", "bf16", "fp32", "fp64", "int8", "uint8"]
 """DLIO's names of the types of a tensor's elements."""

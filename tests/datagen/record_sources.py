@@ -10,8 +10,8 @@ from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError
-from datagen.files import Files, files_of
 from datagen.formats.format_base import FileJob, RecordFormat
+from datagen.generate import Files, files_of
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 

@@ -14,8 +14,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
-from datagen.files import files_of
 from datagen.formats.npz import Format
+from datagen.generate import files_of
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec

@@ -17,8 +17,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.engines import LibraryEngine
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.files import files_of
 from datagen.formats.format_base import UnreadFormat, library_reads
+from datagen.generate import files_of
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec

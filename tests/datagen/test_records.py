@@ -15,9 +15,8 @@ from datagen.content import Content
 from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec, crop_start
 from datagen.inspection import inspect
-from datagen.layout import layouts
+from datagen.layout import Runs, layouts, runs_of
 from datagen.records import MAX_OPEN_FILES, RecordReader, max_open_files
-from datagen.runs import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import memory_dataset, record_format

@@ -390,12 +390,6 @@ NOT_DATA = {
         "pread",
         "stat",
     },  # a user's own file, whose samples are counted
-    "page_cache.py": {
-        "close",
-        "fstat",
-        "open",
-        "posix_fadvise",
-    },  # a user's own files, left as they were
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
     "known_offsets.py": {"stat"},  # whether a file is still the one whose headers are known
     "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file

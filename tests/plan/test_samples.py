@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
-from datagen.runs import Runs
+from datagen.layout import Runs
 from dlemu.plan.samples import EndlessPlan, Plan, PlanAhead, RankPlan, hash_runs, hash_samples
 
 plans = st.builds(

@@ -21,9 +21,9 @@ from datagen.formats.format_base import FormatBase, SideFile
 from datagen.layout import Layout
 from datagen.manifest import PACKED_NAME
 from datagen.regular import MOST_COLLECTED_BYTES
+from datagen.settings import build
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import leads_elsewhere, read_whole, write_whole
-from datagen.strict import build
 from datagen.verify import Damage, Kind
 from dlemu.extend import AlignedBuffer, DatasetError, StorageBase, UserError
 

@@ -11,10 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.extras import library
 from datagen.formats import _array
 from datagen.formats._picture import check_pixels, pillow_image
 from datagen.formats.format_base import PackedSample
+from datagen.registry import library
 from dlemu.extend import DlemuError, UserError
 
 Kind = Literal["jpeg", "png", "tiff", "npy", "file"]
