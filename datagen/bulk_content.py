@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from datagen.content import MAGIC, hash_of_seed, key_of, write_stamps
 from datagen.spec import BLOCK_BYTES
 
-BULK_VERSION = 1
-"""Incremented whenever the same seed, file and offset would give different bytes."""
-PIECE_BYTES = 1 << 20
-"""Bytes that have one key, and size of the pool."""
+BULK_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
+PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
 
 Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""

@@ -24,16 +24,13 @@ from numpy.typing import NDArray
 
 from datagen.spec import BLOCK_BYTES
 
-CONTENT_VERSION = 1
-"""Incremented whenever the same seed, file and offset would give different bytes."""
-MAGIC = 0x4D454C44
-"""The bytes `DLEM` at the start of each block."""
+CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
+MAGIC = 0x4D454C44  # the bytes `DLEM` at the start of each block
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
-BATCH_BLOCKS = 1024
-"""Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
+BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
 
 Words = NDArray[np.uint64]
 _GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)  # splitmix64's increment: 2^64 / the golden ratio

@@ -27,8 +27,7 @@ class Engine(Protocol):
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
 
-        Raises:
-            DatasetError: the file is missing, unreadable or damaged.
+        Raises DatasetError: the file is missing, unreadable or damaged.
         """
         ...
 
@@ -74,8 +73,7 @@ class FastEngine:
         self._buffer.take_pages()
         self._scratch: list[AlignedBuffer] = []
         self._expected: list[str] = []
-        self._whole = True
-        """Whether files are read in full; known for sure once the first one is open."""
+        self._whole = True  # whether files are read in full; known for sure once the first one is open.
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
@@ -247,8 +245,7 @@ class FileSource:
 
 READER_VERSION = 2
 """Incremented whenever the read calls of an engine change; 2: engine `matched` was added and became the default."""
-BLOCK_BYTES = 4096
-"""Block size assumed where a reader does not report one: that of the usual Linux file systems."""
+BLOCK_BYTES = 4096  # block size assumed where a reader does not report one: that of the usual Linux file systems
 
 
 def block_bytes_of(reader: Reader) -> int:

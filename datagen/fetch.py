@@ -26,8 +26,7 @@ from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 
-CROP_BYTES = 1 << 20
-"""Bytes of records read at a time before they are cropped: they stay in a processor's cache."""
+CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +110,7 @@ class FetchSpec:
     def by_local_paths(self, needed_by: str) -> FetchSpec:
         """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that needs it.
 
-        Raises:
-            UserError: the storage has no local paths.
+        Raises UserError: the storage has no local paths.
         """
         folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
         if folder is None:
@@ -181,10 +179,8 @@ class Fetcher:
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
 
-    `storage` replaces the one that the spec names.
-
-    Raises:
-        UserError: the format or storage is unknown, or the settings contradict each other.
+    `storage` replaces the one that the spec names. Raises UserError: the format or storage is unknown, or the settings
+    contradict each other.
     """
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:

@@ -44,8 +44,7 @@ from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 
-FILE_BYTES = 80
-"""Peak memory per file while shapes and sizes are computed."""
+FILE_BYTES = 80  # peak memory per file while shapes and sizes are computed
 
 
 @dataclass(frozen=True)

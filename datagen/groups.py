@@ -101,8 +101,7 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
-Spans = Sequence[tuple[int, int]]
-"""(offset, bytes) of some spans of a file."""
+Spans = Sequence[tuple[int, int]]  # (offset, bytes) of some spans of a file
 
 
 class OpenGroups(NamedTuple):
@@ -146,8 +145,7 @@ class GroupReader:
         self.app_bytes = 0
         self.read_calls = 0
         self.read_ns = 0
-        self.values: list[Values] = []
-        """With `verify`, the payload of the last batch."""
+        self.values: list[Values] = []  # with `verify`, the payload of the last batch
         self._storage = storage
         self._format = file_format
         self._layout = layout
@@ -159,8 +157,7 @@ class GroupReader:
         self._transfer_bytes = 0 if called else transfer_bytes
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
-        self._end = 0
-        """The sample after those of the last batch."""
+        self._end = 0  # the sample after those of the last batch
 
     def __del__(self) -> None:
         self.close()
@@ -446,8 +443,7 @@ def values_of_columns(
 ) -> list[Values]:
     """Cut decoded columns into the pieces that `payload` lists by column: (bytes, payload offset).
 
-    Raises:
-        DatasetError: the columns have more or fewer bytes.
+    Raises DatasetError: the columns have more or fewer bytes.
     """
     values: list[Values] = []
     column, data, at = iter(columns), memoryview(b""), 0

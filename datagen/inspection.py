@@ -180,8 +180,7 @@ class _Inspection:
         self._advice = advice
         self._format = format_named(spec.format)
         self._notes: list[str] = []
-        self._packed = False
-        """Whether `dlemu pack` made the files: samples that it did not resize are of any size."""
+        self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
         self._foreign_splits: set[Split] = set()
         """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
 

@@ -19,14 +19,12 @@ from numpy.typing import NDArray
 from datagen import quantiles
 from datagen.spec import PICTURES, DatasetSpec, Split
 
-SIZE_SEED = 10
-"""DLIO draws the record shapes of every dataset with this seed."""
+SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
 DRAW_CHUNK_FILES = 1 << 16
 """Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
 
 
-_EXTENSIONS = {"webdataset": "tar"}
-"""Extensions of formats whose extension is not the format's name."""
+_EXTENSIONS = {"webdataset": "tar"}  # extensions of formats whose extension is not the format's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +76,7 @@ class Layout:
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the file that holds a sample and the sample's index in it.
 
-        Raises:
-            IndexError: there is no such sample.
+        Raises IndexError: there is no such sample.
         """
         if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
@@ -175,11 +172,9 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
 
 
-LONG_BATCH = 256
-"""Larger batches are cut into runs by numpy; for smaller ones a Python loop is faster."""
+LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster.
 
-Run = tuple[int, int]
-"""(first sample, number of samples) of a run."""
+Run = tuple[int, int]  # (first sample, number of samples) of a run
 
 
 class Runs:
@@ -207,8 +202,7 @@ class Runs:
         return cut
 
 
-Samples = Sequence[int] | NDArray[np.int64] | Runs
-"""Sample numbers of a batch, in any of the accepted forms."""
+Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch, in any of the accepted forms
 
 
 def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:

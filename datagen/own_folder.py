@@ -32,12 +32,10 @@ from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, Store
 from datagen.thread_pool import of_each
 
 RAW = "raw"
-MAX_DEPTH = 16
-"""Maximum nesting of folders; deeper nesting is taken for a loop of links."""
+MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links.
 MIN_SHARE_OF_KIND = 0.5
 """Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
-COUNTED_FILES = 256
-"""Maximum files whose samples are counted, evenly spaced among all files."""
+COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 _HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small members, in about the time that one takes."""
 _SHOWN_IN_GB = 10**7  # smaller ones, such as 6e-09 GB, are shown in bytes
@@ -256,8 +254,7 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-Finder = Callable[[BinaryIO, Version], int]
-"""Finds a number in an open file."""
+Finder = Callable[[BinaryIO, Version], int]  # finds a number in an open file
 
 _found: dict[tuple[Finder, Version], int] = {}
 """What was found in a file, until it changes: a command looks at a folder repeatedly."""

@@ -24,8 +24,7 @@ from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, So
 from datagen.layout import Layout, Run, Runs, Samples, runs_of
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
-MAX_OPEN_FILES = 512
-"""Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
+MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert.
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
@@ -292,8 +291,7 @@ class StreamedReader:
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
         self._begin = self._end = 0
-        self._next_offset = 0
-        """Where the last read ended: a read from there on is sequential."""
+        self._next_offset = 0  # where the last read ended: a read from there on is sequential
         self._by_index = False
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -380,8 +378,7 @@ class StreamedReader:
         return got
 
 
-HEAD_BYTES = 16
-"""Bytes that a script with an index reads first of each record: its length or header."""
+HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 
 def _open_side(
@@ -452,8 +449,7 @@ def _aligned(size_bytes: int, alignment: int) -> memoryview:
 def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:
     """Return the bytes of the largest record in use, which takes a while: each file or its index is read.
 
-    Raises:
-        DatasetError: a file can't be read, or is damaged.
+    Raises DatasetError: a file can't be read, or is damaged.
     """
     from datagen.thread_pool import of_each  # here, as training comes without it
 

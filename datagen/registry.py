@@ -56,10 +56,8 @@ def find(package: str, name: str, attribute: str) -> Any:
     """Return `attribute` of the module called `name`.
 
     A plain name is a module of `package`; a dotted name is the user's own `module`, or `module.Class` (which then
-    replaces `attribute`).
-
-    Raises:
-        UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
+    replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute`, or a library that it imports
+    is not installed.
     """
     module, own = _located(package, name)
     wanted = own or attribute

@@ -23,8 +23,7 @@ from datagen.layout import Layout
 from datagen.spec import Split
 from datagen.storage.storage_base import Entry, Listed, StorageBase
 
-SHOWN_NAMES = 3
-"""Maximum names in a message."""
+SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096
 """Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
@@ -35,8 +34,7 @@ FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hd
 """Formats of extensions that are not a format's name."""
 
 
-_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}
-"""Suffix of the setting `num_files_...` of each split."""
+_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 
 
 def has_ending(name: str, extension: str) -> bool:
@@ -165,10 +163,8 @@ def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
 def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layout, list[str]]:
     """Return a layout of as many of the files found as requested, and notes for the user.
 
-    If names follow the pattern, for any N, the layout computes them; else it lists the names in order.
-
-    Raises:
-        DatasetError: there are fewer files than requested, or some are missing.
+    If names follow the pattern, for any N, the layout computes them; else it lists the names in order. Raises
+    DatasetError: there are fewer files than requested, or some are missing.
     """
     wanted = requested.num_files
     if len(scanned.names) < wanted and not _states_more(scanned, requested):

@@ -25,9 +25,8 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
 
     Supports nested dataclasses, Literal, tuple[X, ...], dict[str, X], unions, bool, int (also given as 1.0), float
     (also given as an int) and str. A dataclass with a classmethod `from_value(value, where)` is built by that instead.
-
-    Raises:
-        UserError: listing every unknown key (with the most similar known one), missing key and value of a wrong type.
+    Raises UserError: listing every unknown key (with the most similar known one), missing key and value of a wrong
+    type.
     """
     builder = _Builder(cls, where)
     result = builder.section(cls, mapping, where)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datagen.storage.storage_base import StorageBase
 
 _FINDING_THREADS = 16
-PROGRESS_SECONDS = 0.25
-"""Interval of progress reports."""
+PROGRESS_SECONDS = 0.25  # interval of progress reports
 
 
 @dataclass(frozen=True)

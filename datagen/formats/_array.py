@@ -18,16 +18,13 @@ from numpy.typing import NDArray
 
 from datagen.formats.format_base import FileJob, Sample, Source, damaged
 
-_PREFIX = struct.Struct("<6sBxH")
-"""Magic, major version, and in files of version 1 the length of the header."""
+_PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
 PREFIX_BYTES = _PREFIX.size
 MAGIC = b"\x93NUMPY"
-ALIGNMENT = 64
-"""NumPy pads the header so that the items begin at a multiple of this."""
+ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
 GROWTH_DIGITS = 21
 """Characters that NumPy reserves for the first axis: the digits of the largest 64-bit number, and one."""
-CACHED_HEADERS = 256
-"""Size of the cache of parsed headers."""
+CACHED_HEADERS = 256  # size of the cache of parsed headers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
 

@@ -19,10 +19,8 @@ from datagen.errors import DatasetError, DlemuError
 from datagen.formats.format_base import KeptFile, Sample, Source, damaged
 from datagen.registry import library
 
-OLD_NAME = "records"
-"""Name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written."""
-BLOCK_BYTES = 16 << 10
-"""The structure of a file, which consists of many small pieces, is read in blocks of this size."""
+OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
+BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small pieces, is read in blocks of this size
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
 """Errors that h5py raises for files that are damaged or not HDF5."""
 
@@ -182,8 +180,7 @@ class Structure:
     parts: tuple[_Contiguous, ...]
 
 
-Known = dict[int, Structure]
-"""Structure of a file that was read, by file size."""
+Known = dict[int, Structure]  # structure of a file that was read, by file size
 _MAX_KNOWN = 1024  # the structure of files of further sizes is always read by HDF5, which is slower
 
 
@@ -333,8 +330,7 @@ class SourceFile:
         return
 
 
-SIGNATURE_BYTES = 8
-"""Bytes that HDF5 reads of a file first."""
+SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
 SIEVE_BYTES = 64 << 10
 """Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
 

@@ -10,8 +10,8 @@ import abc
 import contextlib
 import io
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
+    AnyFile,
     CallSource,
     DamagedError,
     FileJob,
     FormatBase,
+    Indexes,
     LibraryReads,
     Sample,
     Source,
@@ -31,21 +33,18 @@ from datagen.formats.format_base import (
 )
 from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 PILLOW_READS = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
 """Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
-CHANNELS = (1, 3)
-"""Numbers of channels: grey, or red, green and blue."""
+CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000
 """Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
 
-PILLOW_BYTES = 64 << 10
-"""Bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)."""
-_SAFE_BYTES = 1 << 20
-"""Bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)."""
+PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
+_SAFE_BYTES = 1 << 20  # bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int = _SAFE_BYTES) -> None:
@@ -91,16 +90,14 @@ class PictureFormat(FormatBase):
     def parse_shape(self, data: memoryview) -> Shape:
         """Return the shape of an image from the structure of its file, without decoding it.
 
-        Raises:
-            DamagedError: the file is truncated or not of this format.
+        Raises DamagedError: the file is truncated or not of this format.
         """
 
     @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
         """Read the file by the calls of Pillow's plugin.
 
-        Raises:
-            struct.error, KeyError, DamagedError: the file is truncated or not of this format.
+        Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
         """
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
@@ -155,9 +152,7 @@ class PictureFormat(FormatBase):
         file.blank_rest()
         return PictureFile(self, source.path, file.image, source.scratch, file.read_rest)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
         data = memoryview(file.read() or b"")
         opened = PictureFile(self, file.name, data, lambda size: memoryview(bytearray(size)))

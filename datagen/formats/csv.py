@@ -7,8 +7,6 @@ of the text depends on the numbers: 3.57 bytes each on average if they are rando
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +15,11 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
     CHUNK_BYTES,
+    AnyFile,
     CallSource,
     FileJob,
     FormatBase,
+    Indexes,
     LibraryReads,
     Sample,
     Sizes,
@@ -27,14 +27,12 @@ from datagen.formats.format_base import (
     damaged,
 )
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-PARSER_BYTES = 256 << 10
-"""`DEFAULT_CHUNKSIZE` in pandas' parsers.pyx."""
+PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
 LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED, ZERO = b",\n0"
-NUMBER_BYTES = 4
-"""Maximum bytes of a number with its comma or line feed."""
+NUMBER_BYTES = 4  # maximum bytes of a number with its comma or line feed
 Bytes = NDArray[np.uint8]
 
 
@@ -74,9 +72,7 @@ class Format(FormatBase):
             continue
         return CsvFile(source.path, file.image, samples)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read the whole file; np.loadtxt decodes the sample's line."""
         sample = CsvFile(file.name, memoryview(file.read() or b""), samples).sample(index)
         return sample._replace(decode=lambda: _loadtxt(file.name, sample.data))
@@ -118,8 +114,7 @@ def _texts() -> NDArray[np.uint32]:
 def _numbers(line: Bytes) -> Bytes:
     """Parse the numbers of a line, vectorised: last digits are those before a comma, and so on.
 
-    Raises:
-        ValueError: a field is not a whole number from 0 to 255 without sign or leading zeros.
+    Raises ValueError: a field is not a whole number from 0 to 255 without sign or leading zeros.
     """
     ends = np.append(np.flatnonzero(line == COMMA), len(line))
     lengths = np.diff(ends, prepend=-1) - 1

@@ -26,8 +26,7 @@ from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 Sizes = NDArray[np.int64]
-FORMATS = "datagen.formats"
-"""The package of formats; each module in it is a format."""
+FORMATS = "datagen.formats"  # the package of formats; each module in it is a format.
 
 
 class Sample(NamedTuple):
@@ -50,8 +49,7 @@ class Sample(NamedTuple):
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
 
-        Raises:
-            DatasetError: the sample can't be decoded.
+        Raises DatasetError: the sample can't be decoded.
         """
         actual = self.plain_payload
         if self.rebuild is None:
@@ -78,8 +76,7 @@ class Source(Protocol):
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Return exactly the bytes requested; they stay valid until the file is closed.
 
-        Raises:
-            DatasetError: the file ends too early, or can't be read.
+        Raises DatasetError: the file ends too early, or can't be read.
         """
         ...
 
@@ -109,11 +106,7 @@ class OpenFile(Protocol):
     """An open file whose structure has been read."""
 
     def sample(self, index: int) -> Sample:
-        """Return a sample.
-
-        Raises:
-            DatasetError: there is no such sample, or it is damaged.
-        """
+        """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
         ...
 
 
@@ -133,8 +126,7 @@ class KeptFile(abc.ABC):
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
 
 
-CHUNK_BYTES = 1 << 20
-"""Payload generated and written at a time: it stays in a core's L2 cache."""
+CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 
 
 @dataclass(frozen=True)
@@ -186,6 +178,10 @@ class SideFile(abc.ABC):
         """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
 
 
+AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path.
+Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
+
+
 class FormatBase(abc.ABC):
     """A file format. A format must implement the abstract methods only."""
 
@@ -218,8 +214,7 @@ class FormatBase(abc.ABC):
     def open(self, source: Source, samples: int) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible.
 
-        Raises:
-            DatasetError: the file is truncated or not of this format.
+        Raises DatasetError: the file is truncated or not of this format.
         """
 
     def open_called(self, source: CallSource, samples: int) -> OpenFile:
@@ -240,16 +235,13 @@ class FormatBase(abc.ABC):
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        Raises:
-            DatasetError: the file is damaged or not of this format.
+        Raises DatasetError: the file is damaged or not of this format.
         """
         with open(path, "rb") as file:
             return self.load_open(file, index, samples, ())
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
-        """Do as `load`, from an open file, whose `name` is its path, and the bytes of its index files."""
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+        """Do as `load`, from an open file and the bytes of its index files (`index_suffixes`)."""
         raise UserError(
             "reader.engine=library opens files of this format by their paths, and this storage has none: set "
             "reader.engine=fast"
@@ -275,8 +267,7 @@ class RecordFile(Protocol):
     def span(self, index: int, count: int) -> tuple[int, int]:
         """Return the offset and the bytes in the file of `count` consecutive records.
 
-        Raises:
-            DatasetError: there are no such records.
+        Raises DatasetError: there are no such records.
         """
         ...
 
@@ -294,8 +285,7 @@ class RecordFile(Protocol):
     def largest_bytes(self) -> int:
         """Return the bytes of the largest record, from the file or its index.
 
-        Raises:
-            DatasetError: the file is damaged.
+        Raises DatasetError: the file is damaged.
         """
         ...
 
@@ -335,10 +325,8 @@ class RecordFormat(FormatBase):
     def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> RecordFile:
         """Open a file for reading records. `source` and side files stay open until the reader closes the file.
 
-        With `called`, a format that `looks_up` locates records by the library's read calls.
-
-        Raises:
-            DatasetError: the file can't be of this format.
+        With `called`, a format that `looks_up` locates records by the library's read calls. Raises DatasetError: the
+        file can't be of this format.
         """
 
     def open(self, source: Source, samples: int) -> OpenFile:
@@ -487,8 +475,7 @@ class OffsetRecords:
         self._source = source
         self._samples = samples
         self._record_bytes = record_bytes
-        self._offsets: NDArray[np.int64] | None = None
-        """Offset of each record, and the end of the last one."""
+        self._offsets: NDArray[np.int64] | None = None  # offset of each record, and the end of the last one
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         if not 0 <= index <= index + count <= self._samples:

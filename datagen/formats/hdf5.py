@@ -15,9 +15,9 @@ import math
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,11 @@ from datagen.errors import SpaceError
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
 from datagen.formats.format_base import (
     CHUNK_BYTES,
+    AnyFile,
     CallSource,
     FileJob,
     FormatBase,
+    Indexes,
     LibraryReads,
     Sample,
     Sizes,
@@ -37,13 +39,12 @@ from datagen.formats.format_base import (
     damaged,
 )
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
-_PUNCH_HOLE = 0x03
-"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
+_PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)
 _GROUP_BYTES = 16 << 20  # bytes of chunks added at a time: with fewer, HDF5 walks all chunks more often
 Chunk = tuple[tuple[int, ...], bytes]
 """A chunk's position in its dataset (index of the first element), and its stored bytes."""
@@ -76,8 +77,8 @@ class Format(FormatBase):
         if not len(payload):
             return payload
         # The structure has the same size for all shapes.
-        structure, _ = _outline(spec, tuple(shapes[0].tolist()))
-        return payload + (structure.size_bytes - int(payload[0]))
+        size_bytes, _, _ = _outline(spec, tuple(shapes[0].tolist()))
+        return payload + (size_bytes - int(payload[0]))
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
@@ -96,9 +97,7 @@ class Format(FormatBase):
             pass
         return _load_sample(path, path, index)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         return _load_sample(file.name, file, index)
 
 
@@ -150,8 +149,8 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
 
 
-def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
-    """Return the structure of an unchunked file, and the offset of each dataset, labels last."""
+def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, dict[int, bytes], list[int]]:
+    """Return `Skeleton.outline` of an unchunked file, and the offset of each dataset, labels last."""
     h5py = hdf5()
     extents = []
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -164,14 +163,20 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[i
                 kind = h5py.h5t.py_create(np.dtype(element))
                 dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
                 extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return temporary.outline(extents), [offset for offset, _ in extents]
+        return *temporary.outline(extents), [offset for offset, _ in extents]
 
 
 @contextlib.contextmanager
 def _new_file(temporary: Skeleton) -> Iterator[Any]:
-    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError."""
+    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError.
+
+    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
+    """
     h5py = hdf5()
-    creation, access = _file_properties()
+    creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    creation.set_obj_track_times(False)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     with writing():
         file = h5py.File(h5py.h5f.create(temporary.path, h5py.h5f.ACC_TRUNC, creation, access))
     try:
@@ -179,20 +184,6 @@ def _new_file(temporary: Skeleton) -> Iterator[Any]:
     finally:
         with writing():
             file.close()
-
-
-def _file_properties() -> tuple[Any, Any]:
-    """Return the properties by which files are created and accessed.
-
-    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
-    """
-    h5py = hdf5()
-    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    creation.set_obj_track_times(False)
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    return creation, access
 
 
 def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
@@ -203,8 +194,8 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 
 def _write_plain(job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
-    structure, offsets = _outline(job.spec, job.shape)
-    contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
+    _, pieces, offsets = _outline(job.spec, job.shape)
+    contents: dict[int, bytes | int] = {**pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(contents):
         writer.write(bytes(offset - writer.position))
         content = contents[offset]
@@ -249,8 +240,8 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
                         temporary.empty(offset, len(packed))
                         extents.append((offset, len(packed)))
             file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-        structure = temporary.outline(extents)
-    for offset, piece in structure.pieces.items():
+        _, pieces = temporary.outline(extents)
+    for offset, piece in pieces.items():
         _put(writer, offset, piece)
 
 
@@ -306,15 +297,6 @@ def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: 
     return slab.view(job.spec.record_element_type).reshape(samples, *shape[1:])
 
 
-@dataclass(frozen=True)
-class Outline:
-    """A file's structure: its size, and all bytes that are not in a dataset."""
-
-    size_bytes: int
-    pieces: dict[int, bytes]
-    """Bytes by offset."""
-
-
 @contextlib.contextmanager
 def skeleton() -> Iterator[Skeleton]:
     """Create a skeleton, which is removed on exit. Raises SpaceError."""
@@ -351,12 +333,12 @@ class Skeleton:
         """Free the space of bytes that are not needed any more; on file systems without holes, do nothing."""
         _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
 
-    def outline(self, extents: list[tuple[int, int]]) -> Outline:
-        """Return the file's bytes except those in the `extents` (offset, bytes)."""
+    def outline(self, extents: list[tuple[int, int]]) -> tuple[int, dict[int, bytes]]:
+        """Return the file's size, and its bytes, by offset, except those in the `extents` (offset, bytes)."""
         size_bytes = os.fstat(self.descriptor).st_size
         pieces, at = {}, 0
         for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
             if offset > at:
                 pieces[at] = os.pread(self.descriptor, offset - at, at)
             at = offset + extent_bytes
-        return Outline(size_bytes, pieces)
+        return size_bytes, pieces

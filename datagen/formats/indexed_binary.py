@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,12 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer, even_places
 from datagen.formats.format_base import (
     CHUNK_BYTES,
+    AnyFile,
     Extents,
     FileJob,
+    Indexes,
     LibraryReads,
+    OffsetRecords,
     OpenSide,
     RecordFormat,
     Sample,
@@ -26,12 +28,11 @@ from datagen.formats.format_base import (
     Sizes,
     Source,
     damaged,
-    no_such_record,
     sample_bytes,
 )
 from datagen.layout import Layout
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
@@ -97,9 +98,7 @@ class Format(RecordFormat):
             raise damaged(path, f"the file ends within record {index}", offset + record.size)
         return Sample(record.data, record.data, offset)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Seek to the record and read it, as scripts do on storage without paths, where np.fromfile does not work."""
         whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
         offset, size = entry(file.name, whole, index, samples)
@@ -111,33 +110,26 @@ class Format(RecordFormat):
         return Sample(data, data, offset)
 
 
-class IndexedFile:
+class IndexedFile(OffsetRecords):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
     def __init__(self, source: Source, samples: int, side: OpenSide, *, by_index: bool = False) -> None:
-        self._source = source
-        self._samples = samples
-        self._record_bytes, rest = divmod(source.size_bytes, samples)
+        record_bytes, rest = divmod(source.size_bytes, samples)
+        super().__init__(source, samples, record_bytes)
         offsets, sizes = side(OFFSETS), side(SIZES)
         self._index: tuple[Source, Source] | None = None
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
             if by_index or rest or not self._is_even(offsets, sizes):
-                self._index = offsets, sizes
+                self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
             raise damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
 
-    @property
-    def scattered(self) -> bool:
-        return self._index is not None
-
     def span(self, index: int, count: int) -> tuple[int, int]:
-        if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
-        if self._index is None:
-            return index * self._record_bytes, count * self._record_bytes
+        if self._index is None or not 0 <= index <= index + count <= self._samples:
+            return super().span(index, count)
         at = index * ENTRY_BYTES
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
@@ -153,7 +145,7 @@ class IndexedFile:
 
     def largest_bytes(self) -> int:
         if self._index is None:
-            return self._record_bytes
+            return super().largest_bytes()
         sizes = self._index[SIZES]
         stop = self._samples * ENTRY_BYTES
         read = (sizes.read(at, min(CHUNK_BYTES, stop - at)) for at in range(0, stop, CHUNK_BYTES))

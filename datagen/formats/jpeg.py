@@ -38,14 +38,11 @@ LIBRARY = PILLOW_READS
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
-STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers without a segment: TEM and the restart markers."""
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of frame headers, which hold an image's shape."""
+STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of frame headers, which hold an image's shape
 _SEGMENT = struct.Struct(">BBH")
 """Start of a segment: 0xFF, its marker, and its length, including these 2 bytes of length."""
-SEGMENT_BYTES = 65533
-"""Maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes."""
+SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
 END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
 NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
 MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import BinaryIO
 
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats._buffered import BufferedFile, read_by_stdio
-from datagen.formats.format_base import CallSource, FileJob, FormatBase, LibraryReads, Sample, Sizes, Source, damaged
+from datagen.formats.format_base import (
+    AnyFile,
+    CallSource,
+    FileJob,
+    FormatBase,
+    Indexes,
+    LibraryReads,
+    Sample,
+    Sizes,
+    Source,
+    damaged,
+)
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="np.load", cpu_ratio=2.0)
 NAME = "the array"
@@ -50,9 +59,7 @@ class Format(FormatBase):
         payload = _parsed(path, data).payload
         return Sample(payload, payload, 0)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         try:
             return _array.sample_of(np.load(file), index, samples)
         except (ValueError, IndexError, EOFError) as error:

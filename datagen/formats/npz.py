@@ -13,8 +13,8 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from isal import isal_zlib
@@ -24,10 +24,12 @@ from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
 from datagen.formats._buffered import BufferedFile
 from datagen.formats.format_base import (
+    AnyFile,
     CallSource,
     DamagedError,
     FileJob,
     FormatBase,
+    Indexes,
     LibraryReads,
     PackedSample,
     Sample,
@@ -36,7 +38,7 @@ from datagen.formats.format_base import (
     damaged,
 )
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
 X_NAME = "array x"
@@ -83,9 +85,7 @@ class Format(FormatBase):
                 _read_by_zipfile(file, entry)
             return _samples(source, file.image, used[0], samples)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         try:
             with np.load(file) as archive:
                 entries = [
@@ -152,8 +152,7 @@ LOAD_BYTES = 1 << 18
 """Bytes that np.load reads of an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
 MAX_LABEL_BYTES = 4096
 """Maximum size of a member that is taken for a label and not read, as DLIO's reader does not read `y`."""
-ZIP_BYTES = 4096
-"""Minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)."""
+ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
 
 
 def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
@@ -222,13 +221,10 @@ def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
 STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
 ZIP64_LIMIT = (1 << 31) - 1
 """Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
-DATE_1980 = 1 << 5 | 1
-"""MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made."""
-ZIP64_VERSION = 45
-"""Version of the zip format that introduced 64-bit sizes."""
+DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
+ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
-FILE_MODE = 0o600
-"""Mode of an extracted member."""
+FILE_MODE = 0o600  # mode of an extracted member
 END_BYTES = 22  # the end-of-central-directory record without its comment (APPNOTE 4.3.16)
 MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
 
@@ -239,10 +235,8 @@ _ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
 _END = struct.Struct("<4sHHHHLLH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQHHLLQQQQ")
-INFLATE_BYTES = 1 << 20
-"""Bytes decompressed at a time."""
-MAX_INFLATION = 1032
-"""Maximum compression ratio of deflate (zlib's technical notes)."""
+INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
+MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 
 
 class Entry(NamedTuple):

@@ -55,15 +55,12 @@ from datagen.storage.storage_base import LibraryFile, Writer
 LIBRARY = LibraryReads(call="pyarrow.parquet")
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
-READ_SLACK_BYTES = 8192
-"""Maximum bytes that alignment adds to the read of a span."""
+READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 """Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
 _OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
-_MAX_PAGE_OVERHEAD_BYTES = 64
-"""Maximum bytes that compression adds to a small page."""
-TAIL_BYTES = LENGTH_BYTES + len(MAGIC)
-"""The footer's length and the magic number."""
+_MAX_PAGE_OVERHEAD_BYTES = 64  # maximum bytes that compression adds to a small page
+TAIL_BYTES = LENGTH_BYTES + len(MAGIC)  # the footer's length and the magic number
 
 
 def spans_bytes(spans: list[tuple[int, int]]) -> int:

@@ -31,16 +31,14 @@ LIBRARY = PILLOW_READS
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
 """Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
-CHUNK_BYTES = 12
-"""Length, type and CRC of a chunk."""
+CHUNK_BYTES = 12  # length, type and CRC of a chunk
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 """The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
 MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
-COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Channels of decoded images by PNG's colour type."""
+COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels of decoded images by PNG's colour type
 
 
 class Format(PictureFormat):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import BinaryIO
-
 from datagen.buffers import AlignedBuffer
-from datagen.formats.format_base import FileJob, FormatBase, LibraryReads, Sample, Sizes, Source, sample_bytes
+from datagen.formats.format_base import (
+    AnyFile,
+    FileJob,
+    FormatBase,
+    Indexes,
+    LibraryReads,
+    Sample,
+    Sizes,
+    Source,
+    sample_bytes,
+)
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="open().read")
 
@@ -40,9 +47,7 @@ class Format(FormatBase):
     def parse_whole(self, path: str, data: memoryview) -> Sample:
         return Sample(data, data, 0)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         return self.parse_whole(file.name, memoryview(file.read() or b""))
 
 

@@ -16,7 +16,6 @@ import io
 import itertools
 import os
 import struct
-from collections.abc import Sequence
 from typing import BinaryIO
 
 import google_crc32c
@@ -27,8 +26,10 @@ from datagen.buffers import AlignedBuffer, even_places
 from datagen.content import Content
 from datagen.formats.format_base import (
     CHUNK_BYTES,
+    AnyFile,
     Extents,
     FileJob,
+    Indexes,
     LibraryReads,
     MovedError,
     OffsetRecords,
@@ -49,16 +50,12 @@ from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-TENSORFLOW_BYTES = 256 << 10
-"""Default `buffer_size` of tf.data.TFRecordDataset."""
+TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 _LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
-INDEX_LINES = 1 << 14
-"""Lines of an index written at a time."""
-HEAD_BYTES = 12
-"""Bytes before a record's data: its length and the checksum of the length."""
-FRAME_BYTES = 16
-"""Bytes that the framing adds to a record's data."""
+INDEX_LINES = 1 << 14  # lines of an index written at a time
+HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
+FRAME_BYTES = 16  # bytes that the framing adds to a record's data
 HEAD = struct.Struct("<QL")
 CRC_MASK = 0xA282EAD8  # kMaskDelta in TensorFlow's crc32c.h; masking lets data contain checksums
 _FULL = 0xFFFFFFFF
@@ -121,9 +118,7 @@ class Format(RecordFormat):
     def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> TfrecordFile:
         return TfrecordFile(source, samples, side)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
             return _load_sample(file, index, samples)
@@ -422,8 +417,7 @@ def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
 def find_image(example: memoryview) -> tuple[int, int]:
     """Return start and bytes of the feature `image` in an Example; the whole Example if it has no such feature.
 
-    Raises:
-        ValueError: the bytes are not an Example.
+    Raises ValueError: the bytes are not an Example.
     """
     start, stop = _only(example, 0, len(example))
     while start < stop:

@@ -24,20 +24,15 @@ from datagen.formats._picture import (
 from datagen.formats.format_base import DamagedError
 
 LIBRARY = PILLOW_READS
-_HEADER = struct.Struct("<2sHL")
-"""Byte order, 42, and the offset of the directory."""
-_ENTRY = struct.Struct("<HHLL")
-"""Tag, type, count, and the value or its offset."""
+_HEADER = struct.Struct("<2sHL")  # byte order, 42, and the offset of the directory
+_ENTRY = struct.Struct("<HHLL")  # tag, type, count, and the value or its offset
 _SHORT, _LONG = 3, 4  # field types of TIFF 6.0; below, its tags
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TAGS = 9
 _NO_COMPRESSION = 1
-_BIT_VALUES_BYTES = 6
-"""Bits per sample of the three channels, 16 bits each, which follow the directory."""
+_BIT_VALUES_BYTES = 6  # bits per sample of the three channels, 16 bits each, which follow the directory
 _FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
-_MAX_BYTES = (1 << 32) - 1
-"""Maximum file size: offsets have 32 bits."""
 _ORDERS = {b"II": "<", b"MM": ">"}
 
 

@@ -11,8 +11,8 @@ import itertools
 import math
 import re
 import tarfile
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer, even_places
 from datagen.formats._buffered import python_buffer_bytes, python_calls
 from datagen.formats.format_base import (
+    AnyFile,
     Extents,
     FileJob,
+    Indexes,
     LibraryReads,
     MovedError,
     OffsetRecords,
@@ -38,14 +40,12 @@ from datagen.formats.format_base import (
 )
 from datagen.known_offsets import known_offsets, offsets_in
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
 LIBRARY = LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
-_SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156
-"""Positions of fields in a header."""
-_BASE_256 = 0x80
-"""First bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB."""
+_SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
+_BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
 _FILE_TYPES = (ord("0"), 0)
 _PAX, _GNU_NAME = ord("x"), ord("L")
 _EXTENDED_HEADERS = (_PAX, _GNU_NAME, *map(ord, "gK"))
@@ -126,9 +126,7 @@ class Format(RecordFormat):
     def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> TarRecords:
         return TarRecords(source, samples)
 
-    def load_open(
-        self, file: BinaryIO | LibraryFile, index: int, samples: int, indexes: Sequence[memoryview]
-    ) -> Sample:
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read as scripts without an index do: from member to member."""
         try:
             with tarfile.open(file.name, "r:", fileobj=file) as archive:

@@ -11,7 +11,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from datagen.errors import DatasetError
 from datagen.registry import library
@@ -27,14 +27,6 @@ class S3Access(NamedTuple):
     attempts: int
     profile: str
     ca_bundle: str
-
-
-class S3Library(Protocol):
-    """A client library that opens objects."""
-
-    def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
-        """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
-        ...
 
 
 class TorchConnector:
@@ -55,6 +47,7 @@ class TorchConnector:
         """Unbuffered, as its documentation recommends for scattered reads of large objects."""
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
+        """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
         bodies = _Bodies()
         constructor = self._sequential if whole else self._ranged
 
@@ -106,9 +99,8 @@ class S3fs:
         return open_by_fsspec(self._files, f"{bucket}/{key}", path, "s3fs")
 
 
-S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
-    zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True)
-)
+S3Library = TorchConnector | S3fs
+S3_LIBRARIES: dict[str, type[S3Library]] = dict(zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True))
 """Value of `storage_library` -> the class by which `reader.engine=library` reads objects."""
 
 
@@ -132,8 +124,7 @@ class ClientFile(LibraryFile):
 
     def __init__(self, path: str, file: Any, client: str, read_totals: Callable[[], ReadTotals]) -> None:
         super().__init__(path)
-        self.got = self.calls = 0
-        """Bytes read from it so far, and the number of read calls."""
+        self.got = self.calls = 0  # bytes read from it so far, and the number of read calls
         self._file, self._client, self._read_totals = file, client, read_totals
 
     def read_totals(self) -> ReadTotals:

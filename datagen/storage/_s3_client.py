@@ -33,8 +33,7 @@ CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
 MIN_PROGRESS_BYTES = 64 << 10
 """A request that moves fewer bytes within the timeout is aborted: the server hangs, or trickles data on purpose."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
-RETRYABLE = (408, 429, 500, 502, 503, 504)
-"""HTTP statuses of transient errors."""
+RETRYABLE = (408, 429, 500, 502, 503, 504)  # HTTP statuses of transient errors
 RETRYABLE_CODES = (
     *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
@@ -43,16 +42,11 @@ EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
 """Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
-REFUSED = (400, 401, 403)
-"""Statuses that are explained only by the response's body, which a HEAD does not have."""
-NO_TLS = "WRONG_VERSION_NUMBER"
-"""OpenSSL's reason when the peer does not speak TLS."""
-MESSAGE_CHARACTERS = 300
-"""Maximum length of a server's error text in our messages."""
-OPEN_END = 1 << 62
-"""An offset beyond the end of any object."""
-MAX_IDLE_CONNECTIONS = 64
-"""Maximum connections of a process to one bucket that are kept open between requests."""
+REFUSED = (400, 401, 403)  # statuses that are explained only by the response's body, which a HEAD does not have
+NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak TLS
+MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
+OPEN_END = 1 << 62  # an offset beyond the end of any object
+MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process to one bucket that are kept open between requests
 
 
 @dataclass(frozen=True, kw_only=True)

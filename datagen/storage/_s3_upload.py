@@ -20,13 +20,10 @@ PART_BYTES = 16 << 20
 """Size of the first `GROW_AFTER` parts; each further `GROW_AFTER` parts are four times as large as those before."""
 PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object, more for very large ones
 GROW_AFTER = 2000  # S3's maximum of 10,000 parts then holds 10.4 TiB; the largest part, 4 GiB, is below its 5 GiB limit
-MARK = "x-amz-meta-dlemu-upload"
-"""Metadata header of an object: a random ID of the upload that wrote it."""
+MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
-KEY, UPLOAD = "key", "dlemu_upload"
-"""JSON keys of a record: the object's key, and its upload ID."""
-RECORD_BYTES = 4 << 10
-"""Maximum size of a record."""
+KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, and its upload ID
+RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
 class ObjectWriter:
@@ -40,10 +37,8 @@ class ObjectWriter:
         self.position = 0
         self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}
-        """Parts in memory, by number from 0."""
-        self._written: dict[int, int] = {}
-        """Bytes written so far to each part in memory."""
+        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
+        self._written: dict[int, int] = {}  # bytes written so far to each part in memory
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0

@@ -153,12 +153,9 @@ class FsspecWriter:
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
         self._data = bytearray()
         self._file: Any = None
-        self._flushed_bytes = 0
-        """Bytes that were written to fsspec's file."""
-        self._whole = True
-        """Nothing was skipped so far."""
-        self._before: Any = None
-        """fsspec's info on the file of the same name that existed before; None without one."""
+        self._flushed_bytes = 0  # bytes that were written to fsspec's file
+        self._whole = True  # nothing was skipped so far
+        self._before: Any = None  # fsspec's info on the file of the same name that existed before; None without one.
 
     def write(self, data: Bytes) -> None:
         self.write_at(data, self.position)

@@ -18,10 +18,8 @@ from datagen.regular import check_regular, open_regular
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
-DIRECT_ALIGNMENT = 4096
-"""Satisfies every block device: logical blocks are 512 or 4096 bytes."""
-IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
-"""File systems that keep files in RAM."""
+DIRECT_ALIGNMENT = 4096  # satisfies every block device: logical blocks are 512 or 4096 bytes
+IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")  # file systems that keep files in RAM
 
 
 class Storage(StorageBase):

@@ -39,8 +39,7 @@ _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
 LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
 """Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
-INTERNAL_TYPES = ("memory", "null")
-"""Backends for dlemu's own use and its tests; users can't select them."""
+INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +69,7 @@ class StorageSpec:
         return replace(self, direct=False, direct_writes=False)
 
 
-FOLDERS = StorageSpec()
-"""Folders of any mounted file system, read through the page cache."""
+FOLDERS = StorageSpec()  # folders of any mounted file system, read through the page cache
 NULL_STORAGE = StorageSpec(type="null")
 """No storage at all: reads return at once, so that a measurement shows the reader's own cost."""
 
@@ -133,8 +131,7 @@ def _expected(name: str) -> str:
 def open_storage(spec: StorageSpec) -> StorageBase:
     """Open the storage for use in this process.
 
-    Raises:
-        UserError: there is no such backend, or it can't do what the spec requires.
+    Raises UserError: there is no such backend, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if spec.direct_writes and not kind.reads_directly:
