@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import abc
 import errno
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Protocol
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, DlemuError, SpaceError
@@ -16,31 +16,34 @@ from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
 
 
-class Engine(Protocol):
-    """Reads samples; counts bytes, read calls and time in reads since it was created."""
+class Engine:
+    """Reads files; counts bytes, read calls and time in reads since it was created."""
 
-    app_bytes: int
+    app_bytes = 0
     """Bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)."""
-    read_calls: int
-    read_ns: int
-
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
-
-        Raises DatasetError: the file is missing, unreadable or damaged.
-        """
-        ...
+    read_calls = 0
+    read_ns = 0
 
     def finish(self) -> None:
-        """End a batch: close files and release the samples read."""
-        ...
+        """End a batch: close files that do not stay open, and release the samples read."""
 
     def close(self) -> None:
         """Close all files."""
-        ...
+        self.finish()
 
 
-class FastEngine:
+class SampleEngine(Engine, abc.ABC):
+    """Reads samples one by one."""
+
+    @abc.abstractmethod
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
+        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
+
+        Raises DatasetError if the file is missing, unreadable or damaged.
+        """
+
+
+class FastEngine(SampleEngine):
     """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
     Files of one sample are read by one call if the format supports it (`parse_whole`). Of files of several samples that
@@ -61,9 +64,6 @@ class FastEngine:
         self._source: FileSource | None = None
         self._opened: OpenFile | None = None
         self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self._storage = storage
         self._open_format = file_format.open_called if called else file_format.open
         self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
@@ -253,7 +253,7 @@ def block_bytes_of(reader: Reader) -> int:
     return int(getattr(reader, "block_bytes", BLOCK_BYTES))
 
 
-class LibraryEngine:
+class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make.
 
     If the storage has local paths, the format's `load` gets the path, and bytes and calls are those that the kernel
@@ -265,9 +265,6 @@ class LibraryEngine:
         self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
     ) -> None:
         """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self._storage = storage
         self._format = file_format
         self._samples = samples
@@ -311,9 +308,6 @@ class LibraryEngine:
     def finish(self) -> None:
         if self._files is not None:
             self._files.finish()
-
-    def close(self) -> None:
-        self.finish()
 
 
 class LibraryFiles:
@@ -425,12 +419,8 @@ class ThreadReads:
         return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
 
-class NullEngine:
+class NullEngine(SampleEngine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
-
-    app_bytes = 0
-    read_calls = 0
-    read_ns = 0
 
     def __init__(self, nominal_sample_bytes: int) -> None:
         self._bytes = nominal_sample_bytes
@@ -439,12 +429,6 @@ class NullEngine:
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         data = out[: self._bytes] if len(out) >= self._bytes else self._data
         return Sample(data, data, 0)
-
-    def finish(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
 
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer, Places, address_of, as_places, even_places, shifted
 from datagen.content import Content, explain
-from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
+from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
@@ -241,7 +241,7 @@ class Fetcher:
         fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
         return fill(engine, listed, out)
 
-    def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+    def _fetch_crops(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
         size = self._spec.resize_bytes
         target = np.frombuffer(out, np.uint8)
         no_space = memoryview(b"")  # read into the engine's own buffer
@@ -290,7 +290,7 @@ class Fetcher:
         file, index = self._spec.layout.locate(sample)
         self._compare(Sample(data, data, index * len(data)), file)
 
-    def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+    def _fetch_whole(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
         """Read whole samples, each into its own place, which begins at a multiple of PLACE_BYTES."""
         base, place_bytes = address_of(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
@@ -311,7 +311,7 @@ class Fetcher:
             begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
         return as_places(flat)
 
-    def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
+    def _read(self, engine: SampleEngine, sample: int, out: memoryview) -> Sample:
         """Read a sample, into `out` where possible; verify and decode it as the spec says."""
         layout = self._spec.layout
         file, index = layout.locate(sample)
@@ -340,7 +340,7 @@ class Fetcher:
         )
 
 
-def _engine_of(spec: FetchSpec, storage: StorageBase) -> Engine | RecordReader | GroupReader:
+def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordReader | GroupReader:
     """Return the engine that reads a spec from `storage`."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)

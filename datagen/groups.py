@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from datagen.buffers import Places, as_places
-from datagen.engines import ThreadReads, ended_early, unreadable
+from datagen.engines import Engine, ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
 from datagen.layout import Layout, Run, Samples, runs_of
@@ -125,7 +125,7 @@ class _Kept(NamedTuple):
     """Offsets in `data` and bytes of its spans or columns, in turn."""
 
 
-class GroupReader:
+class GroupReader(Engine):
     """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
     def __init__(
@@ -142,9 +142,6 @@ class GroupReader:
         called: bool = False,
     ) -> None:
         """With `called`, make the read calls of the format's library."""
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self.values: list[Values] = []  # with `verify`, the payload of the last batch
         self._storage = storage
         self._format = file_format
@@ -194,11 +191,7 @@ class GroupReader:
             self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), places)
         return as_places(flat)
 
-    def finish(self) -> None:
-        """End a batch; the file stays open for the next one."""
-
     def close(self) -> None:
-        """Close the open file."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.reader.close()
@@ -314,15 +307,30 @@ class GroupReader:
 
     def _columns(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Return the decoded columns of a row group."""
-        if self._library:
-            path = self._storage.local_path(opened.path)
-            if path is not None:
-                return self._load_path(opened, path, group)
-            file = self._storage.open_by_library(opened.path, whole=False)
-            if file is not None:
-                with file:
-                    return self._load_file(opened, file, group)
-        return self._read_and_decode(opened, group)  # by the same library, which reads through the storage's reader
+        path = self._storage.local_path(opened.path)
+        if not self._library:
+            return self._read_and_decode(opened, group)
+        if path is not None:
+            with ThreadReads() as accounting:
+                columns = self._load(opened, path, group)
+                self._count(*accounting.since_start())
+            return columns
+        file = self._storage.open_by_library(opened.path, whole=False)
+        if file is None:  # by the same library, which reads through the storage's reader
+            return self._read_and_decode(opened, group)
+        with file:
+            try:
+                return self._load(opened, file, group)
+            except Exception:
+                if file.failure is not None:
+                    raise file.failure from None
+                raise
+            finally:
+                self._count(*file.read_totals())
+
+    def _count(self, app_bytes: int, read_calls: int) -> None:
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
 
     def _read_and_decode(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Read through the storage and decode; only the storage's reads count as reading."""
@@ -337,30 +345,9 @@ class GroupReader:
         assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
-        self.app_bytes += reader.app_bytes - before[0]
-        self.read_calls += reader.read_calls - before[1]
+        self._count(reader.app_bytes - before[0], reader.read_calls - before[1])
         self.read_ns += source.read_ns - before[2]
         return columns
-
-    def _load_path(self, opened: OpenGroups, path: str, group: int) -> list[memoryview]:
-        with ThreadReads() as accounting:
-            columns = self._load(opened, path, group)
-            app_bytes, read_calls = accounting.since_start()
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        return columns
-
-    def _load_file(self, opened: OpenGroups, file: LibraryFile, group: int) -> list[memoryview]:
-        try:
-            return self._load(opened, file, group)
-        except Exception:
-            if file.failure is not None:
-                raise file.failure from None
-            raise
-        finally:
-            app_bytes, read_calls = file.read_totals()
-            self.app_bytes += app_bytes
-            self.read_calls += read_calls
 
     def _load(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
         """Call the library; as in `LibraryEngine`, CPU time counts as decoding and the rest as reading."""

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from datagen.buffers import NO_PLACES, Places, as_places, shifted
-from datagen.engines import block_bytes_of, ended_early, unreadable
+from datagen.engines import Engine, block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
@@ -35,7 +35,7 @@ Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
 
 
-class RecordReader:
+class RecordReader(Engine):
     """Reads samples of one split. Not thread-safe."""
 
     def __init__(
@@ -49,9 +49,6 @@ class RecordReader:
         called: bool = False,
     ) -> None:
         """With `called`, make the read calls of the format's library, where known, instead of as few as possible."""
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self._samples = layout.num_samples
         self._samples_per_file = layout.num_samples_per_file
         self._storage = storage
@@ -86,11 +83,7 @@ class RecordReader:
             at = self._read_runs(batch_runs[start : start + step], out, at, places)
         return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
-    def finish(self) -> None:
-        """End a batch; files stay open for the next one."""
-
     def close(self) -> None:
-        """Close all files."""
         self._files.close()
 
     def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Places]) -> int:

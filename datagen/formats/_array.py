@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import DamagedError, FileJob, Sample, Source, damaged
 
 _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
 PREFIX_BYTES = _PREFIX.size
@@ -27,10 +27,6 @@ GROWTH_DIGITS = 21
 CACHED_HEADERS = 256  # size of the cache of parsed headers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
-
-
-class ArrayError(Exception):
-    """An array is damaged or not supported; the caller adds the path to the message."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +80,12 @@ def parse(data: memoryview, name: str) -> Array:
     """Parse a .npy; `name` is what messages call the array.
 
     Raises:
-        ArrayError: `data` is not a .npy, or does not match its header.
+        DamagedError: `data` is not a .npy, or does not match its header.
         ValueError, SyntaxError, TypeError, LookupError, struct.error: the header can't be parsed.
     """
     magic, version, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise ArrayError(f"{name} is not a NumPy array")
+        raise DamagedError(f"{name} is not a NumPy array")
     start = PREFIX_BYTES
     if version != 1:
         (header_bytes,) = struct.unpack_from("<L", data, 8)
@@ -98,9 +94,9 @@ def parse(data: memoryview, name: str) -> Array:
     payload = data[end:]
     parsed = _parse_header(bytes(data[start:end]))
     if parsed.fault:
-        raise ArrayError(f"{name} {parsed.fault},")
+        raise DamagedError(f"{name} {parsed.fault},")
     if len(payload) != parsed.payload_bytes:
-        raise ArrayError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
+        raise DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
     return Array(payload, parsed.item_bytes, parsed.fortran_order, parsed.shape[-1] if parsed.shape else 1)
 
 

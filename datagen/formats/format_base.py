@@ -256,40 +256,6 @@ Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
 """(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 
 
-class RecordFile(Protocol):
-    """An open file of records. Its memory does not grow with the number of reads, so it may stay open."""
-
-    @property
-    def scattered(self) -> bool:
-        """Whether consecutive records may not be adjacent in the file; they are then read one by one."""
-        ...
-
-    def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return the offset and the bytes in the file of `count` consecutive records.
-
-        Raises DatasetError: there are no such records.
-        """
-        ...
-
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
-        """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
-
-        With `verify`, checksums in the file are checked.
-
-        Raises:
-            MovedError: the span was wrong; `span` now returns the right one.
-            DatasetError: the records are damaged.
-        """
-        ...
-
-    def largest_bytes(self) -> int:
-        """Return the bytes of the largest record, from the file or its index.
-
-        Raises DatasetError: the file is damaged.
-        """
-        ...
-
-
 class MovedError(Exception):
     """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
@@ -466,10 +432,14 @@ class RecordSamples:
         return Sample(payload, payload, index * size)
 
 
-class OffsetRecords:
-    """A file of records, all assumed to have one length until a subclass fills `_offsets`."""
+class RecordFile(abc.ABC):
+    """An open file of records, all assumed to have one length until a subclass fills `_offsets`.
+
+    Its memory does not grow with the number of reads, so it may stay open.
+    """
 
     scattered = False
+    """Consecutive records may not be adjacent in the file; they are then read one by one."""
 
     def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
         self._source = source
@@ -478,6 +448,7 @@ class OffsetRecords:
         self._offsets: NDArray[np.int64] | None = None  # offset of each record, and the end of the last one
 
     def span(self, index: int, count: int) -> tuple[int, int]:
+        """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
         if not 0 <= index <= index + count <= self._samples:
             raise no_such_record(self._source.path, index, self._samples)
         if self._offsets is None:
@@ -485,7 +456,16 @@ class OffsetRecords:
         start = int(self._offsets[index])
         return start, int(self._offsets[index + count]) - start
 
+    @abc.abstractmethod
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+        """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
+
+        With `verify`, checksums in the file are checked. Raises MovedError if the span was wrong and `span` now returns
+        the right one, DatasetError if the records are damaged.
+        """
+
     def largest_bytes(self) -> int:
+        """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 

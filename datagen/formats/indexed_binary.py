@@ -20,8 +20,8 @@ from datagen.formats.format_base import (
     FileJob,
     Indexes,
     LibraryReads,
-    OffsetRecords,
     OpenSide,
+    RecordFile,
     RecordFormat,
     Sample,
     SideFile,
@@ -110,7 +110,7 @@ class Format(RecordFormat):
         return Sample(data, data, offset)
 
 
-class IndexedFile(OffsetRecords):
+class IndexedFile(RecordFile):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
     def __init__(self, source: Source, samples: int, side: OpenSide, *, by_index: bool = False) -> None:

@@ -12,6 +12,7 @@ from datagen.formats._buffered import BufferedFile, read_by_stdio
 from datagen.formats.format_base import (
     AnyFile,
     CallSource,
+    DamagedError,
     FileJob,
     FormatBase,
     Indexes,
@@ -69,7 +70,7 @@ class Format(FormatBase):
 def _parsed(path: str, data: memoryview) -> _array.Array:
     try:
         return _array.parse(data, NAME)
-    except _array.ArrayError as error:
+    except DamagedError as error:
         raise damaged(path, str(error), 0) from error
     except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
         raise damaged(path, f"no readable .npy structure ({error})", 0) from error

@@ -143,7 +143,7 @@ def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _a
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     try:
         array = _array.parse(_member(source, data, entry), X_NAME)
-    except _array.ArrayError as error:
+    except DamagedError as error:
         raise DamagedError(str(error), entry.start) from error
     return _array.Samples(source, array, samples, X_NAME)
 

@@ -32,9 +32,9 @@ from datagen.formats.format_base import (
     Indexes,
     LibraryReads,
     MovedError,
-    OffsetRecords,
     OpenSide,
     PackedSample,
+    RecordFile,
     RecordFormat,
     Sample,
     SideFile,
@@ -240,7 +240,7 @@ def _digits_of_multiples(size: int, count: int) -> int:
     return digits
 
 
-class TfrecordFile(OffsetRecords):
+class TfrecordFile(RecordFile):
     """One file. Its records are assumed to have one length; once a record contradicts, its index is read."""
 
     def __init__(self, source: Source, samples: int, side: OpenSide) -> None:

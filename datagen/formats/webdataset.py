@@ -26,9 +26,9 @@ from datagen.formats.format_base import (
     Indexes,
     LibraryReads,
     MovedError,
-    OffsetRecords,
     OpenSide,
     PackedSample,
+    RecordFile,
     RecordFormat,
     Sample,
     Sizes,
@@ -177,7 +177,7 @@ class Packer:
         return b""
 
 
-class TarRecords(OffsetRecords):
+class TarRecords(RecordFile):
     """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
     def __init__(self, source: Source, samples: int) -> None:

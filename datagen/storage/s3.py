@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from datagen.errors import DatasetError, UserError
 from datagen.registry import library
-from datagen.storage._client_files import S3_LIBRARIES, S3Access, S3Library
+from datagen.storage._client_files import S3_LIBRARIES, S3Library
 from datagen.storage._http_exchange import Address, Exchange, TlsSocket, number_in
 from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Attempt, Client, Request, Server, Span
@@ -178,7 +178,7 @@ class Storage(StorageBase):
             return None
         with self._lock:
             if self._by_library is None:
-                self._by_library = S3_LIBRARIES[options.library](options.access)
+                self._by_library = S3_LIBRARIES[options.library](options)
             return self._by_library
 
     def preflight(self, folder: str) -> None:
@@ -432,17 +432,10 @@ class Options:
         )
 
     @property
-    def access(self) -> S3Access:
-        """Return the settings for a client library; with several servers, each process uses one, by its PID."""
+    def client_endpoint(self) -> str:
+        """URL of the server for a client library; of several servers, each process uses one, by its PID."""
         address = self._addresses[os.getpid() % len(self._addresses)]
-        return S3Access(
-            endpoint=f"{'https' if address.is_tls else 'http'}://{address.authority}",
-            region=self.region,
-            path_style=self.path_style,
-            attempts=self.attempts,
-            profile=self.profile,
-            ca_bundle=self.ca_bundle,
-        )
+        return f"{'https' if address.is_tls else 'http'}://{address.authority}"
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""

@@ -21,7 +21,7 @@ import pytest
 from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import OffsetRecords
+from datagen.formats.format_base import RecordFile
 from datagen.formats.tfrecord import TfrecordFile, masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
@@ -174,7 +174,7 @@ def test_samples_of_shards_are_counted_side_by_side(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
 @pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
 def test_headers_are_read_once_and_by_no_other_process(
-    make: Make, walks: type[OffsetRecords], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, walks: type[RecordFile], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)
