@@ -19,8 +19,7 @@ from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, Storag
 class Engine:
     """Reads files; counts bytes, read calls and time in reads since it was created."""
 
-    app_bytes = 0
-    """Bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)."""
+    app_bytes = 0  # bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)
     read_calls = 0
     read_ns = 0
 
@@ -73,7 +72,7 @@ class FastEngine(SampleEngine):
         self._buffer.take_pages()
         self._scratch: list[AlignedBuffer] = []
         self._expected: list[str] = []
-        self._whole = True  # whether files are read in full; known for sure once the first one is open.
+        self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
@@ -91,7 +90,7 @@ class FastEngine(SampleEngine):
         if path in self._kept:
             self._source, kept = self._kept.pop(path)
             return kept
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them.
+        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
         reader = self._open_whole(path) if self._whole else self._storage.open(path)

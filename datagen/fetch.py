@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer, Places, address_of, as_places, even_places, shifted
+from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
 from datagen.errors import DatasetError, SpaceError, UserError
@@ -21,7 +21,7 @@ from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, form
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
-from datagen.layout import Layout, Runs, Samples, nominal_sample_bytes
+from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
@@ -41,29 +41,22 @@ class FetchSpec:
     """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format's `LibraryReads`."""
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
-    resize_bytes: int = 0
-    """Bytes to crop from each sample; 0 returns whole samples."""
-    verify: bool = False
-    """Compare every byte read with `content`."""
+    resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
+    verify: bool = False  # compare every byte read with `content`
     content: Content = field(default=Content(0))
-    max_file_bytes: int = 0
-    """Size of the largest file."""
-    max_sample_bytes: int = 0
-    """Size of the largest sample, where it may exceed its file (compressed formats); else 0."""
+    max_file_bytes: int = 0  # size of the largest file
+    max_sample_bytes: int = 0  # size of the largest sample, where it may exceed its file (compressed formats); else 0
     plain_samples: bool = False
     """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
     max_record_bytes: int = 0
     """Size of the largest record, framing included, for formats that read single records; 0: files are read whole."""
     max_group_bytes: int = 0
     """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
-    dataset: DatasetSpec = field(default=DatasetSpec())
-    """Settings of the dataset, which formats with row groups need."""
+    dataset: DatasetSpec = field(default=DatasetSpec())  # settings of the dataset, which formats with row groups need
     offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
-    nominal_sample_bytes: int = 0
-    """Bytes of a sample from null storage."""
-    seed: int = 0
-    """Seed that determines where samples are cropped."""
+    nominal_sample_bytes: int = 0  # bytes of a sample from null storage
+    seed: int = 0  # seed that determines where samples are cropped
 
     @classmethod
     def for_dataset(
@@ -163,15 +156,11 @@ class Fetched(NamedTuple):
 
     places: Places
     """Where each sample is in the caller's memory, in the order requested; for row groups, where each read is."""
-    app_bytes: int
-    """Bytes read from storage."""
+    app_bytes: int  # bytes read from storage
     read_calls: int
-    read_ns: int
-    """Time in reads."""
-    decode_ns: int
-    """Time in everything else: parsing, decoding, cropping, verifying."""
-    remote_bytes: int = 0
-    """`app_bytes` if the storage is remote (not cached in this host's page cache), else 0."""
+    read_ns: int  # time in reads
+    decode_ns: int  # time in everything else: parsing, decoding, cropping, verifying
+    remote_bytes: int = 0  # `app_bytes` if the storage is remote (not cached in this host's page cache), else 0
 
 
 class Fetcher:

@@ -52,10 +52,8 @@ class Part:
     """A data file or a side file (such as an index)."""
 
     path: str
-    size_bytes: int | None
-    """Exact size; None if it depends on the contents."""
-    write: Callable[[Writer, AlignedBuffer], None]
-    """Writes the file sequentially."""
+    size_bytes: int | None  # exact size; None if it depends on the contents
+    write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
     is_side: bool
 
     def is_made(self, storage: StorageBase) -> bool:
@@ -82,8 +80,7 @@ class Files:
     train: Layout
     valid: Layout
     shapes: NDArray[np.int64]
-    sizes: NDArray[np.int64] | None
-    """Exact bytes of each file; None if they depend on the contents."""
+    sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
     sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
     """Each kind of side file, and the bytes of that side file for each data file."""
 
@@ -168,12 +165,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Made:
     """What one rank generated."""
 
-    files: int
-    """Files written by this call."""
-    bytes: int
-    """Bytes written by this call."""
-    kept_files: int
-    """Files that already existed."""
+    files: int  # files written by this call
+    bytes: int  # bytes written by this call
+    kept_files: int  # files that already existed
     seconds: float
 
 

@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.buffers import Places, as_places
 from datagen.engines import Engine, ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
-from datagen.layout import Layout, Run, Samples, runs_of
+from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import AllocatingSource
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
@@ -26,10 +25,8 @@ from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_
 class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
 
-    stored: int
-    """As stored in the file, including what alignment adds."""
-    unpacked: int
-    """As decoded values."""
+    stored: int  # as stored in the file, including what alignment adds
+    unpacked: int  # as decoded values
 
     @classmethod
     def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
@@ -121,8 +118,7 @@ class _Kept(NamedTuple):
     file: int
     group: int
     data: bytes
-    places: list[int]
-    """Offsets in `data` and bytes of its spans or columns, in turn."""
+    places: list[int]  # offsets in `data` and bytes of its spans or columns, in turn
 
 
 class GroupReader(Engine):

@@ -61,25 +61,19 @@ class Dataset:
     spec: DatasetSpec
     """Settings it was made from; without a manifest, those requested, with the numbers of files found."""
     train: Layout
-    valid: Layout | None
-    """None when no validation files are requested."""
+    valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
-    max_file_bytes: int
-    """Size of the largest file in use."""
-    max_sample_bytes: int
-    """Size of the largest sample in use; 0 if the settings don't determine it."""
+    max_file_bytes: int  # size of the largest file in use
+    max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
     plain_samples: bool = False
     """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
-    max_group_bytes: GroupBytes = NO_GROUPS
-    """Memory of the largest row group in use; 0 for formats without row groups."""
+    max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
     offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
-    total_bytes: int
-    """Size of all files in use."""
-    notes: tuple[str, ...] = ()
-    """What a user should know before trusting a run on this dataset."""
+    total_bytes: int  # size of all files in use
+    notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
 
 
 class _Advice:

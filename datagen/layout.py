@@ -31,16 +31,13 @@ _EXTENSIONS = {"webdataset": "tar"}  # extensions of formats whose extension is 
 class Layout:
     """Which files hold one split: sample s is sample s % N of file s // N, for N samples a file, in name order."""
 
-    folder: str
-    """The split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`."""
+    folder: str  # the split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`
     split: Split
-    num_files: int
-    """Files in use, the first ones in name order."""
+    num_files: int  # files in use, the first ones in name order
     num_samples_per_file: int
     extension: str
     file_prefix: str = "img"
-    named_files: int = 0
-    """N in the file names (`_of_N`), which may be larger than `num_files`."""
+    named_files: int = 0  # N in the file names (`_of_N`), which may be larger than `num_files`
     num_subfolders: int = 0
     first_running_index: int = 0
     """Running index of file 0 (index among all files, training first), which selects its size and content."""
@@ -172,7 +169,7 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
 
 
-LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster.
+LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
 
 Run = tuple[int, int]  # (first sample, number of samples) of a run
 
@@ -230,3 +227,26 @@ def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
     begins = np.concatenate([[0], begins])
     counts = np.diff(begins, append=len(samples))
     return list(zip(samples[begins].tolist(), counts.tolist(), strict=True))
+
+
+Places = NDArray[np.int64]
+"""(offset, bytes) of each sample, or of each span read of a row group; shape (places, 2), cheaper than objects."""
+NO_PLACES: Places = np.empty((0, 2), np.int64)
+
+
+def as_places(flat: Sequence[int]) -> Places:
+    """Return the places given as a flat sequence: offset, bytes, offset, bytes, ..."""
+    return np.array(flat, np.int64).reshape(-1, 2)
+
+
+def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
+    """Return `count` places of `size_bytes` bytes, one every `step` bytes from offset `first` on."""
+    places = np.empty((count, 2), np.int64)
+    places[:, 0] = np.arange(first, first + count * step, step)
+    places[:, 1] = size_bytes
+    return places
+
+
+def shifted(places: Places, by: int) -> Places:
+    """Return the places with `by` bytes added to each offset."""
+    return places + np.array((by, 0), np.int64) if by else places

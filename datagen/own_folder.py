@@ -32,7 +32,7 @@ from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, Store
 from datagen.thread_pool import of_each
 
 RAW = "raw"
-MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links.
+MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
 MIN_SHARE_OF_KIND = 0.5
 """Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
@@ -55,11 +55,9 @@ _FRAMING_BYTES = 16
 class UserFolder:
     """What was detected in a folder of the user's own files."""
 
-    spec: DatasetSpec
-    """The settings requested, completed by those detected."""
+    spec: DatasetSpec  # the settings requested, completed by those detected
     layout: Layout
-    sizes: NDArray[np.int64]
-    """Bytes of each file."""
+    sizes: NDArray[np.int64]  # bytes of each file
     notes: tuple[str, ...]
 
 
@@ -104,7 +102,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         names=tuple(names),
     )
     stated = [stated_bytes[name] for name in names]
-    # Listed with the names by object stores; a request for each of a million objects would take minutes.
+    # Listed with the names by object stores; a request for each of a million objects would take minutes
     sizes = sizes_on_disk(layout, storage) if None in stated else np.array(stated, np.int64)
     if empty := int((sizes == 0).sum()):
         full = np.flatnonzero(sizes)
@@ -370,7 +368,7 @@ def _count_tar_samples(file: BinaryIO, version: Version) -> int:
                 keys.setdefault(key, member.offset)
                 changes += key != last
                 last = key
-        # If the members of each sample lie together, and the end marker is there; else reading the file finds out.
+        # If the members of each sample lie together, and the end marker is there; else reading the file finds out
         if changes == len(keys) and size_bytes >= tar.offset + 2 * tarfile.BLOCKSIZE:
             learn_offsets(version, [*keys.values(), tar.offset])
         return len(keys)

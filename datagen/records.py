@@ -16,15 +16,14 @@ from functools import partial
 
 import numpy as np
 
-from datagen.buffers import NO_PLACES, Places, as_places, shifted
 from datagen.engines import Engine, block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
-from datagen.layout import Layout, Run, Runs, Samples, runs_of
+from datagen.layout import NO_PLACES, Layout, Places, Run, Runs, Samples, as_places, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
-MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert.
+MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
@@ -231,7 +230,7 @@ class OpenFiles:
                 reader = StreamedReader(self._storage, reader, self._format.stream_calls)
             source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-            # Libraries read indexes through memory maps, too.
+            # Libraries read indexes through memory maps, too
             open_side = self._storage.open_mapped if self._called or self._mapped else self._storage.open
             paths = [side.path(self._layout, file) for side in self._format.sides]
             side = partial(_open_side, open_side, paths, self._storage.alignment, self._transfer_bytes)

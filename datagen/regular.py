@@ -33,7 +33,7 @@ def open_regular(path: str) -> int:
         raise
     try:
         check_regular(path, os.fstat(descriptor).st_mode)
-        # Without O_NONBLOCK: with it, reads of files that must first be recalled from an archive (HSM) would fail.
+        # Without O_NONBLOCK: with it, reads of files that must first be recalled from an archive (HSM) would fail
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_RDONLY)
     except BaseException:
         os.close(descriptor)

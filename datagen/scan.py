@@ -46,8 +46,7 @@ def has_ending(name: str, extension: str) -> bool:
 class Scan:
     """The files below one split's folder, at most one folder down."""
 
-    names: list[str]
-    """Paths, below the folder, of files with the format's extension, sorted by base name."""
+    names: list[str]  # paths, below the folder, of files with the format's extension, sorted by base name
     other_extensions: Counter[str]
     num_subfolders: int
 

@@ -10,7 +10,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -62,7 +62,8 @@ class _Builder:
                 self.problems.append(self._unknown(cls, str(key), where))
         made = {key: self.value(hints[key], value[key], _join(where, key)) for key in keys if key in value}
         for field in fields(cls):
-            if field.init and field.name not in value and _is_required(field):
+            required = field.default is MISSING and field.default_factory is MISSING
+            if field.init and field.name not in value and required:
                 wanted = _describe(hints[field.name])
                 self.problems.append(f"{_join(where, field.name)} is missing: wanted {wanted}")
                 made[field.name] = _FAILED
@@ -134,17 +135,14 @@ class _Builder:
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
         """Return the message for an unknown key: the section it belongs to, or the most similar key."""
         unknown = f"unknown key {_join(where, key)}"
-        elsewhere = _paths(self._root, self._where)
-        same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]
-        if same_name:
-            return f"{unknown}: it belongs at {' or '.join(same_name)}"
-        near = difflib.get_close_matches(key, _keys(cls), 1)
-        if near:
-            return f"{unknown}: did you mean {_join(where, near[0])}?"
-        near = difflib.get_close_matches(key, [path.rpartition(".")[2] for path in elsewhere], 1)
-        if near:
-            paths = [path for path in elsewhere if path.rpartition(".")[2] == near[0]]
-            return f"{unknown}: did you mean {' or '.join(paths)}?"
+        elsewhere: dict[str, list[str]] = {}
+        for path in _paths(self._root, self._where):
+            elsewhere.setdefault(path.rpartition(".")[2], []).append(path)
+        if key in elsewhere:
+            return f"{unknown}: it belongs at {' or '.join(elsewhere[key])}"
+        for known in ({name: [_join(where, name)] for name in _keys(cls)}, elsewhere):
+            for near in difflib.get_close_matches(key, known, 1):
+                return f"{unknown}: did you mean {' or '.join(known[near])}?"
         return f"{unknown}: {where or 'the top level'} has {', '.join(_keys(cls))}"
 
 
@@ -164,10 +162,6 @@ def _paths(cls: type[Any], where: str) -> list[str]:
     return paths
 
 
-def _is_required(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
-
-
 def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
@@ -177,33 +171,20 @@ def _scalar(hint: Any, value: object) -> Any:
         return None if value is None else _FAILED
     if isinstance(value, bool):  # bool is an int in Python, but not for users
         return value if hint is bool else _FAILED
-    if hint is int:
-        return _whole(value)
-    if hint is float:
-        return _finite(value)
-    return value if hint is str and isinstance(value, str) else _FAILED
-
-
-def _finite(value: object) -> Any:
+    if hint is str:
+        return value if isinstance(value, str) else _FAILED
+    if hint is int and isinstance(value, int):
+        return value
     try:
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else _FAILED
+        number = float(value) if hint in (int, float) and isinstance(value, int | float) else math.nan
     except OverflowError:  # a whole number of more than 308 digits
         return _FAILED
+    if hint is int:
+        return int(number) if number.is_integer() else _FAILED
+    return number if math.isfinite(number) else _FAILED
 
 
-def _whole(value: object) -> Any:
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else _FAILED
-
-
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    type(None): "nothing",
-}
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 
 def _describe(hint: Any) -> str:
@@ -244,10 +225,8 @@ class Range:
 
     minimum: float
     maximum: float
-    words: str
-    """The range in words, as in "wanted 0 to 19"."""
-    minus_one: str = ""
-    """What -1 means, if it is allowed too: "-1 for every step"."""
+    words: str  # the range in words, as in "wanted 0 to 19"
+    minus_one: str = ""  # what -1 means, if it is allowed too: "-1 for every step"
 
     def wanted(self, number: float) -> str:
         """Return what is allowed instead of a number out of range; empty for a number in range."""

@@ -18,16 +18,11 @@ PROGRESS_SECONDS = 0.25  # interval of progress reports
 class Progress:
     """Progress of one rank."""
 
-    files: int
-    """Files done, including those that already existed."""
-    bytes: int
-    """Bytes done, including files that already existed."""
-    total_bytes: int
-    """Bytes to do in all; an estimate if the sizes of files are not known in advance."""
-    total_files: int
-    """Files to do in all."""
-    seconds: float
-    """Time since the start."""
+    files: int  # files done, including those that already existed
+    bytes: int  # bytes done, including files that already existed
+    total_bytes: int  # bytes to do in all; an estimate if the sizes of files are not known in advance
+    total_files: int  # files to do in all
+    seconds: float  # time since the start
 
 
 class StoppedError(Exception):

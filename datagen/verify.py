@@ -34,8 +34,7 @@ class Damage:
     severity: Literal["error", "warning"]
     path: str
     kind: Kind
-    message: str
-    """What was found, at which offset, and what was expected."""
+    message: str  # what was found, at which offset, and what was expected
 
 
 def verify(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value.
+WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
 HARMLESS_OPTIONS = frozenset(
     (
         *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),

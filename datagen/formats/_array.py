@@ -37,8 +37,7 @@ class _Header:
     fortran_order: bool
     shape: tuple[int, ...]
     item_bytes: int
-    fault: str
-    """Why such an array is not supported; empty if it is."""
+    fault: str  # why such an array is not supported; empty if it is
 
     @functools.cached_property
     def payload_bytes(self) -> int:
@@ -69,7 +68,7 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
     """Return the size of .npy files whose records have these shapes (files, axes)."""
-    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal.
+    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_bytes = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_bytes + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize

@@ -38,7 +38,7 @@ class Hdf5File(KeptFile):
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
-        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested.
+        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested
         self._whole = samples == 1
         self._file = CalledFile(source) if called else SourceFile(source, whole=self._whole)
         self._parts = self._known_parts(known) or self._parts_by_hdf5(samples)
@@ -79,7 +79,7 @@ class Hdf5File(KeptFile):
         self._check_storage()
         try:
             file = _open(self._file)
-            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists.
+            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
             parts = [_part(dataset) for dataset in _records(file)]
         except HDF5_ERRORS as error:
@@ -160,8 +160,7 @@ class _Contiguous:
     """A contiguous dataset."""
 
     samples: int
-    bytes: int
-    """Bytes of one sample."""
+    bytes: int  # bytes of one sample
     offset: int
 
     def extents(self, index: int) -> Iterator[tuple[int, int]]:
@@ -175,8 +174,7 @@ class Structure:
 
     gaps: list[tuple[int, int]]
     """(offset, bytes) of the ranges outside of the records, or of those that HDF5 reads of them."""
-    around: list[bytes]
-    """The bytes in these ranges."""
+    around: list[bytes]  # the bytes in these ranges
     parts: tuple[_Contiguous, ...]
 
 

@@ -81,13 +81,10 @@ class Column:
     """One column of a file."""
 
     name: str
-    type: int
-    """Physical type, as numbered in parquet.thrift."""
-    width: int
-    """Bytes of a row's value."""
+    type: int  # physical type, as numbered in parquet.thrift
+    width: int  # bytes of a row's value
     read: bool
-    length: int = 1
-    """Numbers in each row's value; if above 1, the value is a list."""
+    length: int = 1  # numbers in each row's value; if above 1, the value is a list
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -112,8 +109,7 @@ class Stored(NamedTuple):
     offset: int
     dictionary_bytes: int
     size_bytes: int
-    plain_bytes: int
-    """Size without compression."""
+    plain_bytes: int  # size without compression
 
 
 def footer(
@@ -241,8 +237,7 @@ class Chunk(NamedTuple):
     offset: int
     dictionary_bytes: int
     size_bytes: int
-    payload_offset: int
-    """Offset of its values among all values of the group."""
+    payload_offset: int  # offset of its values among all values of the group
     pages: list[Page]
 
 

@@ -130,7 +130,7 @@ class PictureFormat(FormatBase):
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes assume one byte per pixel, and may be too small for any file.
+        # Random shapes assume one byte per pixel, and may be too small for any file
         least = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
         sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
         return sizes
@@ -212,7 +212,7 @@ def pillow_pixels(data: memoryview) -> memoryview:
 def pillow_image(data: memoryview) -> Any:
     """Open an image by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
     pillow = library("PIL.Image", "image")
-    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have.
+    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have
     pillow.MAX_IMAGE_PIXELS = None
     image = pillow.open(io.BytesIO(data))
     check_pixels(image.height, image.width)

@@ -55,7 +55,7 @@ class Format(FormatBase):
             for offset in range(0, job.record_bytes, len(chunk)):
                 piece = chunk[: min(len(chunk), job.record_bytes - offset)]
                 job.content.fill(piece, job.running_index, start + offset)
-                # A fifth of the time of selecting the characters of each number by an array of booleans.
+                # A fifth of the time of selecting the characters of each number by an array of booleans
                 text = texts.take(np.frombuffer(piece, np.uint8)).tobytes().translate(None, b" ")
                 if offset + len(piece) == job.record_bytes:
                     text = text[:-1] + b"\n"
@@ -95,7 +95,7 @@ class CsvFile:
     def sample(self, index: int) -> Sample:
         first, last = self._bounds[index], self._bounds[index + 1]
         line = self._data[first : last - 1]
-        # All lines of a file have equally many numbers, which gives the offset of this line in the payload.
+        # All lines of a file have equally many numbers, which gives the offset of this line in the payload
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
         return Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
 

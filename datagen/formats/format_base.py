@@ -26,18 +26,16 @@ from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 Sizes = NDArray[np.int64]
-FORMATS = "datagen.formats"  # the package of formats; each module in it is a format.
+FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 
 
 class Sample(NamedTuple):
     """One sample in memory."""
 
-    data: memoryview
-    """The bytes as they were read."""
+    data: memoryview  # the bytes as they were read
     payload: memoryview
     """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
-    payload_offset: int
-    """Offset of that part in the file's payload."""
+    payload_offset: int  # offset of that part in the file's payload
     decode: Callable[[], memoryview] | None = None
     """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded. Raises DatasetError."""
     rebuild: Callable[[Content, int], memoryview] | None = None
@@ -88,10 +86,8 @@ class Source(Protocol):
 class CallSource(Source, Protocol):
     """A source for which the format chooses every single read call."""
 
-    block_bytes: int
-    """Preferred read size that the file system reports (st_blksize)."""
-    reread_bytes: int
-    """Bytes that were read more than once, counted each further time; the format adds to it."""
+    block_bytes: int  # preferred read size that the file system reports (st_blksize)
+    reread_bytes: int  # bytes that were read more than once, counted each further time; the format adds to it
 
     def memory(self, size_bytes: int) -> memoryview:
         """Return memory for bytes of the file, new at each call; it stays valid until the file is closed."""
@@ -136,8 +132,7 @@ class FileJob:
     spec: DatasetSpec
     content: Content
     running_index: int
-    shape: tuple[int, ...]
-    """Shape of each record in the file."""
+    shape: tuple[int, ...]  # shape of each record in the file
 
     @property
     def record_bytes(self) -> int:
@@ -178,7 +173,7 @@ class SideFile(abc.ABC):
         """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
 
 
-AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path.
+AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path
 Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
 
 
@@ -269,19 +264,16 @@ class StreamCalls(NamedTuple):
     """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
     retries_short_reads: bool = False
     """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
-    tail_bytes: int = 0
-    """Bytes of a file after its last record."""
+    tail_bytes: int = 0  # bytes of a file after its last record
 
 
 class RecordFormat(FormatBase):
     """A format with many records in each file, read one by one into place from files that stay open."""
 
-    mapped: ClassVar[bool] = False
-    """Files in folders are read through memory maps."""
+    mapped: ClassVar[bool] = False  # files in folders are read through memory maps
     looks_up: ClassVar[bool] = False
     """The library looks up each record in an index, and opens the file for each unless it maps files."""
-    stream_calls: ClassVar[StreamCalls | None] = None
-    """The read calls of a library that streams files."""
+    stream_calls: ClassVar[StreamCalls | None] = None  # the read calls of a library that streams files
 
     @abc.abstractmethod
     def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
@@ -302,14 +294,10 @@ class RecordFormat(FormatBase):
 class PackedSample(NamedTuple):
     """One sample to be packed into a file by `dlemu pack`."""
 
-    name: str
-    """Path of the sample's source file below the source folder."""
-    data: memoryview
-    """The sample's bytes."""
-    ending: str
-    """Extension that a file of these bytes would have: jpg, png, bin."""
-    array: NDArray[Any] | None = None
-    """The sample as an array, if it is not encoded."""
+    name: str  # path of the sample's source file below the source folder
+    data: memoryview  # the sample's bytes
+    ending: str  # extension that a file of these bytes would have: jpg, png, bin
+    array: NDArray[Any] | None = None  # the sample as an array, if it is not encoded
 
 
 class Packer(Protocol):
@@ -318,10 +306,8 @@ class Packer(Protocol):
     A format's module may define a class `Packer`; `dlemu pack` can then write the format.
     """
 
-    wants_arrays: ClassVar[bool]
-    """Samples must be arrays, all of one shape."""
-    ending: ClassVar[str]
-    """Extension of the files."""
+    wants_arrays: ClassVar[bool]  # samples must be arrays, all of one shape
+    ending: ClassVar[str]  # extension of the files
 
     def __init__(self, writer: Writer) -> None: ...
 
@@ -349,10 +335,8 @@ class LibraryReads:
     Values and how they were measured: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
     """
 
-    call: str = ""
-    """The library function that scripts call; empty if unknown."""
-    in_parts: bool = False
-    """From a file of several samples, the library reads only the bytes that one sample needs."""
+    call: str = ""  # the library function that scripts call; empty if unknown
+    in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
     transfer_bytes: int = 0
     """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
     cpu_ratio: float | None = None
@@ -438,8 +422,7 @@ class RecordFile(abc.ABC):
     Its memory does not grow with the number of reads, so it may stay open.
     """
 
-    scattered = False
-    """Consecutive records may not be adjacent in the file; they are then read one by one."""
+    scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
     def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
         self._source = source

@@ -76,7 +76,7 @@ class Format(FormatBase):
         payload: Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
         if not len(payload):
             return payload
-        # The structure has the same size for all shapes.
+        # The structure has the same size for all shapes
         size_bytes, _, _ = _outline(spec, tuple(shapes[0].tolist()))
         return payload + (size_bytes - int(payload[0]))
 

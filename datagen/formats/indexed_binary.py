@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer, even_places
+from datagen.buffers import AlignedBuffer
 from datagen.formats.format_base import (
     CHUNK_BYTES,
     AnyFile,
@@ -30,7 +30,7 @@ from datagen.formats.format_base import (
     damaged,
     sample_bytes,
 )
-from datagen.layout import Layout
+from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 

@@ -106,7 +106,7 @@ class Format(PictureFormat):
         feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        # simplejpeg decodes a small picture in a fifth of Pillow's time.
+        # simplejpeg decodes a small picture in a fifth of Pillow's time
         colours = "GRAY" if shape.channels == 1 else "RGB"
         pixels: NDArray[np.uint8] = library("simplejpeg", "image").decode_jpeg(data, colours, buffer=scratch)
         return pixels.reshape(-1).data

@@ -247,8 +247,7 @@ class Entry(NamedTuple):
     crc: int
     packed_bytes: int
     plain_bytes: int
-    start: int
-    """Offset of the member's local header."""
+    start: int  # offset of the member's local header
 
 
 class MemberWriter:

@@ -183,7 +183,7 @@ def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuf
 def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
-    # Snappy has no levels.
+    # Snappy has no levels
     level = None if compression == "snappy" else job.spec.compression_level
     codec = pa.Codec(compression, compression_level=level)
     writer.write(MAGIC)

@@ -127,7 +127,7 @@ def _block_header(bits: int) -> bytes:
     fixed = 3 + 5 + 5 + 4 + 3 * listed + LITERALS + 1 + 1
     unused = -fixed % 8
     fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (listed - 4, 4)]
-    # The lengths 0 and `bits` have the codes 0 and 1, of one bit.
+    # The lengths 0 and `bits` have the codes 0 and 1, of one bit
     fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:listed]]
     fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used

@@ -22,7 +22,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer, even_places
+from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.formats.format_base import (
     CHUNK_BYTES,
@@ -46,7 +46,7 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.known_offsets import offsets_in
-from datagen.layout import Layout
+from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
@@ -398,7 +398,7 @@ def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
     size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
     after = _field(_KEY_OF_FIELD_1, size)
-    # From the inside out: the length of each message includes the image, which the caller inserts.
+    # From the inside out: the length of each message includes the image, which the caller inserts
     before = _KEY_OF_FIELD_1 + _varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
         before = key + _varint(len(before) + image_bytes) + before

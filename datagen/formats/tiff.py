@@ -57,7 +57,7 @@ class Format(PictureFormat):
         try:
             tags = _tags(data)
             shape = Shape(tags[_HEIGHT], tags[_WIDTH], tags.get(_CHANNELS, 1))
-            # The end of several or compressed strips is left to the decoder.
+            # The end of several or compressed strips is left to the decoder
             if (
                 tags.get(_ROWS, shape.height) >= shape.height
                 and tags.get(_COMPRESSION, _NO_COMPRESSION) == _NO_COMPRESSION

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.buffers import AlignedBuffer, even_places
+from datagen.buffers import AlignedBuffer
 from datagen.formats._buffered import python_buffer_bytes, python_calls
 from datagen.formats.format_base import (
     AnyFile,
@@ -39,6 +39,7 @@ from datagen.formats.format_base import (
     sample_bytes,
 )
 from datagen.known_offsets import known_offsets, offsets_in
+from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 

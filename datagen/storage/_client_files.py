@@ -31,7 +31,7 @@ class TorchConnector:
         config = connector.S3ClientConfig(
             force_path_style=options.path_style, max_attempts=options.attempts, profile=options.profile or None
         )
-        # A private module, but S3MapDataset has no other way to open an object, and DLIO imports it from here, too.
+        # A private module, but S3MapDataset has no other way to open an object, and DLIO imports it from here, too
         client = library("s3torchconnector._s3client", "s3torchconnector", needed_by).S3Client
         self._client = client(options.region, endpoint=options.client_endpoint, s3client_config=config)
         self._sequential = connector.S3ReaderConstructor.sequential()

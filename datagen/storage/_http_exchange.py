@@ -124,29 +124,22 @@ class Exchange:
 
     status = 0
     succeeded = False
-    body = b""
-    """The response body, unless it went to the target buffer."""
-    body_bytes = 0
-    """Bytes of the response body so far."""
+    body = b""  # the response body, unless it went to the target buffer
+    body_bytes = 0  # bytes of the response body so far
     length: int | None = None
     """Length of the response body; None if unknown: chunked, or delimited by the end of the connection."""
     first_byte_ns = 0
-    progress_bytes = 0
-    """All bytes sent and received so far."""
-    reusable = True
-    """The connection can carry another request."""
+    progress_bytes = 0  # all bytes sent and received so far
+    reusable = True  # the connection can carry another request
     _header_bytes = 0
-    _text = _lower = ""
-    """The response header as received, and in lower case."""
+    _text = _lower = ""  # the response header as received, and in lower case
     _body_start: memoryview | None = None
     """Body bytes that arrived with the header, for which no target is set yet; a view of the header's buffer."""
     _collected: bytearray | None = None
     """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
-    _most_bytes = 0
-    """Limit of `_collected`."""
+    _most_bytes = 0  # limit of `_collected`
     _chunks: Chunks | None = None
-    _raw_bytes = 0
-    """Bytes of a chunked body with its framing."""
+    _raw_bytes = 0  # bytes of a chunked body with its framing
     _interim = 0
     _is_complete = False
 
@@ -240,7 +233,7 @@ class Exchange:
         try:
             sent = self.connection.socket.send(piece[:SEND_BYTES], self.connection.send_flags)
         except (BrokenPipeError, ConnectionResetError):
-            # A server that refuses a large body responds and closes; its response may have arrived already.
+            # A server that refuses a large body responds and closes; its response may have arrived already
             self._out.clear()
             self.reusable = False
             return

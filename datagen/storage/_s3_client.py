@@ -58,8 +58,7 @@ class Server:
     path_style: bool
     attempts: int
     timeout_seconds: float
-    endpoint: str
-    """As the user wrote it, for messages."""
+    endpoint: str  # as the user wrote it, for messages
 
 
 class Span(NamedTuple):
@@ -67,8 +66,7 @@ class Span(NamedTuple):
 
     begin: int
     end: int
-    size_bytes: int | None = None
-    """Size of the whole object, if known; `end` is then at most that."""
+    size_bytes: int | None = None  # size of the whole object, if known; `end` is then at most that
 
     @property
     def content_range(self) -> str:
@@ -84,33 +82,25 @@ class Span(NamedTuple):
 class Request:
     """One request with its state over all attempts."""
 
-    kind: str
-    """Its counter in `RequestCounts`: get, head, list, put, delete."""
+    kind: str  # its counter in `RequestCounts`: get, head, list, put, delete
     method: str
-    key: str = ""
-    """Empty for the bucket itself."""
+    key: str = ""  # empty for the bucket itself
     query: Sequence[tuple[str, str]] = ()
     headers: Sequence[tuple[str, str]] = ()
-    signed_headers: tuple[tuple[str, str], ...] = ()
-    """Headers named x-amz-*, sorted by name."""
+    signed_headers: tuple[tuple[str, str], ...] = ()  # headers named x-amz-*, sorted by name
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
-    span: Span | None = None
-    """The byte range of a ranged GET; a success with any other bytes is retried."""
-    target: memoryview | None = None
-    """Buffer for the body of a successful response, which must fill it exactly."""
+    span: Span | None = None  # the byte range of a ranged GET; a success with any other bytes is retried
+    target: memoryview | None = None  # buffer for the body of a successful response, which must fill it exactly
     parse: Callable[[bytes], Any] | None = None
     """Turns the body of a successful response into `content`, or raises WrongXmlError."""
     content: Any = None
     attempts: int = 0
-    accepted: tuple[int, ...] = ()
-    """Error statuses that are not retried but returned, as the caller handles them."""
+    accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
     response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
-    retry_seconds: float = 0.0
-    """Delay before the next attempt."""
-    renewed: bool = False
-    """It was retried with a corrected clock or new credentials, which is done once per request."""
+    retry_seconds: float = 0.0  # delay before the next attempt
+    renewed: bool = False  # it was retried with a corrected clock or new credentials, which is done once per request
 
 
 @dataclass(slots=True)
@@ -119,10 +109,8 @@ class Attempt:
 
     request: Request
     exchange: Exchange
-    deadline_ns: int
-    """When `MIN_PROGRESS_BYTES` must have been moved since the last check."""
-    checked_bytes: int = 0
-    """The exchange's `progress_bytes` at the last check."""
+    deadline_ns: int  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
+    checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
     was_collecting: bool = False
     """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
 

@@ -121,10 +121,8 @@ class Credentials:
 class _Second:
     """What all signatures of one second have in common; its repr shows no secret."""
 
-    number: int
-    """Seconds since the epoch, by the server's clock."""
-    stamp: str
-    """The same as `x-amz-date`."""
+    number: int  # seconds since the epoch, by the server's clock
+    stamp: str  # the same as `x-amz-date`
     scope: str
     keys: Keys
     inner: _Hash
@@ -138,10 +136,8 @@ class _Second:
 class _Stem(NamedTuple):
     """What requests of one second to one host with the same payload and headers have in common."""
 
-    signed: str
-    """The end of the canonical request: headers, their names, and the payload's hash."""
-    lines: str
-    """The header lines, up to the signature."""
+    signed: str  # the end of the canonical request: headers, their names, and the payload's hash
+    lines: str  # the header lines, up to the signature
 
 
 class Signer:
@@ -151,7 +147,7 @@ class Signer:
         self.region = region
         self.credentials = credentials
         self.clock_offset_seconds = 0.0  # the server's clock minus this host's
-        self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never.
+        self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never
         self._second: _Second | None = None
 
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:

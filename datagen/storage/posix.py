@@ -152,7 +152,7 @@ class FileReader:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         got = 0
         while got < len(buffer):
-            # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short.
+            # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
             count = os.preadv(self._descriptor, [buffer[got:] if got else buffer], offset + got)
             self.read_calls += 1
             got += count
@@ -216,7 +216,7 @@ class MappedReader(MemoryReader):
     def __init__(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            # An empty file can't be mapped.
+            # An empty file can't be mapped
             size_bytes = os.fstat(descriptor).st_size
             self._map = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if size_bytes else None
         finally:
@@ -306,7 +306,7 @@ class DirectWriter(FileWriter):
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data)
         aligned = len(view) - len(view) % DIRECT_ALIGNMENT
-        # Read-only memory is a bytes object, which is not aligned.
+        # Read-only memory is a bytes object, which is not aligned
         if view.readonly or offset % DIRECT_ALIGNMENT or address_of(view) % DIRECT_ALIGNMENT:
             aligned = 0
         try:
@@ -326,7 +326,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write every byte, by as many calls as that takes."""
     done = 0
     while done < len(view):
-        # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short.
+        # Linux moves at most 2 GiB - 4 KiB per call, and a signal may cut a call short
         count = os.pwrite(descriptor, view[done:], offset + done)
         if count == 0:  # no error in POSIX, but retrying would never end
             raise OSError(errno.EIO, "the file system accepted no byte of a write, and reported no error")

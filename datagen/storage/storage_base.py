@@ -39,27 +39,20 @@ _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
 LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
 """Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
-INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them.
+INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSpec:
     """Backend and settings of a storage; picklable. It never holds credentials: these stay in the environment."""
 
-    type: str = "posix"
-    """Name of a module in `datagen.storage`, or the dotted name of a user's module."""
-    root: str = ""
-    """What paths are relative to, for backends other than file systems: a bucket or a URL."""
-    options: tuple[tuple[str, Option], ...] = ()
-    """Settings of this backend alone, as (name, value)."""
-    direct: bool = False
-    """Read with O_DIRECT, past the page cache."""
-    direct_writes: bool = False
-    """Write with O_DIRECT, too."""
-    range_bytes: int = 0
-    """Maximum bytes of one GET (a larger read is split into ranges); 0: no limit."""
-    io_depth: int = 1
-    """Maximum requests that a reader keeps in flight."""
+    type: str = "posix"  # name of a module in `datagen.storage`, or the dotted name of a user's module
+    root: str = ""  # what paths are relative to, for backends other than file systems: a bucket or a URL
+    options: tuple[tuple[str, Option], ...] = ()  # settings of this backend alone, as (name, value)
+    direct: bool = False  # read with O_DIRECT, past the page cache
+    direct_writes: bool = False  # write with O_DIRECT, too
+    range_bytes: int = 0  # maximum bytes of one GET (a larger read is split into ranges); 0: no limit
+    io_depth: int = 1  # maximum requests that a reader keeps in flight
     account: str = ""
     """Folder of this host where each process publishes its request counters (`_request_counts`); empty: nowhere."""
 
@@ -150,10 +143,8 @@ class Reader(Protocol):
     """One file open for reading. It counts its reads at application level, whatever the page cache serves."""
 
     size_bytes: int
-    read_calls: int
-    """Read calls (system calls, or requests to a server) so far."""
-    app_bytes: int
-    """Bytes that these calls returned."""
+    read_calls: int  # read calls (system calls, or requests to a server) so far
+    app_bytes: int  # bytes that these calls returned
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from the file at `offset`; return the bytes read: fewer than its length only at end of file.
@@ -267,8 +258,7 @@ class Listed:
 
     name: str
     is_folder: bool = False
-    size_bytes: int | None = None
-    """As the listing states it; None if it does not."""
+    size_bytes: int | None = None  # as the listing states it; None if it does not
 
     def is_dir(self) -> bool:
         return self.is_folder
@@ -283,12 +273,10 @@ class StorageBase(abc.ABC):
 
     reads_directly: ClassVar[bool] = False
     """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
-    reads_nothing: ClassVar[bool] = False
-    """No file is ever touched: a measurement shows the cost of the reader itself."""
+    reads_nothing: ClassVar[bool] = False  # no file is ever touched: a measurement shows the cost of the reader itself
     is_remote: ClassVar[bool] = False
     """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
-    server: str = ""
-    """Address of the server; empty without one."""
+    server: str = ""  # address of the server; empty without one
     alignment: int = 1
     """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
 

@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from datagen.buffers import NO_PLACES
 from datagen.errors import DatasetError
 from datagen.formats.format_base import damaged, own_damaged
+from datagen.layout import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
 from dlemu.loaders._preprocessing import Preprocessing

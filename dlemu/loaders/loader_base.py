@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 
-from datagen.buffers import Places
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
+from datagen.layout import Places
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.schema import Duration
 from dlemu.loaders._preprocessing import Preprocessing, Spent

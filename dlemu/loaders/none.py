@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from datagen.buffers import NO_PLACES
 from datagen.errors import DlemuError
+from datagen.layout import NO_PLACES
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.plan.samples import PlanAhead

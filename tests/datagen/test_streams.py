@@ -11,13 +11,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from datagen.buffers import AlignedBuffer, shifted
+from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
 from datagen.formats import webdataset
 from datagen.formats._buffered import python_calls
 from datagen.formats.format_base import MovedError
 from datagen.formats.webdataset import BLOCK, TAIL, Format, TarRecords
 from datagen.inspection import inspect
+from datagen.layout import shifted
 from datagen.records import RecordReader
 from datagen.storage import posix
 from datagen.storage.storage_base import Reader
