@@ -246,7 +246,8 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             )
         for folder in files.folders():
             opened.sync(folder)
-        size = _bytes_stored(files, opened)
+        parts = (part for i in range(len(files)) for part in files.parts(i))
+        size = files.total_bytes() if files.sizes is not None else sum(opened.size_bytes(part.path) for part in parts)
         done = Manifest(spec=spec, complete=True, files=len(files), bytes=size, made_at=manifest.now())
         manifest.write(spec.data_folder, done, opened)
     except OSError as error:
@@ -273,7 +274,9 @@ class _Maker:
     def _make(self, running_index: int, buffer: AlignedBuffer) -> None:
         made = [self._make_part(part, running_index, buffer) for part in self._files.parts(running_index)]
         self._tally.add(files=1)
-        self._count(sum(size for size in made if size is not None), any(size is not None for size in made))
+        with self._tally.lock:
+            self.files += any(size is not None for size in made)
+            self.bytes += sum(size for size in made if size is not None)
 
     def _make_part(self, part: Part, running_index: int, buffer: AlignedBuffer) -> int | None:
         """Write one file unless it exists; return the bytes written, None if it existed."""
@@ -294,11 +297,6 @@ class _Maker:
         except OSError as error:
             raise _failed(error, part.path, self._storage, expected) from error
         return writer.position
-
-    def _count(self, size_bytes: int, made: bool) -> None:
-        with self._tally.lock:
-            self.files += made
-            self.bytes += size_bytes
 
 
 class _CountingWriter(WriterAround):
@@ -396,12 +394,6 @@ def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
         if not part.has(size) and path != last_yielded:
             last_yielded = path
             yield path
-
-
-def _bytes_stored(files: Files, storage: StorageBase) -> int:
-    if files.sizes is not None:
-        return files.total_bytes()
-    return sum(storage.size_bytes(part.path) for i in range(len(files)) for part in files.parts(i))
 
 
 def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:

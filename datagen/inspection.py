@@ -182,7 +182,9 @@ class _Inspection:
         train, valid = layouts(self._requested)
         if nothing := no_dataset(self._requested.data_folder, self._storage):
             raise DatasetError(f"{nothing} {self._advice}")
-        train = self._find_files(self._located(train))
+        # Other tools may not make a sub-folder `train`.
+        is_there = self._manifest is not None or self._storage.is_folder(train.folder)
+        train = self._find_files(train if is_there else replace(train, folder=self._requested.data_folder))
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
@@ -223,17 +225,15 @@ class _Inspection:
             offsets=KnownOffsets.below(own.layout.folder),
         )
 
-    def _located(self, train: Layout) -> Layout:
-        """Return the training split with the folder it is in: other tools may not make a sub-folder `train`."""
-        if self._manifest is not None or self._storage.is_folder(train.folder):
-            return train
-        return replace(train, folder=self._requested.data_folder)
-
     def _find_files(self, requested: Layout) -> Layout:
         """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
-        likely = self._likely_layout(requested)
+        if self._manifest is None:
+            likely = guess_layout(requested, self._storage)  # from the first file found
+        else:
+            made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
+            likely = replace(made, folder=requested.folder, num_files=requested.num_files)
         guessed = self._manifest is None and likely != requested
         if (there := count_by_pattern(likely, self._storage, exclusive=guessed)) is not None:
             self._notes += surplus_note(likely, there)
@@ -244,13 +244,6 @@ class _Inspection:
         layout, notes = match_names(scanned, requested, self._advice)
         self._notes += notes
         return layout
-
-    def _likely_layout(self, requested: Layout) -> Layout:
-        """Return the layout with the names in the manifest; without a manifest, guessed from the first file found."""
-        if self._manifest is None:
-            return guess_layout(requested, self._storage)
-        made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
-        return replace(made, folder=requested.folder, num_files=requested.num_files)
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:

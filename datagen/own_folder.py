@@ -26,7 +26,7 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
-from datagen.spec import DatasetSpec, ParquetSpec
+from datagen.spec import DatasetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
@@ -125,6 +125,10 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     per_sample = sizes / samples
     mean = float(per_sample.mean())
     varies = len(sizes) > 1 and int(sizes.min()) < int(sizes.max()) and not spec.parquet.columns
+    shares, parquet = np.linspace(0, 1, QUANTILES), spec.parquet
+    if name == "parquet":  # the room for a batch follows from the rows of a row group
+        rows = _in_each(group_rows, layout, sizes, _some_files(layout), storage)
+        parquet = replace(parquet, row_group_size=min(rows))
     completed = replace(
         spec,
         format=name,
@@ -134,18 +138,14 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         num_subfolders_train=0,
         record_length_bytes=max(mean, 1.0),
         record_length_bytes_stdev=0,
-        record_length_bytes_quantiles=_quantiles(per_sample) if varies else (),
+        record_length_bytes_quantiles=tuple(np.quantile(per_sample, shares).tolist()) if varies else (),
         record_dims=(),
         record_element_type="uint8",
         compression="none",
         enable_chunking=False,
-        parquet=_with_group_rows(spec.parquet, layout, sizes, storage) if name == "parquet" else spec.parquet,
+        parquet=parquet,
     )
     return UserFolder(completed, layout, sizes, (seen, *notes, *more))
-
-
-def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(np.quantile(values, np.linspace(0, 1, QUANTILES)).tolist())
 
 
 def _subset(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
@@ -290,14 +290,6 @@ def _opened(path: str, storage: StorageBase) -> BinaryIO:
     if local is not None:
         return os.fdopen(open_regular(local), "rb")
     return io.BufferedReader(StoredFile(path, storage.open(path)), _HEADERS_AT_ONCE_BYTES)
-
-
-def _with_group_rows(
-    parquet: ParquetSpec, layout: Layout, sizes: NDArray[np.int64], storage: StorageBase
-) -> ParquetSpec:
-    """Return the settings with the rows of the files' row groups, from which the room for a batch follows."""
-    rows = _in_each(group_rows, layout, sizes, _some_files(layout), storage)
-    return replace(parquet, row_group_size=min(rows))
 
 
 def _cut(

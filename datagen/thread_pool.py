@@ -95,14 +95,9 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stop()
-    failures = [failure for future in futures if (failure := future.exception())]
-    raise_first(failures)
-
-
-def raise_first(failures: list[BaseException]) -> None:
-    """Raise the failure that stopped the others, if there is one."""
-    for failure in failures:
-        if not isinstance(failure, StoppedError):
+    for future in futures:  # the failure that stopped the others
+        failure = future.exception()
+        if failure is not None and not isinstance(failure, StoppedError):
             raise failure
 
 

@@ -21,22 +21,7 @@ import pyarrow.parquet as pq
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
-from datagen.formats._parquet_layout import (
-    COMPRESSIONS,
-    LENGTH_BYTES,
-    MAGIC,
-    MAX_HOLE_BYTES,
-    MAX_READ_BYTES,
-    PAGE_BYTES,
-    FilePlan,
-    Group,
-    Page,
-    Stored,
-    dictionary_page,
-    joined,
-    page_header,
-    plan_of,
-)
+from datagen.formats import _parquet_layout as layout
 from datagen.formats.format_base import (
     FileJob,
     LibraryReads,
@@ -60,7 +45,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 """Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
 _OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
 _MAX_PAGE_OVERHEAD_BYTES = 64  # maximum bytes that compression adds to a small page
-TAIL_BYTES = LENGTH_BYTES + len(MAGIC)  # the footer's length and the magic number
+TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 
 
 def spans_bytes(spans: list[tuple[int, int]]) -> int:
@@ -68,7 +53,7 @@ def spans_bytes(spans: list[tuple[int, int]]) -> int:
     return sum(size + READ_SLACK_BYTES for _, size in spans)
 
 
-def max_compressed_bytes(group: Group) -> int:
+def max_compressed_bytes(group: layout.Group) -> int:
     """Return the maximum size of a row group after its pages and dictionaries are compressed.
 
     On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
@@ -81,7 +66,7 @@ def max_compressed_bytes(group: Group) -> int:
 class Format(GroupFormat):
     """Reads and writes Parquet."""
 
-    compressions = COMPRESSIONS
+    compressions = layout.COMPRESSIONS
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         problems = super().unfit(spec)
@@ -106,13 +91,13 @@ class Format(GroupFormat):
         if spec.compression != "none":
             return None
         if spec.parquet.columns:
-            return np.full(len(shapes), plan_of(spec, 0).size_bytes, np.int64)
+            return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
         unique, places = np.unique(sample_bytes(spec, shapes), return_inverse=True)
-        sizes = [plan_of(spec, size).size_bytes for size in unique.tolist()]
+        sizes = [layout.plan_of(spec, size).size_bytes for size in unique.tolist()]
         return np.array(sizes, np.int64)[places]
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        plan = plan_of(job.spec, job.record_bytes)
+        plan = layout.plan_of(job.spec, job.record_bytes)
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
     def open(self, source: Source, samples: int) -> RowsFile:
@@ -123,7 +108,7 @@ class Format(GroupFormat):
 
     def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
         sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
-        groups = [plan_of(spec, size).group(0) for size in sizes]
+        groups = [layout.plan_of(spec, size).group(0) for size in sizes]
         plain = max(spans_bytes(group.spans) for group in groups)
         return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
 
@@ -172,27 +157,27 @@ class Packer:
         return b""
 
 
-def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_plain(job: FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an uncompressed file according to its plan."""
-    writer.write(MAGIC)
+    writer.write(layout.MAGIC)
     for index in range(plan.groups):
         _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
     writer.write(plan.tail)
 
 
-def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_compressed(job: FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
     # Snappy has no levels
     level = None if compression == "snappy" else job.spec.compression_level
     codec = pa.Codec(compression, compression_level=level)
-    writer.write(MAGIC)
-    at, groups = len(MAGIC), []
+    writer.write(layout.MAGIC)
+    at, groups = len(layout.MAGIC), []
     for index in range(plan.groups):
         group, chunks = plan.group(index), []
         pages = _pages_with_values(job, group, plan.payload_start(index), buffer)
         for column, chunk in zip(plan.columns, group.chunks, strict=True):
-            dictionary = dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
+            dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain = at, chunk.dictionary_bytes
             writer.write(dictionary)
             at += len(dictionary)
@@ -201,19 +186,19 @@ def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: Align
                 writer.write(header + data)
                 at += len(header) + len(data)
                 plain += len(header) + len(page.levels) + page.value_bytes
-            chunks.append(Stored(begin, len(dictionary), at - begin, plain))
+            chunks.append(layout.Stored(begin, len(dictionary), at - begin, plain))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
 
 
-def _compress(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
+def _compress(codec: Any, page: layout.Page, values: memoryview) -> tuple[bytes, bytes]:
     """Return a page's levels and values, compressed together, and its header."""
     plain = page.levels + values if page.levels else values
     data = codec.compress(plain, asbytes=True)
-    return data, page_header(page.numbers, len(plain), len(data))
+    return data, layout.page_header(page.numbers, len(plain), len(data))
 
 
-def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_group(job: FileJob, group: layout.Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a row group, about 1 MiB of pages at a time."""
     for pages in _batches(group):
         pieces: list[bytes | memoryview] = []
@@ -228,8 +213,8 @@ def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffe
 
 
 def _pages_with_values(
-    job: FileJob, group: Group, payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[Page, memoryview]]:
+    job: FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[layout.Page, memoryview]]:
     """Yield the pages of a row group with their values, which are valid until the next page."""
     for pages in _batches(group):
         yield from _with_values(job, pages, payload, buffer)
@@ -237,8 +222,8 @@ def _pages_with_values(
 
 
 def _with_values(
-    job: FileJob, pages: list[Page], payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[Page, memoryview]]:
+    job: FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
+) -> Iterator[tuple[layout.Page, memoryview]]:
     """Yield pages with their values; the first value has payload offset `payload`. All are generated at once."""
     values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
     at = 0
@@ -247,12 +232,12 @@ def _with_values(
         at += page.value_bytes
 
 
-def _batches(group: Group) -> Iterator[list[Page]]:
+def _batches(group: layout.Group) -> Iterator[list[layout.Page]]:
     """Yield a row group's pages in batches of about 1 MiB."""
-    batch: list[Page] = []
+    batch: list[layout.Page] = []
     waiting = 0
     for page in (page for chunk in group.chunks for page in chunk.pages):
-        if batch and waiting + page.value_bytes > PAGE_BYTES:
+        if batch and waiting + page.value_bytes > layout.PAGE_BYTES:
             yield batch
             batch, waiting = [], 0
         batch.append(page)
@@ -273,10 +258,10 @@ class GroupsFile:
 
     def __init__(self, source: Source, spec: DatasetSpec) -> None:
         self._source, self._spec = source, spec
-        self._plan: FilePlan | None = None
+        self._plan: layout.FilePlan | None = None
         self._metadata: Any = None
         if spec.parquet.columns and spec.compression == "none":
-            self._plan = _if_it_fits(source, plan_of(spec, 0))
+            self._plan = _if_it_fits(source, layout.plan_of(spec, 0))
             if self._plan:
                 return
         self._names = names_of(spec)
@@ -298,14 +283,14 @@ class GroupsFile:
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).spans]
-        return joined(self._chunks(group))
+        return layout.joined(self._chunks(group))
 
     def called_spans(self, group: int) -> list[tuple[int, int]]:
         """Return the spans that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
         if self._plan:
             start = self._plan.start(group)
             return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
-        return joined(self._chunks(group), MAX_HOLE_BYTES, MAX_READ_BYTES)
+        return layout.joined(self._chunks(group), layout.MAX_HOLE_BYTES, layout.MAX_READ_BYTES)
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         plan = self._plan or self._plan_of_records
@@ -322,20 +307,20 @@ class GroupsFile:
         return [(size, payload + before) for _, size, before in plan.group(group).values()]
 
     @functools.cached_property
-    def _plan_of_records(self) -> FilePlan | None:
+    def _plan_of_records(self) -> layout.FilePlan | None:
         """The layout of an uncompressed file that dlemu wrote without named columns, else None."""
         if self._spec.parquet.columns or self._plan_of_table is None:
             return None
         return _if_it_fits(self._source, self._plan_of_table)
 
     @functools.cached_property
-    def _plan_of_table(self) -> FilePlan | None:
+    def _plan_of_table(self) -> layout.FilePlan | None:
         """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
         schema = self._metadata.schema
         with parsing(self._source.path, "the schema can't be parsed", self._source.size_bytes):
             stored = [schema.column(index) for index in range(len(schema))]
             columns = [(column.path, column.physical_type, column.length) for column in stored]
-        plan = plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
+        plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
         same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
         return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
 
@@ -354,7 +339,7 @@ class GroupsFile:
             if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
-            if start < len(MAGIC) or size < 0 or start + size > self._source.size_bytes:
+            if start < len(layout.MAGIC) or size < 0 or start + size > self._source.size_bytes:
                 raise damaged(self._source.path, f"row group {group} has a column outside the file,", start)
             chunks.append((start, size))
         return sorted(chunks)
@@ -377,7 +362,7 @@ class GroupsFile:
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
-def _if_it_fits(source: Source, plan: FilePlan) -> FilePlan | None:
+def _if_it_fits(source: Source, plan: layout.FilePlan) -> layout.FilePlan | None:
     """Return the plan if the sizes of the file and its footer are those of the plan, else None."""
     fits = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
     return plan if fits else None
@@ -387,14 +372,14 @@ def footer_bytes(source: Source) -> int:
     """Return the length of a file's metadata."""
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
-    if tail[4:] != MAGIC or len(MAGIC) + size + TAIL_BYTES > source.size_bytes:
+    if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
         raise damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
     return size
 
 
 def _metadata(source: Source) -> Any:
     size = footer_bytes(source) + TAIL_BYTES
-    footer = MAGIC + bytes(source.read(source.size_bytes - size, size))
+    footer = layout.MAGIC + bytes(source.read(source.size_bytes - size, size))
     with parsing(source.path, "the footer can't be parsed", source.size_bytes - size):
         return pq.read_metadata(pa.BufferReader(footer))
 
