@@ -173,9 +173,7 @@ def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layou
     lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
     if lost:
         raise DatasetError(_incomplete(requested, scanned, advice, lost))
-    return _listed(
-        scanned, requested, "their sub-folders do not follow the pattern, so they are taken in order of name"
-    )
+    return _listed(scanned, requested, "their sub-folders follow no pattern, so they are taken in order of name")
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:

@@ -18,24 +18,13 @@ from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import (
-    AnyFile,
-    CallSource,
-    DamagedError,
-    FileJob,
-    FormatBase,
-    Indexes,
-    LibraryReads,
-    Sample,
-    Source,
-    damaged,
-)
 from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import Writer
 
-PILLOW_READS = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
+PILLOW_READS = base.LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
 """Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
@@ -73,7 +62,7 @@ class Shape(NamedTuple):
         return self.height * self.width * self.channels
 
 
-class PictureFormat(FormatBase):
+class PictureFormat(base.FormatBase):
     """Reads and writes images of one format."""
 
     longest_side: ClassVar[int]
@@ -135,24 +124,24 @@ class PictureFormat(FormatBase):
         sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
         return sizes
 
-    def write(self, job: FileJob, writer: Writer, buffer: object) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
         sizes = self.file_bytes(job.spec, np.array([job.shape], np.int64))
         assert sizes is not None
         writer.write(self.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
 
-    def open(self, source: Source, samples: int) -> PictureFile:
+    def open(self, source: base.Source, samples: int) -> PictureFile:
         """Read the whole file by one call."""
         return PictureFile(self, source.path, source.read(0, source.size_bytes), source.scratch)
 
-    def open_called(self, source: CallSource, samples: int) -> PictureFile:
+    def open_called(self, source: base.CallSource, samples: int) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         file = BufferedFile(source)
-        with contextlib.suppress(struct.error, KeyError, DamagedError):  # PictureFile reports the damage
+        with contextlib.suppress(struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage
             self.read_by_pillow(file)
         file.blank_rest()
         return PictureFile(self, source.path, file.image, source.scratch, file.read_rest)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
         data = memoryview(file.read() or b"")
         opened = PictureFile(self, file.name, data, lambda size: memoryview(bytearray(size)))
@@ -177,11 +166,11 @@ class PictureFile:
         self._read_rest = read_rest
         try:
             self._shape = file_format.parse_shape(data)
-        except DamagedError as error:
-            raise damaged(path, str(error), error.offset) from error
+        except base.DamagedError as error:
+            raise base.damaged(path, str(error), error.offset) from error
 
-    def sample(self, index: int) -> Sample:
-        return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
+    def sample(self, index: int) -> base.Sample:
+        return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
     def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
         """Decode, and report errors of the library as damage of the file."""
@@ -190,7 +179,7 @@ class PictureFile:
         except DlemuError:
             raise
         except (OSError, ValueError, SyntaxError, RuntimeError) as error:
-            raise damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
+            raise base.damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
 
     def _decode(self) -> memoryview:
         shape = self._shape

@@ -12,31 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import (
-    CHUNK_BYTES,
-    AnyFile,
-    CallSource,
-    FileJob,
-    FormatBase,
-    Indexes,
-    LibraryReads,
-    Sample,
-    Sizes,
-    Source,
-    damaged,
-)
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
-LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
+LIBRARY = base.LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED, ZERO = b",\n0"
 NUMBER_BYTES = 4  # maximum bytes of a number with its comma or line feed
 Bytes = NDArray[np.uint8]
 
 
-class Format(FormatBase):
+class Format(base.FormatBase):
     """Reads and writes .csv."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
@@ -45,12 +33,12 @@ class Format(FormatBase):
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
         """Return None: the length of the text depends on the numbers."""
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         texts = _texts()
-        chunk = buffer.view(CHUNK_BYTES // NUMBER_BYTES)
+        chunk = buffer.view(base.CHUNK_BYTES // NUMBER_BYTES)
         for start in range(0, job.payload_bytes, job.record_bytes):
             for offset in range(0, job.record_bytes, len(chunk)):
                 piece = chunk[: min(len(chunk), job.record_bytes - offset)]
@@ -61,18 +49,18 @@ class Format(FormatBase):
                     text = text[:-1] + b"\n"
                 writer.write(text)
 
-    def open(self, source: Source, samples: int) -> CsvFile:
+    def open(self, source: base.Source, samples: int) -> CsvFile:
         """Read the whole file by one call, because line lengths vary."""
         return CsvFile(source.path, source.read(0, source.size_bytes), samples)
 
-    def open_called(self, source: CallSource, samples: int) -> CsvFile:
+    def open_called(self, source: base.CallSource, samples: int) -> CsvFile:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         file = BufferedFile(source)
         while file.read(PARSER_BYTES):
             continue
         return CsvFile(source.path, file.image, samples)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole file; np.loadtxt decodes the sample's line."""
         sample = CsvFile(file.name, memoryview(file.read() or b""), samples).sample(index)
         return sample._replace(decode=lambda: _loadtxt(file.name, sample.data))
@@ -89,21 +77,21 @@ class CsvFile:
         if len(ends) != samples or ends[-1] + 1 != len(text):
             more = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
             problem = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
-            raise damaged(path, problem, len(text))
+            raise base.damaged(path, problem, len(text))
         self._bounds = [0, *(ends + 1).tolist()]
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, index: int) -> base.Sample:
         first, last = self._bounds[index], self._bounds[index + 1]
         line = self._data[first : last - 1]
         # All lines of a file have equally many numbers, which gives the offset of this line in the payload
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
-        return Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
+        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
 
     def _decode(self, line: memoryview, offset: int) -> memoryview:
         try:
             return _numbers(np.frombuffer(line, np.uint8)).data
         except ValueError as error:
-            raise damaged(self._path, str(error), offset) from error
+            raise base.damaged(self._path, str(error), offset) from error
 
 
 def _texts() -> NDArray[np.uint32]:
@@ -137,5 +125,5 @@ def _loadtxt(path: str, line: memoryview) -> memoryview:
     try:
         numbers: Bytes = np.loadtxt(io.BytesIO(line), np.uint8, delimiter=",", ndmin=1)
     except (ValueError, OverflowError) as error:
-        raise damaged(path, f"np.loadtxt can't read a line ({error})", 0) from error
+        raise base.damaged(path, f"np.loadtxt can't read a line ({error})", 0) from error
     return numbers.data

@@ -24,24 +24,12 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
+from datagen.formats import format_base as base
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
-from datagen.formats.format_base import (
-    CHUNK_BYTES,
-    AnyFile,
-    CallSource,
-    FileJob,
-    FormatBase,
-    Indexes,
-    LibraryReads,
-    Sample,
-    Sizes,
-    Source,
-    damaged,
-)
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
+LIBRARY = base.LibraryReads(call="h5py", cpu_ratio=8.0)
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)
@@ -50,7 +38,7 @@ Chunk = tuple[tuple[int, ...], bytes]
 """A chunk's position in its dataset (index of the first element), and its stored bytes."""
 
 
-class Format(FormatBase):
+class Format(base.FormatBase):
     """Reads and writes HDF5."""
 
     compressions = ("none", "gzip")
@@ -70,45 +58,45 @@ class Format(FormatBase):
             )
         return problems or _unfit_shapes(spec)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if _is_chunked(spec):
             return None
-        payload: Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+        payload: base.Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
         if not len(payload):
             return payload
         # The structure has the same size for all shapes
         size_bytes, _, _ = _outline(spec, tuple(shapes[0].tolist()))
         return payload + (size_bytes - int(payload[0]))
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
             _write_chunked(job, writer)
         else:
             _write_plain(job, writer, buffer)
 
-    def open(self, source: Source, samples: int) -> Hdf5File:
+    def open(self, source: base.Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known)
 
-    def open_called(self, source: CallSource, samples: int) -> Hdf5File:
+    def open_called(self, source: base.CallSource, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known, called=True)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb"):  # raises OSError for a file that can't be opened, which h5py would report as damage
             pass
         return _load_sample(path, path, index)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         return _load_sample(file.name, file, index)
 
 
-def _load_sample(path: str, where: Any, index: int) -> Sample:
+def _load_sample(path: str, where: Any, index: int) -> base.Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
             data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
     except HDF5_ERRORS as error:
-        raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
-    return Sample(memoryview(data), memoryview(data), index * len(data))
+        raise base.damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
+    return base.Sample(memoryview(data), memoryview(data), index * len(data))
 
 
 def _unfit_shapes(spec: DatasetSpec) -> list[str]:
@@ -192,7 +180,7 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
     yield "labels", (spec.num_samples_per_file,), "int64"
 
 
-def _write_plain(job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
     _, pieces, offsets = _outline(job.spec, job.shape)
     contents: dict[int, bytes | int] = {**pieces, **{offset: part for part, offset in enumerate(offsets)}}
@@ -204,11 +192,11 @@ def _write_plain(job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         elif content < job.spec.hdf5.num_dset_per_record:
             _write_part(job, content, writer, buffer)
         else:
-            for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -CHUNK_BYTES):
-                writer.write(bytes(min(left, CHUNK_BYTES)))
+            for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -base.CHUNK_BYTES):
+                writer.write(bytes(min(left, base.CHUNK_BYTES)))
 
 
-def _write_part(job: FileJob, part: int, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_part(job: base.FileJob, part: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write one dataset: its part of each sample."""
     parts = job.spec.hdf5.num_dset_per_record
     step = job.payload_bytes if parts == 1 else job.record_bytes
@@ -217,7 +205,7 @@ def _write_part(job: FileJob, part: int, writer: Writer, buffer: AlignedBuffer) 
             writer.write(piece)
 
 
-def _write_chunked(job: FileJob, writer: Writer) -> None:
+def _write_chunked(job: base.FileJob, writer: Writer) -> None:
     """Let HDF5 write a skeleton (`Skeleton`), and copy each chunk to the offset that HDF5 gave it.
 
     Files are written outside of HDF5's calls, so that a full disk or an interruption is reported as such.
@@ -272,7 +260,7 @@ def _put(writer: Writer, offset: int, data: bytes) -> None:
     writer.write_at(data, offset)
 
 
-def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
+def _chunks(job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
     """Yield each chunk of a dataset, compressed if needed; chunks beyond the dataset's edge are filled with zeros."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
@@ -288,7 +276,7 @@ def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, .
             yield (first, *start), plain if level is None else zlib.compress(plain, level)
 
 
-def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
+def _slab(job: base.FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
     """Return one dataset's part of some samples, as an array."""
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     slab = np.empty((samples, part_bytes), np.uint8)

@@ -22,22 +22,12 @@ import pyarrow.parquet as pq
 from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError
 from datagen.formats import _parquet_layout as layout
-from datagen.formats.format_base import (
-    FileJob,
-    LibraryReads,
-    PackedSample,
-    Sample,
-    Sizes,
-    Source,
-    damaged,
-    no_such_record,
-    sample_bytes,
-)
+from datagen.formats import format_base as base
 from datagen.groups import CachedSource, GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="pyarrow.parquet")
+LIBRARY = base.LibraryReads(call="pyarrow.parquet")
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
@@ -87,35 +77,35 @@ class Format(GroupFormat):
             problems.append("dataset.parquet.columns: none has read: true, so there is nothing to train on")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression != "none":
             return None
         if spec.parquet.columns:
             return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
-        unique, places = np.unique(sample_bytes(spec, shapes), return_inverse=True)
+        unique, places = np.unique(base.sample_bytes(spec, shapes), return_inverse=True)
         sizes = [layout.plan_of(spec, size).size_bytes for size in unique.tolist()]
         return np.array(sizes, np.int64)[places]
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         plan = layout.plan_of(job.spec, job.record_bytes)
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
-    def open(self, source: Source, samples: int) -> RowsFile:
+    def open(self, source: base.Source, samples: int) -> RowsFile:
         return RowsFile(source.path, pa.py_buffer(source.read(0, source.size_bytes)))
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         return RowsFile(path, path).sample(index)
 
-    def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
-        sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
+    def group_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> GroupBytes:
+        sizes = [0] if spec.parquet.columns else np.unique(base.sample_bytes(spec, shapes)).tolist()
         groups = [layout.plan_of(spec, size).group(0) for size in sizes]
         plain = max(spans_bytes(group.spans) for group in groups)
         return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
 
-    def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
+    def open_groups(self, source: base.Source, spec: DatasetSpec) -> GroupsFile:
         return GroupsFile(source, spec)
 
-    def read_footer(self, source: Source) -> Source:
+    def read_footer(self, source: base.Source) -> base.Source:
         """Read the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
         start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
         cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
@@ -124,7 +114,7 @@ class Format(GroupFormat):
             return cached
         return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
-    def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, source: base.Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read the columns requested of a row group by pyarrow, through the storage."""
         return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
@@ -144,7 +134,7 @@ class Packer:
         self._writer = writer
         self._rows: list[bytes] = []
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         self._rows.append(bytes(sample.data))
 
     def finish(self) -> bytes:
@@ -157,7 +147,7 @@ class Packer:
         return b""
 
 
-def write_plain(job: FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an uncompressed file according to its plan."""
     writer.write(layout.MAGIC)
     for index in range(plan.groups):
@@ -165,7 +155,7 @@ def write_plain(job: FileJob, plan: layout.FilePlan, writer: Writer, buffer: Ali
     writer.write(plan.tail)
 
 
-def write_compressed(job: FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
     # Snappy has no levels
@@ -198,7 +188,7 @@ def _compress(codec: Any, page: layout.Page, values: memoryview) -> tuple[bytes,
     return data, layout.page_header(page.numbers, len(plain), len(data))
 
 
-def _write_group(job: FileJob, group: layout.Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_group(job: base.FileJob, group: layout.Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a row group, about 1 MiB of pages at a time."""
     for pages in _batches(group):
         pieces: list[bytes | memoryview] = []
@@ -213,7 +203,7 @@ def _write_group(job: FileJob, group: layout.Group, payload: int, writer: Writer
 
 
 def _pages_with_values(
-    job: FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
+    job: base.FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
 ) -> Iterator[tuple[layout.Page, memoryview]]:
     """Yield the pages of a row group with their values, which are valid until the next page."""
     for pages in _batches(group):
@@ -222,7 +212,7 @@ def _pages_with_values(
 
 
 def _with_values(
-    job: FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
+    job: base.FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
 ) -> Iterator[tuple[layout.Page, memoryview]]:
     """Yield pages with their values; the first value has payload offset `payload`. All are generated at once."""
     values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
@@ -245,7 +235,7 @@ def _batches(group: layout.Group) -> Iterator[list[layout.Page]]:
     yield batch
 
 
-def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
+def _values(job: base.FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
     """Generate `size_bytes` of the file's payload from offset `payload` on, in whole blocks."""
     before = payload % BLOCK_BYTES
     made = buffer.view(before + size_bytes)
@@ -256,7 +246,7 @@ def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) 
 class GroupsFile:
     """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
 
-    def __init__(self, source: Source, spec: DatasetSpec) -> None:
+    def __init__(self, source: base.Source, spec: DatasetSpec) -> None:
         self._source, self._spec = source, spec
         self._plan: layout.FilePlan | None = None
         self._metadata: Any = None
@@ -273,7 +263,7 @@ class GroupsFile:
         plan = self._plan
         rows = plan.rows if plan else sum(self._rows)
         if index + count > rows:
-            raise no_such_record(self._source.path, index + count - 1, rows)
+            raise base.no_such_record(self._source.path, index + count - 1, rows)
         if plan:
             return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
         first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
@@ -340,7 +330,7 @@ class GroupsFile:
                 start = min(start, chunk.dictionary_page_offset)
             size = chunk.total_compressed_size
             if start < len(layout.MAGIC) or size < 0 or start + size > self._source.size_bytes:
-                raise damaged(self._source.path, f"row group {group} has a column outside the file,", start)
+                raise base.damaged(self._source.path, f"row group {group} has a column outside the file,", start)
             chunks.append((start, size))
         return sorted(chunks)
 
@@ -362,22 +352,22 @@ class GroupsFile:
         return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
 
 
-def _if_it_fits(source: Source, plan: layout.FilePlan) -> layout.FilePlan | None:
+def _if_it_fits(source: base.Source, plan: layout.FilePlan) -> layout.FilePlan | None:
     """Return the plan if the sizes of the file and its footer are those of the plan, else None."""
     fits = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
     return plan if fits else None
 
 
-def footer_bytes(source: Source) -> int:
+def footer_bytes(source: base.Source) -> int:
     """Return the length of a file's metadata."""
     tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
     size = int.from_bytes(tail[:4], "little")
     if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
-        raise damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
+        raise base.damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
     return size
 
 
-def _metadata(source: Source) -> Any:
+def _metadata(source: base.Source) -> Any:
     size = footer_bytes(source) + TAIL_BYTES
     footer = layout.MAGIC + bytes(source.read(source.size_bytes - size, size))
     with parsing(source.path, "the footer can't be parsed", source.size_bytes - size):
@@ -392,7 +382,7 @@ def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         if getattr(error, "errno", None):  # the file system's; a codec's has none
             raise
-        raise damaged(path, f"{what} ({error})", offset) from error
+        raise base.damaged(path, f"{what} ({error})", offset) from error
 
 
 def names_of(spec: DatasetSpec) -> list[str] | None:
@@ -414,7 +404,7 @@ def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list
 class Stream(io.RawIOBase):
     """A `Source` as a Python file object."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: base.Source) -> None:
         self._source = source
         self._at = 0
 
@@ -447,7 +437,7 @@ class RowsFile:
             self._file = pq.ParquetFile(where)
         self._unpacked: tuple[int, list[bytes]] = -1, []
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, index: int) -> base.Sample:
         """Return one row as its concatenated columns; the payload is that of the whole row group."""
         metadata, first = self._file.metadata, 0
         for group in range(metadata.num_row_groups):
@@ -455,16 +445,16 @@ class RowsFile:
             if index < first + rows:
                 return self._row(group, rows, first, index - first)
             first += rows
-        raise no_such_record(self._path, index, first)
+        raise base.no_such_record(self._path, index, first)
 
-    def _row(self, group: int, rows: int, first: int, row: int) -> Sample:
+    def _row(self, group: int, rows: int, first: int, row: int) -> base.Sample:
         if self._unpacked[0] != group:
             self._unpacked = group, self._columns(group)
         columns = self._unpacked[1]
         widths = [len(values) // rows for values in columns]
         parts = zip(columns, widths, strict=True)
         data = memoryview(b"".join(values[row * width : (row + 1) * width] for values, width in parts))
-        return Sample(data, memoryview(b"".join(columns)), first * sum(widths))
+        return base.Sample(data, memoryview(b"".join(columns)), first * sum(widths))
 
     def _columns(self, group: int) -> list[bytes]:
         table = _row_group(self._path, self._file, group, None)

@@ -24,34 +24,14 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import (
-    CHUNK_BYTES,
-    AnyFile,
-    Extents,
-    FileJob,
-    Indexes,
-    LibraryReads,
-    MovedError,
-    OpenSide,
-    PackedSample,
-    RecordFile,
-    RecordFormat,
-    Sample,
-    SideFile,
-    Sizes,
-    Source,
-    StreamCalls,
-    damaged,
-    no_such_record,
-    sample_bytes,
-)
+from datagen.formats import format_base as base
 from datagen.known_offsets import offsets_in
 from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
-LIBRARY = LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
+LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
 _LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length
@@ -73,7 +53,7 @@ def mask(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + CRC_MASK) & _FULL
 
 
-class Index(SideFile):
+class Index(base.SideFile):
     """The side file with the index for DALI."""
 
     def path(self, layout: Layout, file: int) -> str:
@@ -82,13 +62,13 @@ class Index(SideFile):
     def folder(self, layout: Layout) -> str:
         return f"{os.path.dirname(layout.folder)}/index/{layout.split}"
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         records, places = np.unique(_record_bytes(spec, shapes), return_inverse=True)
         samples = spec.num_samples_per_file
         sizes = [_digits_of_multiples(size, samples) + samples * (len(str(size)) + 2) for size in records.tolist()]
         return np.array(sizes, np.int64)[places]
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = _Frame(job.record_bytes).record_bytes
         samples = job.spec.num_samples_per_file
         for first in range(0, samples, INDEX_LINES):
@@ -96,29 +76,33 @@ class Index(SideFile):
             writer.write("".join(f"{i * size} {size}\n" for i in range(first, last)).encode())
 
 
-class Format(RecordFormat):
+class Format(base.RecordFormat):
     """Reads and writes TFRecord files."""
 
     sides = (Index(),)
-    stream_calls = StreamCalls(lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True)
+    stream_calls = base.StreamCalls(
+        lambda _: itertools.repeat(TENSORFLOW_BYTES), TENSORFLOW_BYTES, retries_short_reads=True
+    )
 
-    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+    def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return _record_bytes(spec, shapes)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return _record_bytes(spec, shapes) * spec.num_samples_per_file
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
-        if frame.record_bytes > CHUNK_BYTES // 2:
+        if frame.record_bytes > base.CHUNK_BYTES // 2:
             _write_large(job, frame, writer, buffer)
         else:
             _write_small(job, frame, writer, buffer)
 
-    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> TfrecordFile:
+    def open_records(
+        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+    ) -> TfrecordFile:
         return TfrecordFile(source, samples, side)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
             return _load_sample(file, index, samples)
@@ -140,7 +124,7 @@ class Packer:
         self._at = 0
         self._lines: list[str] = []
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         frame = _Frame(len(sample.data))
         crc = google_crc32c.value(frame.example_head)
         crc = google_crc32c.extend(crc, np.frombuffer(sample.data, np.uint8))
@@ -155,7 +139,7 @@ class Packer:
         return "".join(self._lines).encode()
 
 
-def _load_sample(file: BinaryIO, index: int, samples: int) -> Sample:
+def _load_sample(file: BinaryIO, index: int, samples: int) -> base.Sample:
     at = seek_record(file, index, samples) + HEAD_BYTES
     length = HEAD.unpack(file.read(HEAD_BYTES))[0]
     if length > _LARGE_BYTES:  # because `read` allocates memory for all of it
@@ -164,7 +148,7 @@ def _load_sample(file: BinaryIO, index: int, samples: int) -> Sample:
     data = memoryview(file.read(length))
     start, size = image_extent(file.name, data, at)
     payload = data[start : start + size]
-    return Sample(payload, payload, index * size)
+    return base.Sample(payload, payload, index * size)
 
 
 class _Frame:
@@ -180,11 +164,11 @@ class _Frame:
         self.record_bytes = self.data_bytes + FRAME_BYTES
 
 
-def _record_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
-    return example_bytes(sample_bytes(spec, shapes)) + FRAME_BYTES
+def _record_bytes(spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+    return example_bytes(base.sample_bytes(spec, shapes)) + FRAME_BYTES
 
 
-def _write_large(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_large(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write records larger than a chunk, a chunk of content at a time."""
     for record in range(job.spec.num_samples_per_file):
         writer.write(frame.before)
@@ -196,11 +180,11 @@ def _write_large(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuf
         writer.write(frame.after + struct.pack("<L", mask(crc)))
 
 
-def _write_small(job: FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
+def _write_small(job: base.FileJob, frame: _Frame, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write many records at a time: generate content in whole blocks, then copy it into the frames."""
-    step = CHUNK_BYTES // frame.record_bytes
-    memory = np.frombuffer(buffer.view(2 * CHUNK_BYTES + BLOCK_BYTES), np.uint8)
-    content, framed = memory[: CHUNK_BYTES + BLOCK_BYTES], memory[CHUNK_BYTES + BLOCK_BYTES :]
+    step = base.CHUNK_BYTES // frame.record_bytes
+    memory = np.frombuffer(buffer.view(2 * base.CHUNK_BYTES + BLOCK_BYTES), np.uint8)
+    content, framed = memory[: base.CHUNK_BYTES + BLOCK_BYTES], memory[base.CHUNK_BYTES + BLOCK_BYTES :]
     records = framed[: step * frame.record_bytes].reshape(step, frame.record_bytes)
     image = slice(len(frame.before), len(frame.before) + frame.image_bytes)
     records[:, : image.start] = np.frombuffer(frame.before, np.uint8)
@@ -240,10 +224,10 @@ def _digits_of_multiples(size: int, count: int) -> int:
     return digits
 
 
-class TfrecordFile(RecordFile):
+class TfrecordFile(base.RecordFile):
     """One file. Its records are assumed to have one length; once a record contradicts, its index is read."""
 
-    def __init__(self, source: Source, samples: int, side: OpenSide) -> None:
+    def __init__(self, source: base.Source, samples: int, side: base.OpenSide) -> None:
         record_bytes, rest = divmod(source.size_bytes, samples)
         super().__init__(source, samples, record_bytes)
         self._side = side
@@ -252,7 +236,7 @@ class TfrecordFile(RecordFile):
         if rest or record_bytes < FRAME_BYTES:
             self._offsets = self._find_offsets()
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         before, size = self._before, self._record_bytes
         head = len(before)
         if self._offsets is not None or verify or not head:
@@ -290,12 +274,12 @@ class TfrecordFile(RecordFile):
         length, crc = HEAD.unpack_from(record)
         if length + FRAME_BYTES != size and self._offsets is None:
             self._offsets = self._find_offsets()
-            raise MovedError
+            raise base.MovedError
         if masked_crc(bytes(record[:8])) != crc:
-            raise damaged(self._source.path, "a record's length does not match its checksum", offset)
+            raise base.damaged(self._source.path, "a record's length does not match its checksum", offset)
         if length + FRAME_BYTES != size:
             problem = f"a record states {length} bytes of data where its index gives {size - FRAME_BYTES}"
-            raise damaged(self._source.path, problem, offset)
+            raise base.damaged(self._source.path, problem, offset)
 
     def _find_offsets(self) -> NDArray[np.int64]:
         """Return the offset of each record and the end of the last: from the index if it fits the file, else walk."""
@@ -312,7 +296,7 @@ class TfrecordFile(RecordFile):
         at = 0
         for number in range(self._samples):
             if at == source.size_bytes:
-                raise no_such_record(source.path, number, number)
+                raise base.no_such_record(source.path, number, number)
             offsets[number] = at
             at = _next_record(source, at)
         offsets[-1] = at
@@ -335,22 +319,22 @@ def seek_record(file: BinaryIO, index: int, samples: int) -> int:
     for number in range(index + 1):
         head = file.read(HEAD_BYTES)
         if len(head) < HEAD_BYTES:
-            raise no_such_record(file.name, index, number)
+            raise base.no_such_record(file.name, index, number)
         if number < index:
             at = file.seek(HEAD.unpack(head)[0] + 4, os.SEEK_CUR)
     return file.seek(at)
 
 
-def _next_record(source: Source, at: int) -> int:
+def _next_record(source: base.Source, at: int) -> int:
     """Return the end of the record at offset `at`."""
     if at + FRAME_BYTES > source.size_bytes:
-        raise damaged(source.path, "the file ends within a record", at)
+        raise base.damaged(source.path, "the file ends within a record", at)
     head = bytes(source.read(at, HEAD_BYTES))
     length, crc = HEAD.unpack(head)
     if masked_crc(head[:8]) != crc:
-        raise damaged(source.path, "no TFRecord framing: a record's length does not match its checksum", at)
+        raise base.damaged(source.path, "no TFRecord framing: a record's length does not match its checksum", at)
     if at + length + FRAME_BYTES > source.size_bytes:
-        raise damaged(source.path, f"a record of {length} bytes ends beyond the end of the file", at)
+        raise base.damaged(source.path, f"a record of {length} bytes ends beyond the end of the file", at)
     return at + int(length) + FRAME_BYTES
 
 
@@ -376,7 +360,7 @@ def _check_data(path: str, record: memoryview, offset: int) -> None:
     data = np.frombuffer(record, np.uint8)
     (data_crc,) = struct.unpack("<L", record[-4:])
     if masked_crc(data[HEAD_BYTES:-4]) != data_crc:
-        raise damaged(path, "a record's data does not match its checksum (CRC32C)", offset)
+        raise base.damaged(path, "a record's data does not match its checksum (CRC32C)", offset)
 
 
 def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:

@@ -18,32 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
+from datagen.formats import format_base as base
 from datagen.formats._buffered import python_buffer_bytes, python_calls
-from datagen.formats.format_base import (
-    AnyFile,
-    Extents,
-    FileJob,
-    Indexes,
-    LibraryReads,
-    MovedError,
-    OpenSide,
-    PackedSample,
-    RecordFile,
-    RecordFormat,
-    Sample,
-    Sizes,
-    Source,
-    StreamCalls,
-    damaged,
-    no_such_record,
-    sample_bytes,
-)
 from datagen.known_offsets import known_offsets, offsets_in
 from datagen.layout import even_places
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="tarfile")
+LIBRARY = base.LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
 _BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
@@ -72,8 +54,8 @@ class Member(NamedTuple):
     @property
     def key(self) -> str:
         """Return the key of the sample that the member belongs to."""
-        folder, slash, base = self.name.rpartition("/")
-        return folder + slash + base.partition(".")[0]
+        folder, slash, last = self.name.rpartition("/")
+        return folder + slash + last.partition(".")[0]
 
 
 def padded(size_bytes: int) -> int:
@@ -102,20 +84,20 @@ def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
-class Format(RecordFormat):
+class Format(base.RecordFormat):
     """Reads and writes .tar."""
 
-    stream_calls = StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
+    stream_calls = base.StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
 
-    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
-        sizes = sample_bytes(spec, shapes)
-        whole: Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
+    def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+        sizes = base.sample_bytes(spec, shapes)
+        whole: base.Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
         return whole
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return self.record_bytes(spec, shapes) * spec.num_samples_per_file + len(TAIL)
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         for number in range(job.spec.num_samples_per_file):
             writer.write(header(f"{job.running_index:08}_{number:08}.bin", size))
@@ -124,10 +106,12 @@ class Format(RecordFormat):
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> TarRecords:
+    def open_records(
+        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+    ) -> TarRecords:
         return TarRecords(source, samples)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
         try:
             with tarfile.open(file.name, "r:", fileobj=file) as archive:
@@ -145,11 +129,11 @@ class Format(RecordFormat):
                         assert extracted is not None  # a plain file has data
                         parts.append(extracted.read())
         except (tarfile.TarError, EOFError) as error:
-            raise damaged(file.name, f"tarfile can't read it ({error})", 0) from error
+            raise base.damaged(file.name, f"tarfile can't read it ({error})", 0) from error
         if not parts:
-            raise no_such_record(file.name, index, number + 1)
+            raise base.no_such_record(file.name, index, number + 1)
         data = memoryview(b"".join(parts))
-        return Sample(data, data, index * len(data))
+        return base.Sample(data, data, index * len(data))
 
 
 class Packer:
@@ -162,7 +146,7 @@ class Packer:
         self._writer = writer
         self._keys: set[str] = set()
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
         key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
         if key in self._keys:
@@ -178,10 +162,10 @@ class Packer:
         return b""
 
 
-class TarRecords(RecordFile):
+class TarRecords(base.RecordFile):
     """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
-    def __init__(self, source: Source, samples: int) -> None:
+    def __init__(self, source: base.Source, samples: int) -> None:
         known = known_offsets(source, samples)
         if known is not None:
             super().__init__(source, samples, 0)
@@ -192,7 +176,7 @@ class TarRecords(RecordFile):
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
             self._offsets = self._find_offsets()
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         if count > 1 and self._offsets is None:
             whole = self._record_bytes
             place = self._extent(data[:whole], index * whole, whole)
@@ -205,7 +189,7 @@ class TarRecords(RecordFile):
             place = self._extent(data[at : at + size], offset, size)
             if place is None:
                 self._offsets = self._find_offsets()
-                raise MovedError
+                raise base.MovedError
             places.append((at + place[0], place[1]))
             at += size
         return places
@@ -218,7 +202,7 @@ class TarRecords(RecordFile):
             if member is None or at + member.whole_bytes > size:
                 if self._offsets is None:
                     return None
-                raise damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
+                raise base.damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
             if member.kind in _FILE_TYPES:
                 if begin < 0:
                     begin, key = at + BLOCK, member.key
@@ -247,7 +231,7 @@ class TarRecords(RecordFile):
                 pending = -1
             at = offset + member.whole_bytes
         if len(starts) < self._samples:
-            raise no_such_record(self._source.path, len(starts), len(starts))
+            raise base.no_such_record(self._source.path, len(starts), len(starts))
         return np.array([*starts, at], np.int64)
 
     def _members(self) -> Iterator[tuple[int, Member]]:
@@ -263,18 +247,20 @@ class TarRecords(RecordFile):
                 member = member._replace(name=extended.get("path", member.name), size_bytes=size_bytes)
                 extended = {}
             if at + member.whole_bytes > self._source.size_bytes:
-                raise damaged(self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at)
+                raise base.damaged(
+                    self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at
+                )
             if member.kind in (_PAX, _GNU_NAME):
                 extended |= self._extended(member, at)
             yield at, member
             at += member.whole_bytes
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
-            raise damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
+            raise base.damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
 
     def _extended(self, member: Member, at: int) -> dict[str, str]:
         """Return the name and size that an extended header gives the next member: pax's `path` and `size`."""
         if not 0 < member.size_bytes <= _MAX_EXTENDED_BYTES:
-            raise damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
+            raise base.damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
         data = bytes(self._source.read(at + BLOCK, member.size_bytes))
         if member.kind == _GNU_NAME:
             return {"path": data.partition(b"\0")[0].decode(errors="replace")}
@@ -284,7 +270,7 @@ class TarRecords(RecordFile):
             keyword, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
             found[keyword] = value
         if not re.fullmatch(r"[0-9]{1,19}", found.get("size", "0")):
-            raise damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
+            raise base.damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
         return found
 
 
@@ -300,12 +286,12 @@ def _alike(heads: NDArray[np.uint8]) -> bool:
     return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
 
 
-def _first_member(source: Source) -> Member:
+def _first_member(source: base.Source) -> Member:
     if source.size_bytes < BLOCK:
-        raise damaged(source.path, "no tar header", 0)
+        raise base.damaged(source.path, "no tar header", 0)
     member = parse(source.read(0, BLOCK), source.path, 0)
     if member is None:
-        raise no_such_record(source.path, 0, 0)
+        raise base.no_such_record(source.path, 0, 0)
     return member
 
 
@@ -321,7 +307,7 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
         size = data[_SIZE]
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
-        raise damaged(path, f"no tar header ({error})", offset) from error
+        raise base.damaged(path, f"no tar header ({error})", offset) from error
     name = data[:100].partition(b"\0")[0].decode(errors="replace")
     folder = data[345:500].partition(b"\0")[0].decode(errors="replace") if data[257:262] == b"ustar" else ""
     return Member(f"{folder}/{name}" if folder else name, size_bytes, data[_TYPE])
