@@ -43,27 +43,21 @@ class GroupsFile(Protocol):
 
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
-        ...
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         """Return (offset, bytes) in the file of the spans that hold the columns requested."""
-        ...
 
     def called_spans(self, group: int) -> list[tuple[int, int]]:
         """Return the spans that the library reads, after it requested read-ahead for all of them."""
-        ...
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
-        ...
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
-        ...
 
     def largest_bytes(self) -> GroupBytes:
         """Return the memory of the file's largest row group."""
-        ...
 
 
 class GroupFormat(FormatBase):

@@ -76,11 +76,9 @@ class Source(Protocol):
 
         Raises DatasetError: the file ends too early, or can't be read.
         """
-        ...
 
     def scratch(self, size_bytes: int) -> memoryview:
         """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
-        ...
 
 
 class CallSource(Source, Protocol):
@@ -91,11 +89,9 @@ class CallSource(Source, Protocol):
 
     def memory(self, size_bytes: int) -> memoryview:
         """Return memory for bytes of the file, new at each call; it stays valid until the file is closed."""
-        ...
 
     def call(self, target: memoryview, offset: int) -> int:
         """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
-        ...
 
 
 class OpenFile(Protocol):
@@ -103,7 +99,6 @@ class OpenFile(Protocol):
 
     def sample(self, index: int) -> Sample:
         """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
-        ...
 
 
 MAX_KEPT_FILES = 16
@@ -313,11 +308,9 @@ class Packer(Protocol):
 
     def add(self, sample: PackedSample) -> None:
         """Write a sample, or keep it until `finish`. Raises ValueError for one that does not fit."""
-        ...
 
     def finish(self) -> bytes:
         """Write the rest of the file; return the bytes of the format's first side file, empty if it has none."""
-        ...
 
 
 class UnreadFormat(FormatBase):

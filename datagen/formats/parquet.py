@@ -148,10 +148,13 @@ class Packer:
 
 
 def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write an uncompressed file according to its plan."""
+    """Write an uncompressed file according to its plan, about 1 MiB of pages at a time."""
     writer.write(layout.MAGIC)
     for index in range(plan.groups):
-        _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
+        for pages in _pages(job, plan.group(index), plan.payload_start(index), buffer):
+            pieces = [piece for page, values in pages for piece in (page.before, values)]
+            for piece in pieces if len(pages) == 1 else [b"".join(pieces)]:
+                writer.write(piece)
     writer.write(plan.tail)
 
 
@@ -165,82 +168,51 @@ def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, b
     at, groups = len(layout.MAGIC), []
     for index in range(plan.groups):
         group, chunks = plan.group(index), []
-        pages = _pages_with_values(job, group, plan.payload_start(index), buffer)
+        pages = itertools.chain.from_iterable(_pages(job, group, plan.payload_start(index), buffer))
         for column, chunk in zip(plan.columns, group.chunks, strict=True):
             dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain = at, chunk.dictionary_bytes
             writer.write(dictionary)
             at += len(dictionary)
             for page, values in itertools.islice(pages, len(chunk.pages)):
-                data, header = _compress(codec, page, values)
+                unpacked = page.levels + values if page.levels else values
+                data = codec.compress(unpacked, asbytes=True)
+                header = layout.page_header(page.numbers, len(unpacked), len(data))
                 writer.write(header + data)
                 at += len(header) + len(data)
-                plain += len(header) + len(page.levels) + page.value_bytes
+                plain += len(header) + len(unpacked)
             chunks.append(layout.Stored(begin, len(dictionary), at - begin, plain))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
 
 
-def _compress(codec: Any, page: layout.Page, values: memoryview) -> tuple[bytes, bytes]:
-    """Return a page's levels and values, compressed together, and its header."""
-    plain = page.levels + values if page.levels else values
-    data = codec.compress(plain, asbytes=True)
-    return data, layout.page_header(page.numbers, len(plain), len(data))
-
-
-def _write_group(job: base.FileJob, group: layout.Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a row group, about 1 MiB of pages at a time."""
-    for pages in _batches(group):
-        pieces: list[bytes | memoryview] = []
-        for page, values in _with_values(job, pages, payload, buffer):
-            pieces += [page.before, values]
-            payload += page.value_bytes
-        if len(pages) == 1:
-            for piece in pieces:
-                writer.write(piece)
-        else:
-            writer.write(b"".join(pieces))
-
-
-def _pages_with_values(
+def _pages(
     job: base.FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[layout.Page, memoryview]]:
-    """Yield the pages of a row group with their values, which are valid until the next page."""
-    for pages in _batches(group):
-        yield from _with_values(job, pages, payload, buffer)
-        payload += sum(page.value_bytes for page in pages)
+) -> Iterator[list[tuple[layout.Page, memoryview]]]:
+    """Yield a row group's pages, about 1 MiB at a time, with their values, which are valid until the next pages.
 
-
-def _with_values(
-    job: base.FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[layout.Page, memoryview]]:
-    """Yield pages with their values; the first value has payload offset `payload`. All are generated at once."""
-    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
-    at = 0
-    for page in pages:
-        yield page, values[at : at + page.value_bytes]
-        at += page.value_bytes
-
-
-def _batches(group: layout.Group) -> Iterator[list[layout.Page]]:
-    """Yield a row group's pages in batches of about 1 MiB."""
+    The first value has payload offset `payload`.
+    """
     batch: list[layout.Page] = []
     waiting = 0
     for page in (page for chunk in group.chunks for page in chunk.pages):
         if batch and waiting + page.value_bytes > layout.PAGE_BYTES:
-            yield batch
-            batch, waiting = [], 0
+            yield _with_values(job, batch, payload, buffer)
+            payload, batch, waiting = payload + waiting, [], 0
         batch.append(page)
         waiting += page.value_bytes
-    yield batch
+    yield _with_values(job, batch, payload, buffer)
 
 
-def _values(job: base.FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
-    """Generate `size_bytes` of the file's payload from offset `payload` on, in whole blocks."""
+def _with_values(
+    job: base.FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
+) -> list[tuple[layout.Page, memoryview]]:
+    """Return pages with their values, which are generated at once, in whole blocks."""
     before = payload % BLOCK_BYTES
-    made = buffer.view(before + size_bytes)
+    ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
+    made = buffer.view(ends[-1])
     job.content.fill(made, job.running_index, payload - before)
-    return made[before:]
+    return [(page, made[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
 
 
 class GroupsFile:

@@ -127,13 +127,13 @@ class ObjectWriter:
                 self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
-        return self._written[number] >= _part_bytes(number)
+        return self._written[number] >= _part(number).size
 
     def _fill(self, number: int, last: int) -> None:
         """Pad with zeros a part that was skipped, or not written to its end."""
         part = self._parts.setdefault(number, bytearray())
-        start = _part_start(number)
-        size = self._size_bytes - start if number == last else _part_bytes(number)
+        _, start, whole = _part(number)
+        size = self._size_bytes - start if number == last else whole
         part.extend(bytes(size - len(part)))
 
     def _send(self, numbers: Sequence[int]) -> None:
@@ -232,10 +232,7 @@ def part_of(offset: int) -> PartPlace:
     return PartPlace(number + inside, start + inside * size, size)
 
 
-def _part_bytes(number: int) -> int:
-    return PART_BYTES << 2 * (number // GROW_AFTER)
-
-
-def _part_start(number: int) -> int:
-    whole, rest = divmod(number, GROW_AFTER)
-    return sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(whole)) + rest * _part_bytes(number)
+def _part(number: int) -> PartPlace:
+    groups, rest = divmod(number, GROW_AFTER)
+    size = PART_BYTES << 2 * groups
+    return PartPlace(number, sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(groups)) + rest * size, size)

@@ -151,7 +151,6 @@ class Reader(Protocol):
 
         Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -187,31 +186,24 @@ class Writer(Protocol):
     @property
     def position(self) -> int:
         """Offset of the next `write`."""
-        ...
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
-        ...
 
     def skip(self, size_bytes: int) -> None:
         """Advance over bytes that `write_at` fills in later."""
-        ...
 
     def write_at(self, data: Bytes, offset: int) -> None:
         """Write at `offset` without moving `position`."""
-        ...
 
     def sync(self) -> None:
         """Flush the written bytes to the device (fsync); a no-op where `commit` makes them durable anyway."""
-        ...
 
     def commit(self) -> None:
         """Publish the file under its name, replacing any file of that name."""
-        ...
 
     def discard(self) -> None:
         """Remove what was written; does nothing after `commit`."""
-        ...
 
 
 class WriterAround:
