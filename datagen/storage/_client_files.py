@@ -18,7 +18,7 @@ from datagen.registry import library
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, LibraryFile, ReadTotals
 
 if TYPE_CHECKING:
-    from datagen.storage.s3 import Options
+    from datagen.storage._s3_options import Options
 
 
 class TorchConnector:

@@ -9,7 +9,7 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.storage._s3_client import Server
-from datagen.storage.s3 import Options
+from datagen.storage._s3_options import Options
 
 pytestmark = pytest.mark.usefixtures("keys")
 HERE = "http://host:9000"

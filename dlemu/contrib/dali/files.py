@@ -18,7 +18,7 @@ from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 
-_PICTURES: dict[str, PictureFormat] = {"jpeg": jpeg.Format(), "png": png.Format()}
+_PICTURES = {"jpeg": jpeg.Format(), "png": png.Format()}
 
 
 class Files:
