@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datagen.errors import UserError
-from datagen.strict import build
+from datagen.settings import build
 from dlemu.config.compose import read_plain
 from dlemu.results.kinds import kind_of
 from dlemu.results.levels import Rate, Rates
