@@ -15,7 +15,7 @@ from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.jobs.training.journal import Journal
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepRows

@@ -18,7 +18,7 @@ from tests.budget import product
 
 ROOT = Path(__file__).parent.parent
 INTERFACES = {
-    "altair": ["dlemu/report/*", "dlemu/*/figures/*"],
+    "altair": ["dlemu/report/*", "dlemu/*/figures*"],
     "click": ["dlemu/cli/*", "dlemu/contrib/*command.py"],
     "h5py": ["datagen/formats/*hdf5*.py"],
     "hydra": ["dlemu/config/*"],
@@ -31,7 +31,6 @@ INTERFACES = {
         "dlemu/contrib/mlperf/*lines.py",
         "dlemu/report/*",
         "dlemu/*/page.py",
-        "dlemu/studies/progress.py",
     ],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
     "torch": [

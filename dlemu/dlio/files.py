@@ -16,8 +16,7 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.dlio.config import dlio_hydra, dlio_overrides, dlio_workload
-from dlemu.dlio.folders import LOG, DlioFolders
+from dlemu.dlio.config import LOG, DlioFolders, dlio_hydra, dlio_overrides, dlio_workload
 
 GIB = 2**30
 _RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")

@@ -89,8 +89,10 @@ def picture_file(figure: Figure, kind: str) -> bytes:
 def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
     """Yield name and figure for each figure that applies to the result; `folder` is a package with a module per figure.
 
-    A package may instead have a function `figures(result, canvas)` that yields them.
+    A module may instead have a function `figures(result, canvas)` that yields them. Empty: there are none.
     """
+    if not folder:
+        return
     from altair.utils.schemapi import debug_mode
 
     own = getattr(importlib.import_module(folder), "figures", None)

@@ -62,7 +62,8 @@ class Kind:
     result: str = ""
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     page: str = ""
-    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
+    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError. Without it
+    `points` are shown."""
     points: str = ""
     """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     job: str = ""
@@ -87,7 +88,7 @@ class Kind:
     pattern: str = ""
     """Reads a workload's data as the job does, with increasing numbers of readers."""
     rates: str = ""
-    """Returns rates by size and depth of the result in a folder, `dlemu.results.levels.Rates`; raises UserError."""
+    """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
     about: str = ""
     """Given a run, returns where and on what it was measured, a `dlemu.report.page.About`."""
     metrics: str = ""

@@ -1,4 +1,7 @@
-"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly."""
+"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly.
+
+Also what a search or a sweep reports while it goes on, in addition to the events of any list of runs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
@@ -13,7 +17,11 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
+from dlemu.config.schema import Workload
 from dlemu.metrics.t_interval import FEWEST
+from dlemu.runner.cold import Treatment
+from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
+from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # enough for a first guess: the trials decide
 PROBE_THREADS = 16  # in flight, they reach most of a drive's speed; the trials find the rest
@@ -46,6 +54,39 @@ class Capacity:
     """Steps per epoch that a trial needs."""
     files_for_one_more: int
     """Files that the dataset needs for one more accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchBegan(RunsPlanned):
+    """The settings and the dataset are checked; nothing is measured yet."""
+
+    workload: Workload
+    page_cache: Treatment
+    total_bytes: int
+    """Size of the dataset."""
+    capacity: Capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageProbed:
+    """The read probe has ended."""
+
+    probe_mb_per_second: float
+    mb_per_accelerator: float
+    """Read rate that one accelerator needs, from the workload's nominal sizes."""
+    predicted_accelerators: int = 0
+    """The largest number that the model expects to pass; the search begins there."""
+
+
+SizingEvent = (
+    RunsPlanned
+    | SearchBegan
+    | StorageProbed
+    | RunBegan
+    | RunEnded[Trial, SizeAnswer]
+    | RunEnded[SweepPoint, SweepAnswer]
+)
+OnEvent = Callable[[SizingEvent], None]
 
 
 def steps_wanted(*, epochs: int, ahead: int, window_steps: int) -> int:

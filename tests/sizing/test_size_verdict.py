@@ -11,8 +11,7 @@ import pytest
 from dlemu.metrics.limit import Limit
 from dlemu.studies.answers import CountResult, HostOnly, SizeAnswer, SizeLimit, Trial
 from dlemu.studies.size.search import Count, pool
-from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
-from dlemu.studies.size.wording import sentence, with_evidence
+from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of, sentence, with_evidence
 from tests.sizing.fakes import known, make_trial, question
 
 # pooling trials

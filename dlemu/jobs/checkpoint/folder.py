@@ -13,7 +13,7 @@ from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved
-from dlemu.results.row_tables import read_rows
+from dlemu.results.tables import read_rows
 
 _MAX_PARTS = 10**6
 """Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""

@@ -10,11 +10,10 @@ from functools import cached_property
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, TileRow, Words, tiles
-from dlemu.report.series import Point, RunSeries
+from dlemu.report.series import Point, RunSeries, difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
-from dlemu.report.units import at, number, plain, side_names, size, verdict_word, with_unit
+from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
@@ -80,7 +79,7 @@ def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Tab
     """Return a table of the differences of one pair, with its plan of a year below."""
     title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
     title = title or pair_settings(pair, catalogue)
-    rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
+    rows = [*difference_rows(pair.metrics, catalogue, intervals=False), *_ends(pair, catalogue)]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
 
@@ -214,7 +213,7 @@ def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
 
 
 def _full_table(pair: RunPair, catalogue: Catalogue, *, folded: bool) -> Table:
-    rows = [*full_rows(pair.metrics, catalogue), *_ends(pair, catalogue, full=True)]
+    rows = [*difference_rows(pair.metrics, catalogue, intervals=True), *_ends(pair, catalogue, full=True)]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
     return Table(title=f"A and B with {pair_settings(pair, catalogue)}", columns=head, rows=rows, folded=folded)
 
@@ -272,14 +271,21 @@ def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, s
 
 def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
     hosts, storage = side.hosts, side.storage
-    packages = hosts[0].packages.items() if hosts else ()
+    first = hosts[0] if hosts else None
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    packages = first.packages.items() if first else ()
     devices = [
         ", ".join(filter(None, [device.name, device.model, size(device.size_bytes) if device.size_bytes else ""]))
         for device in side.devices
     ]
     return [
         ("measured", side.started_at or "not known"),
-        *host_facts(hosts),
+        ("hosts", ", ".join(host.host for host in hosts[:_SHOWN_HOSTS]) + more),
+        ("processor", plain(first and first.processor)),
+        ("cores usable", plain(first and first.cpu_usable)),
+        ("memory", size(first.memory_bytes) if first else "not known"),
+        ("kernel", plain(first and first.kernel)),
+        ("dlemu", plain(first and first.dlemu)),
         ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
         ("file system", plain(storage.file_system if storage else None)),
         ("devices", "; ".join(devices) or "not known"),

@@ -37,10 +37,12 @@ from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
-from dlemu.studies.events import OnEvent, SearchBegan, StorageProbed
 from dlemu.studies.prerequisites import (
     ONE_READER_SECONDS,
     Capacity,
+    OnEvent,
+    SearchBegan,
+    StorageProbed,
     check_launcher,
     measure_capacity,
     probe_mb_per_second,
@@ -48,9 +50,16 @@ from dlemu.studies.prerequisites import (
 )
 from dlemu.studies.size.predictor import Predictor
 from dlemu.studies.size.search import Limits, next_count, pool
-from dlemu.studies.size.size_verdict import Known, Seen, build_answer, outcome_of
+from dlemu.studies.size.size_verdict import (
+    Known,
+    Seen,
+    build_answer,
+    contradiction,
+    outcome_of,
+    sentence,
+    with_evidence,
+)
 from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
-from dlemu.studies.size.wording import contradiction, sentence, with_evidence
 
 WORKLOAD = "workload.yaml"
 """File in the search's folder for a Workload given by a Python caller, from which the trials read it."""

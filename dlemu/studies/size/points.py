@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.metrics.catalogue import RUN
-from dlemu.report.page import Opened
-from dlemu.report.series import Point, RunSeries, point_of
+from dlemu.report.series import Point, RunSeries, first_run, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
-from dlemu.studies.series.page import FIGURES, config_of, series_page
-from dlemu.studies.series.series import first_run
 
 KIND_OF_TRIALS = "training"
 
@@ -29,12 +26,6 @@ def points(folder: str) -> RunSeries:
     tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
     found = (*tried, *_predicted_points(answer))
     return RunSeries(folder, found, answer, first_run(folder, found))
-
-
-def open_page(folder: str) -> Opened:
-    """Return the points of a folder with their page; raises UserError."""
-    series = points(folder)
-    return Opened(series, series_page(series, config_of(series)), FIGURES)
 
 
 def _last_folder(answer: SizeAnswer, count: CountResult) -> str:
@@ -74,7 +65,7 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             low, high = predicted.au_interval_percent
             half_width, above = (high - low) / 2, predicted.au_sustained_percent - answer.threshold_percent
             figures = JobFigures(
-                kind="training",
+                kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,

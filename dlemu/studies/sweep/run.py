@@ -13,6 +13,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.report.series import RunSeries, first_run, point_of
 from dlemu.results.kinds import kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
@@ -20,8 +21,7 @@ from dlemu.runner.job import AnyKind, Look, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
-from dlemu.studies.events import OnEvent
-from dlemu.studies.prerequisites import check_launcher
+from dlemu.studies.prerequisites import OnEvent, check_launcher
 
 
 def sweep(
@@ -124,3 +124,13 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
 
 def _point(planned: Planned[Runnable], folder: str) -> SweepPoint:
     return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
+
+
+def points_of(folder: str) -> RunSeries:
+    """Return the points of a sweep that completed; raises UserError."""
+    answer = read_sweep(folder)
+    assert answer is not None  # the kind was recognised by this file
+    found = tuple(
+        point_of(point.figures, point.settings, point.folder) for point in answer.points if point.figures is not None
+    )
+    return RunSeries(folder, found, answer, first_run(folder, found))

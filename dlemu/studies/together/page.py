@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.metrics.catalogue import Metric
-from dlemu.report.compared import short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, Words
+from dlemu.report.series import difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.units import value_with_interval
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.together.run import JobTogether, MeasuredJob, Together, read_together
 
@@ -37,7 +38,7 @@ def open_page(folder: str) -> Opened:
         tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
         source=os.path.basename(os.path.abspath(folder)),
     )
-    return Opened(answer, page, "dlemu.studies.together.figures")
+    return Opened(answer, page)
 
 
 def _issues(answer: Together) -> Iterator[Words]:
@@ -60,7 +61,8 @@ def _table(one: JobTogether, number: int) -> Table:
     notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
-        return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
+        rows = difference_rows(one.cost, catalogue, intervals=False)
+        return Table(title=title, columns=head, rows=rows, notes=notes)
     rows = [
         (metric.label, value_with_interval(measured.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared

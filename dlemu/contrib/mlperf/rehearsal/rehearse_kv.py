@@ -41,7 +41,7 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import README, write_json, writ
 from dlemu.contrib.mlperf.rehearsal.rehearse import check_names
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import DlemuError, Planned, RunBegan, RunEnded, RunList, RunsPlanned, UserError, run_train, write_text
-from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 EDITION = "3.0"

@@ -16,7 +16,7 @@ from dlemu.contrib.mlperf.audit.foreign_checkpoints import foreign_checkpoints
 from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves, make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_training
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.results.figures import Value
 from dlemu.studies.compare.page import open_page
