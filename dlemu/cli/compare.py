@@ -6,11 +6,9 @@ import os
 
 import click
 
-from dlemu.cli.options import propose_folder
-
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
-@click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
+@click.argument("folders", nargs=-1, required=True, metavar="A [B]", type=click.Path(file_okay=False))
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -35,13 +37,6 @@ def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
     """Print on stderr what is kept and how to continue; return the exit status."""
     complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
     return stop.exit_status
-
-
-def out_of_space(error: SpaceError, finished: str, folder: str) -> SpaceError:
-    """Return an error that also says how to continue once there is space; the same if nothing had begun."""
-    if not folder:
-        return error
-    return SpaceError(f"{error}; {finished} are kept: once there is space, {resume_advice(folder)}")
 
 
 def resume_advice(folder: str) -> str:
@@ -95,6 +90,19 @@ class Watched:
                     self._print(Line(f"  {trial.page_cache_warning}", "caution"))
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
+
+    @contextlib.contextmanager
+    def keeping(self, finished: str) -> Iterator[None]:
+        """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
+        try:
+            yield
+        except Interrupted as stop:
+            raise SystemExit(interrupted(stop, finished, self.folder)) from None
+        except SpaceError as full:
+            if not self.folder:
+                raise
+            advice = resume_advice(self.folder)
+            raise SpaceError(f"{full}; {finished} are kept: once there is space, {advice}") from full
 
     def _print(self, line: Cell) -> None:
         print_lines([line], self._console)

@@ -12,7 +12,6 @@ import click
 from dlemu.results.kinds import Kind
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from dlemu.runner.events import Event
@@ -43,13 +42,6 @@ def numbers_above_0(text: str) -> tuple[float, ...]:
     except ValueError:
         return ()
     return numbers if all(0 < number < math.inf for number in numbers) else ()
-
-
-def propose_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
-    """Have the shell complete folders."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="dir")]
 
 
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import propose_folder
-
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
@@ -21,7 +19,7 @@ LOOK_SECONDS = 1.0
 
 
 @click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
-@click.argument("folder", metavar="DIR", shell_complete=propose_folder)
+@click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
 def command(folder: str, ranks: bool) -> None:
     """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.

@@ -35,6 +35,7 @@ class SummaryHead:
     """The fields of a summary.json or facts.json that identify it."""
 
     schema_version: int | None = None
+    facts_version: int | None = None
     kind: str = ""
     """Kind of job."""
 
@@ -82,7 +83,8 @@ class Kind:
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     live: str = ""
-    """Follows a run in progress, a `dlemu.results.progress.MakesFollower`; without it only its devices are shown."""
+    """Given the path of the facts from before the first step, and the live folder, returns a
+    `dlemu.results.progress.Follower`; raises UserError. Without it only the devices of a run are shown."""
     host_checks: str = ""
     """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
     pattern: str = ""

@@ -19,7 +19,7 @@ from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.compare.compare_sides import compare, compare_runs
-from dlemu.studies.compare.page import _fed_rows, _tiles
+from dlemu.studies.compare.page import _fed_table, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -115,7 +115,7 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
     )
     found = compare(a, b)
     assert found.verdict == words
-    rows = {label: both for label, *both in _fed_rows(found.sides)}
+    rows = {label: both for label, *both in _fed_table(found.sides).rows}
     bounds = [side.may_feed_more for side in found.sides]
     assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
-from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, catalogue_of, kind_named, kind_of
+from dlemu.results.kinds import Kind, kind_named, kind_of
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import figures_of_count
 from dlemu.studies.size.size_verdict import HOST
@@ -54,11 +54,6 @@ class Side:
     def title(self) -> str:
         """A short description of what ran."""
         return self.about.title if self.about else self.workload
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The metrics of its kind of job; raises UserError where that is not installed."""
-        return catalogue_of(self.kind)
 
 
 Foreign = Callable[[str], Side]
@@ -136,7 +131,7 @@ def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Seq
         runs=runs,
         accelerators=accelerators,
         may_feed_more=_may_feed_more(runs, accelerators),
-        gb_per_second=_gb_per_second(shown),
+        gb_per_second=_gb_per_second(figures.mean("app_mb_per_second") for figures in shown),
         counts=tuple(ComparedRun(settings=dict(settings), figures=figures) for settings, figures in runs.items()),
         about=conditions[0] if conditions else None,
         warnings=_warnings(conditions),
@@ -207,21 +202,15 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         or failing.accelerators > sized.max_accelerators + 1  # a search that was interrupted
         or sized.limited_by.what in ("count", "nothing", *HOST),
         cached=sized.question.cached,
-        gb_per_second=_most_delivered(sized),
+        gb_per_second=_gb_per_second(trial.app_mb_per_second for trial in sized.trials_of(sized.max_accelerators)),
         counts=runs,
         about=conditions[0] if conditions else None,
         warnings=(*cut, *sized.issues),
     )
 
 
-def _most_delivered(sized: SizeAnswer) -> float | None:
-    rates = [trial.app_mb_per_second for trial in sized.trials_of(sized.max_accelerators)]
-    return max(rates) / 1e3 if rates else None
-
-
-def _gb_per_second(runs: Iterable[JobFigures]) -> float | None:
-    rates = [rate for figures in runs if (rate := figures.mean("app_mb_per_second")) is not None]
-    return max(rates) / 1e3 if rates else None
+def _gb_per_second(mb_per_second: Iterable[float | None]) -> float | None:
+    return max((rate / 1e3 for rate in mb_per_second if rate is not None), default=None)
 
 
 def _conditions(folders: Iterable[str]) -> list[Conditions]:

@@ -99,8 +99,6 @@ class Limits:
     """The count to begin with."""
     most: int
     """The largest count that can be tried."""
-    repeats: int = REPEATS
-    most_repeats: int = MOST_REPEATS
 
 
 def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
@@ -115,10 +113,10 @@ def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
     inner = _between(counts, low, high, limits)
     if inner is not None:
         return inner
-    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count, limits)]
+    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count)]
     if undecided:
         return min(undecided, key=lambda count: count.trials).accelerators
-    return _below(counts, low, limits)
+    return _below(counts, low)
 
 
 def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
@@ -145,19 +143,19 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
     return max(low + 1, min(high - 1, fed))
 
 
-def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
+def _below(counts: Sequence[Count], low: int) -> int | None:
     """Return a smaller count to try if `low` stays too close to call; None if one is shown to pass, or none is left."""
     tried = {count.accelerators: count for count in counts}
     for number in range(low, 0, -1):
         count = tried.get(number)
-        if count is None or _wants_more(count, limits):
+        if count is None or _wants_more(count):
             return number
         if count.decided:
             return None
     return None
 
 
-def _wants_more(count: Count, limits: Limits) -> bool:
+def _wants_more(count: Count) -> bool:
     if count.held_back:
         return False  # its limit is the host: more trials would not change that
-    return count.trials < limits.repeats or (not count.decided and count.trials < limits.most_repeats)
+    return count.trials < REPEATS or (not count.decided and count.trials < MOST_REPEATS)
