@@ -57,7 +57,7 @@ def command(
     if as_json:
         click.echo(to_json(comparison), nl=False)
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
-    name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
+    name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))
     if folder is None:
         return

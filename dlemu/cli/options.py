@@ -129,20 +129,22 @@ def report_result(wanted: bool, folder: str) -> None:
 
     if not wanted:
         return
+    again = f"dlemu report {shlex.quote(folder)}"
     if missing_packages():
-        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {shlex.quote(folder)}")
+        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {again}")
         return
     say_what("making the page")
-    command = module_command("dlemu", "report", folder)
     try:
-        made = output_of(command, PAGE_SECONDS, Role("its process", "free some memory"))
-    except (OSError, OverdueError) as error:
-        late = isinstance(error, OverdueError)
-        reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
-        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
-        return
-    if made.status == 0:
-        click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
-        return
-    reason = (made.err.strip().splitlines() or [made.how])[-1]
-    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
+        made = output_of(
+            module_command("dlemu", "report", folder), PAGE_SECONDS, Role("its process", "free some memory")
+        )
+    except OverdueError:
+        reason = f"it took longer than {PAGE_SECONDS:g} s"
+    except OSError as error:
+        reason = str(error)
+    else:
+        if made.status == 0:
+            click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
+            return
+        reason = (made.err.strip().splitlines() or [made.how])[-1]
+    click.echo(f"report: no page was made ({reason}); to try again: {again}")

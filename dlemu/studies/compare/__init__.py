@@ -1,1 +1,1 @@
-"""Two storages side by side: `sides` reads both, `compare_sides` has their differences, `page` and `figures` show them."""
+"""Two storages side by side: `sides` reads both, `compare_sides` computes, `page` and `figures` show both."""
