@@ -57,20 +57,13 @@ def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
     """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
-    return JobRequest(
-        load=partial(load, overrides, config_dir=config_dir),
-        words=overrides,
-        make_first=_make_first(overrides, yes=yes) if make else None,
-    )
-
-
-def _make_first(overrides: Sequence[str], *, yes: bool) -> MakeFirst:
     from dlemu.config.overrides import given_keys
 
     def allowed(making: Making, ranks: int) -> None:
         allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
 
-    return MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed)
+    first = MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed) if make else None
+    return JobRequest(load=partial(load, overrides, config_dir=config_dir), words=overrides, make_first=first)
 
 
 def show_job(

@@ -42,14 +42,11 @@ class TrainingProgress:
         if self._line.due(always=step == steps):
             au = "" if math.isnan(au_percent) else f"AU {au_percent:.2f} %"
             head = f"epoch {epoch}/{len(self._epoch_steps)} step {step}/{steps}"
-            self._line.show(done / self._total, head, au, _mb_text(mb_per_second), self._left(done))
+            began, first = self._began
+            left = _time_left(self._now() - began, done - first, self._total - done)
+            self._line.show(done / self._total, head, au, _mb_text(mb_per_second), left)
         if done == self._total:
             self._line.close()
-
-    def _left(self, done: int) -> str:
-        assert self._began is not None  # set by the first step
-        began, first = self._began
-        return _time_left(self._now() - began, done - first, self._total - done)
 
 
 class DatagenProgress:

@@ -50,8 +50,6 @@ class Capacity:
     """How many accelerators a dataset has enough samples for."""
 
     most: int
-    steps: int
-    """Steps per epoch that a trial needs."""
     files_for_one_more: int
     """Files that the dataset needs for one more accelerator."""
 
@@ -109,7 +107,7 @@ def measure_capacity(*, samples: int, samples_per_file: int, batch_size: int, st
             f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)
-    return Capacity(most=most, steps=steps, files_for_one_more=files)
+    return Capacity(most=most, files_for_one_more=files)
 
 
 def probe_mb_per_second(

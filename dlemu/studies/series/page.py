@@ -72,11 +72,13 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
 def _counts_table(answer: SizeAnswer) -> Table:
     def row(tried: CountResult) -> tuple[Cell, ...]:
         rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
+        expected = answer.predicted and answer.predicted.au(tried.accelerators)
+        predicted = [f"{expected.au_sustained_percent:.1f}" if expected else "-"] if answer.predicted else []
         return (
             str(tried.accelerators),
             f"{tried.au_sustained_percent:.2f}",
             interval(tried.au_sustained_percent, tried.half_width_percent),
-            *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
+            *predicted,
             str(tried.trials),
             number(sum(rates) / len(rates) if rates else None),
             verdict_word(tried.passed, unknown="too close to call"),
@@ -89,11 +91,6 @@ def _counts_table(answer: SizeAnswer) -> Table:
     title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
     notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
-
-
-def _predicted(answer: SizeAnswer, accelerators: int) -> str:
-    count = answer.predicted.au(accelerators) if answer.predicted else None
-    return "-" if count is None else f"{count.au_sustained_percent:.1f}"
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:

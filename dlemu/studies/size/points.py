@@ -23,14 +23,12 @@ def points(folder: str) -> RunSeries:
     """Return the counts that `dlemu size` tried, and what it predicted for them, as points; raises UserError."""
     answer = read_size(folder)
     assert answer is not None  # size.json, by which the kind was recognised
-    tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
+    folders = {trial.accelerators: trial.folder for trial in answer.trials}
+    tried = (
+        point_of(figures_of_count(answer, count), {}, folders.get(count.accelerators, "")) for count in answer.counts
+    )
     found = (*tried, *_predicted_points(answer))
     return RunSeries(folder, found, answer, first_run(folder, found))
-
-
-def _last_folder(answer: SizeAnswer, count: CountResult) -> str:
-    trials = answer.trials_of(count.accelerators)
-    return trials[-1].folder if trials else ""
 
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
@@ -38,7 +36,8 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     trials = answer.trials_of(count.accelerators)
     limit = trials[-1].limited_by if trials else None
     catalogue = catalogue_of(KIND_OF_TRIALS)
-    metrics = {metric.name: _mean_of(getattr(trial, metric.name, None) for trial in trials) for metric in catalogue}
+    each = {name: [getattr(trial, name, None) for trial in trials] for name in (metric.name for metric in catalogue)}
+    known = {name: [value for value in values if value is not None] for name, values in each.items()}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -47,14 +46,9 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         passed=count.passed,
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=answer.threshold_percent,
-        metrics={name: value for name, value in metrics.items() if value is not None}
+        metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
         | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
     )
-
-
-def _mean_of(values: Iterator[float | None]) -> Value | None:
-    known = [value for value in values if value is not None]
-    return Value(sum(known) / len(known)) if known else None
 
 
 def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:

@@ -104,10 +104,6 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
-    def read(self) -> SweepAnswer | None:
-        """Return the sweep in the folder."""
-        return read_sweep(self.folder)
-
     def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
         """Return the record of a point that failed."""
         return replace(_point(planned, folder), failure=str(error), exit_status=error.exit_status)
