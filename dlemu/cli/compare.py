@@ -52,10 +52,10 @@ def command(
         check_new(output, "--output")
     a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
     comparison = compare(a, b)
-    if not as_json:
-        print_comparison(comparison, Console())
     if as_json:
         click.echo(to_json(comparison), nl=False)
+    else:
+        print_comparison(comparison, Console())
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))

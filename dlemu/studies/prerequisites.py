@@ -118,49 +118,32 @@ def probe_mb_per_second(
     They use the same read code as training, with nothing else going on. No file is read twice, as the page cache would
     serve it; `from_end` goes through the same order backwards, so that a second probe reads other files.
     """
-    probe = _Probe(spec, seconds, from_end=from_end)
-    readers = [threading.Thread(target=probe.read, daemon=True) for _ in range(threads)]
+    samples = spec.layout.num_samples_per_file
+    batch = min(samples, 64)
+    files = list(range(spec.layout.num_files))
+    random.Random(0).shuffle(files)
+    to_read = iter(reversed(files) if from_end else files)  # a list's iterator may be shared by threads
+    reads: list[tuple[float, int]] = []
+    errors: list[BaseException] = []
+    started = time.monotonic()
+
+    def read() -> None:
+        try:
+            slot_bytes = spec.slot_bytes(batch)
+            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(spec)
+            while time.monotonic() < started + seconds and (file := next(to_read, None)) is not None:
+                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
+                reads.append((time.monotonic(), fetched.app_bytes))
+            fetcher.close()
+        except BaseException as error:  # raised again in the caller's thread
+            errors.append(error)
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(threads)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
-    if probe.errors:
-        raise probe.errors[0]
-    return probe.mb_per_second
-
-
-class _Probe:
-    def __init__(self, spec: FetchSpec, seconds: float, *, from_end: bool) -> None:
-        self._spec = spec
-        self._started = time.monotonic()
-        self._deadline = self._started + seconds
-        self._files = list(range(spec.layout.num_files))
-        random.Random(0).shuffle(self._files)
-        if from_end:  # files are taken off the end of the list
-            self._files.reverse()
-        self._lock = threading.Lock()
-        self._bytes, self._ended = 0, self._started
-        self.errors: list[BaseException] = []
-
-    def read(self) -> None:
-        samples = self._spec.layout.num_samples_per_file
-        batch = min(samples, 64)
-        slot_bytes = self._spec.slot_bytes(batch)
-        try:
-            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(self._spec)
-            while (file := self._next()) is not None:
-                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
-                with self._lock:
-                    self._bytes += fetched.app_bytes
-                    self._ended = max(self._ended, time.monotonic())
-            fetcher.close()
-        except BaseException as error:  # raised again in the caller's thread
-            self.errors.append(error)
-
-    def _next(self) -> int | None:
-        with self._lock:
-            return self._files.pop() if self._files and time.monotonic() < self._deadline else None
-
-    @property
-    def mb_per_second(self) -> float:
-        return self._bytes / 1e6 / max(self._ended - self._started, 1e-9)
+    if errors:
+        raise errors[0]
+    ended = max((when for when, _ in reads), default=started)
+    return sum(read_bytes for _, read_bytes in reads) / 1e6 / max(ended - started, 1e-9)

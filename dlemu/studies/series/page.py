@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.environment import facts_table
-from dlemu.report.page import About, Opened, Page, State, Text, Words, tiles
+from dlemu.report.page import STATES, About, Opened, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import (
@@ -199,8 +199,7 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
         if answer.at_least:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
         word = answer.outcome or verdict_word(answer.passed)
-        states: dict[str, State] = {"pass": "passed", "fail": "failed"}
-        return states.get(word, "open"), (word.upper(), f": {sentence}")
+        return STATES[_TONES.get(word, "open")], (word.upper(), f": {sentence}")
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
     if answer and not series.catalogue.judged:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")

@@ -23,40 +23,26 @@ GUESSES = 4
 class Count:
     """All trials with one number of accelerators together."""
 
-    accelerators: int
-    trials: int
-    au_percent: float
-    half_width_percent: float
+    result: CountResult
+    """What size.json has of it."""
     threshold_percent: float
     ceiling_au_percent: float | None
 
     @property
-    def decided(self) -> bool:
-        """Whether the threshold is outside the interval."""
-        return abs(self.au_percent - self.threshold_percent) > self.half_width_percent
+    def accelerators(self) -> int:
+        """How many they were."""
+        return self.result.accelerators
 
     @property
     def passes(self) -> bool:
         """Whether the mean is at least the threshold."""
-        return self.au_percent >= self.threshold_percent
+        return self.result.au_sustained_percent >= self.threshold_percent
 
     @property
     def held_back(self) -> bool:
         """Whether it fails on this host even without any storage."""
         ceiling = self.ceiling_au_percent
         return not self.passes and ceiling is not None and ceiling < self.threshold_percent
-
-    @property
-    def result(self) -> CountResult:
-        """The same in the form of size.json."""
-        return CountResult(
-            accelerators=self.accelerators,
-            au_sustained_percent=self.au_percent,
-            half_width_percent=self.half_width_percent,
-            settled=self.decided,
-            passed=self.passes if self.decided else None,
-            trials=self.trials,
-        )
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:
@@ -80,15 +66,18 @@ def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float)
         between = float(np.ptp(means)) / 2
     else:
         between = half_width(float(np.std(means, ddof=1)), len(means), confidence)
-    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
-    return Count(
+    au_percent, width = float(means.mean()), max(within, between)
+    settled = abs(au_percent - threshold_percent) > width
+    result = CountResult(
         accelerators=trials[0].accelerators,
+        au_sustained_percent=au_percent,
+        half_width_percent=width,
+        settled=settled,
+        passed=au_percent >= threshold_percent if settled else None,
         trials=len(trials),
-        au_percent=float(means.mean()),
-        half_width_percent=max(within, between),
-        threshold_percent=threshold_percent,
-        ceiling_au_percent=max(ceilings, default=None),
     )
+    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
+    return Count(result=result, threshold_percent=threshold_percent, ceiling_au_percent=max(ceilings, default=None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +104,7 @@ def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
         return inner
     undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count)]
     if undecided:
-        return min(undecided, key=lambda count: count.trials).accelerators
+        return min(undecided, key=lambda count: count.result.trials).accelerators
     return _below(counts, low)
 
 
@@ -139,7 +128,7 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
     if len(counts) > GUESSES:
         return (low + high) // 2
     failed = next(count for count in counts if count.accelerators == high)
-    fed = int(failed.au_percent * high / failed.threshold_percent)
+    fed = int(failed.result.au_sustained_percent * high / failed.threshold_percent)
     return max(low + 1, min(high - 1, fed))
 
 
@@ -150,7 +139,7 @@ def _below(counts: Sequence[Count], low: int) -> int | None:
         count = tried.get(number)
         if count is None or _wants_more(count):
             return number
-        if count.decided:
+        if count.result.settled:
             return None
     return None
 
@@ -158,4 +147,4 @@ def _below(counts: Sequence[Count], low: int) -> int | None:
 def _wants_more(count: Count) -> bool:
     if count.held_back:
         return False  # its limit is the host: more trials would not change that
-    return count.trials < REPEATS or (not count.decided and count.trials < MOST_REPEATS)
+    return count.result.trials < REPEATS or (not count.result.settled and count.result.trials < MOST_REPEATS)

@@ -89,7 +89,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     counts = pool(trials, question.threshold_percent, question.confidence_percent / 100)
     low, high = edge(counts)
     by_number = {count.accelerators: count for count in counts}
-    shown = max((c.accelerators for c in counts if c.accelerators <= low and c.passes and c.decided), default=0)
+    shown = max((c.accelerators for c in counts if c.accelerators <= low and c.result.passed), default=0)
     failing = None if high is None else by_number[high]
     limited_by = _limited_by(failing, trials, known, refusal)
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
@@ -99,7 +99,9 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         question=question,
         hosts=known.hosts,
         threshold_percent=question.threshold_percent,
-        too_close_to_tell=tuple(c.accelerators for c in counts if not c.decided and c.accelerators in (low, high)),
+        too_close_to_tell=tuple(
+            c.accelerators for c in counts if not c.result.settled and c.accelerators in (low, high)
+        ),
         limited_by=limited_by,
         edge=Bracket(
             passing=by_number[shown].result if shown else None,
@@ -161,7 +163,7 @@ def _host_only(
 
 def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
     """Return the time to run every count up to `last` at full length, at the measured AU or else 100 %."""
-    measured = {count.accelerators: count.au_percent for count in counts if count.au_percent > 0}
+    measured = {count.accelerators: au for count in counts if (au := count.result.au_sustained_percent) > 0}
     return sum(
         known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
     )
