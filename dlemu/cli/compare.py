@@ -12,12 +12,7 @@ import click
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
-def command(
-    folders: tuple[str, ...],
-    output: str | None,
-    report: bool,
-    as_json: bool,
-) -> None:
+def command(folders: tuple[str, ...], output: str | None, report: bool, as_json: bool) -> None:
     """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
 
     \b

@@ -67,11 +67,7 @@ def job_request(
 
 
 def show_job(
-    request: JobRequest,
-    terminal: Terminal,
-    kind: Kind | None = None,
-    *,
-    export: OnEvent = export_beside,
+    request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: OnEvent = export_beside
 ) -> int:
     """Run a job, show the result with its page, and return the exit status; raises UserError.
 

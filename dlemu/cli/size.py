@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dlemu.cli.interruption import Watched
-    from dlemu.config.schema import Workload
     from dlemu.studies.answers import SweepAnswer
 
 
@@ -83,9 +83,7 @@ def command(
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
-    def make_it(workload: Workload) -> None:
-        make_here(workload, as_json=as_json, yes=yes or not make)
-
+    maker = partial(make_here, as_json=as_json, yes=yes or not make)
     with watched.keeping("finished trials"):
         answer = size(
             overrides,
@@ -95,7 +93,7 @@ def command(
             confidence_percent=confidence,
             trial_seconds=trial_seconds,
             cached=cached,
-            make=make_it if make or workload.workflow.generate_data else None,
+            make=maker if make or workload.workflow.generate_data else None,
             on_event=watched,
         )
     show_answer(answer, watched.folder, print_answer, as_json=as_json, page=watched.wants_page)

@@ -1,7 +1,4 @@
-"""A workload as DLIO 2.x's config.yaml, as overrides of the shipped workload of that name, and as a workload file.
-
-With such a file DLIO's own program runs the same job.
-"""
+"""A workload as DLIO 2.x's config.yaml, as its overrides, and as a workload file for DLIO's own program."""
 
 from __future__ import annotations
 

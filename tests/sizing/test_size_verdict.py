@@ -34,7 +34,9 @@ def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
     assert count_of(trial(4, 95), trial(4, 95)).result.half_width_percent == pytest.approx(one / math.sqrt(2))
     assert count_of(trial(4, 95), trial(4, 97)).result.half_width_percent == pytest.approx(1.0), "half their difference"
     three = count_of(trial(4, 95), trial(4, 96), trial(4, 97))
-    assert three.result.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), "t of 2 degrees, deviation 1"
+    assert three.result.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), (
+        "t of 2 degrees, deviation 1"
+    )
     wide = trial(4, 95, spread=5.0)
     assert count_of(wide, wide, wide).result.half_width_percent == pytest.approx(10 * one / math.sqrt(3))
     assert pool([trial(4, 95)], 90.0, 0.5)[0].result.half_width_percent < one, "less confidence is narrower"

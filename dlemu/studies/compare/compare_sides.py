@@ -79,10 +79,7 @@ def _listed(side: Side) -> str:
 
 
 def compare_runs(
-    a: JobFigures,
-    b: JobFigures,
-    work: Sequence[str] = (),
-    from_memory: dict[str, tuple[bool, bool]] | None = None,
+    a: JobFigures, b: JobFigures, work: Sequence[str] = (), from_memory: dict[str, tuple[bool, bool]] | None = None
 ) -> RunPair:
     """Return the differences between A and B, metric by metric, and what they mean over a year.
 
@@ -138,21 +135,16 @@ def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
         return None
     if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
         return None
-    of_a, of_b = _plan_hours(a), _plan_hours(b)
-    if not of_a or not of_b:
+    of_a, of_b = a.mean("total_seconds"), b.mean("total_seconds")
+    if not (of_a and a.epochs and of_b and b.epochs):
         return None
-    hours = of_a, of_b
+    hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
     return YearPlan(
         epochs=PLANNED_EPOCHS,
         hours_per_model=hours,
         models_per_year=(YEAR_HOURS / hours[0], YEAR_HOURS / hours[1]),
         days_saved_per_year=YEAR_DAYS * (1 - hours[0] / hours[1]),
     )
-
-
-def _plan_hours(figures: JobFigures) -> float | None:
-    seconds = figures.mean("total_seconds")
-    return PLANNED_EPOCHS * seconds / figures.epochs / 3600 if seconds and figures.epochs else None
 
 
 def sentence(comparison: Comparison) -> str:

@@ -298,11 +298,7 @@ def _over_pairs(
     """Draw a value of each pair, with its interval, relative to a line at 0; None when no value is known."""
     kind, runs = comparison.answer.kind, comparison.answer.runs
     points = [  # as a series, which knows the line and the x position of each
-        Point(
-            line="A to B",
-            settings=pair.settings,
-            figures=JobFigures(kind=kind, workload="", ranks=pair.ranks[0]),
-        )
+        Point(line="A to B", settings=pair.settings, figures=JobFigures(kind=kind, workload="", ranks=pair.ranks[0]))
         for pair in runs
     ]
     pairs = RunSeries(comparison.folder, tuple(points))

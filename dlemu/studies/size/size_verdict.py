@@ -1,7 +1,4 @@
-"""Computes the contents of size.json from the trials, and says it: how many pass, why no more, what one more needs.
-
-Pure functions.
-"""
+"""Computes the contents of size.json from the trials, and says it in a sentence. Pure."""
 
 from __future__ import annotations
 
@@ -104,8 +101,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         ),
         limited_by=limited_by,
         edge=Bracket(
-            passing=by_number[shown].result if shown else None,
-            failing=None if failing is None else failing.result,
+            passing=by_number[shown].result if shown else None, failing=None if failing is None else failing.result
         ),
         for_one_more=_for_one_more(shown, trials, question, known),
         host_only=_host_only(limited_by, shown, storage_mb_per_second, question, known),

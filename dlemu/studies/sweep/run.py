@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config import digest, load
@@ -106,7 +106,12 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
 
     def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
         """Return the record of a point that failed."""
-        return replace(_point(planned, folder), failure=str(error), exit_status=error.exit_status)
+        return SweepPoint(
+            settings=dict(planned.settings),
+            folder=os.path.basename(folder),
+            failure=str(error),
+            exit_status=error.exit_status,
+        )
 
     def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
@@ -115,11 +120,8 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         with kind.part("job").own_place(what.workload, folder) as own:
             # unlike a trial of a search, a point always runs to its end
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
-        return replace(_point(planned, folder), figures=read_figures(folder)[1])
-
-
-def _point(planned: Planned[Runnable], folder: str) -> SweepPoint:
-    return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
+        figures = read_figures(folder)[1]
+        return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
 
 
 def points_of(folder: str) -> RunSeries:
