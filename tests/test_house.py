@@ -31,7 +31,6 @@ INTERFACES = {
         "dlemu/contrib/mlperf/*lines.py",
         "dlemu/report/*",
         "dlemu/*/page.py",
-        "dlemu/studies/progress.py",
     ],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
     "torch": [

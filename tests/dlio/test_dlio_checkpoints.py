@@ -17,8 +17,7 @@ from dlemu.contrib.mlperf.audit.tolerant import stamp_us
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.dlio.checkpoints import DlioCheckpoints
-from dlemu.dlio.config import dlio_workload
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders, dlio_workload
 from dlemu.dlio.results import write_results
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
 from dlemu.results.journal import RunJournal
