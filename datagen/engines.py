@@ -263,8 +263,8 @@ class FileSource:
         return self._buffer.view(self._used_bytes)[start:]
 
 
-READER_VERSION = 2
-"""Incremented whenever the read calls of an engine change; 2: engine `matched` was added and became the default."""
+READER_VERSION = 1
+"""Incremented whenever the read calls of an engine change."""
 BLOCK_BYTES = 4096
 """Block size assumed where a reader does not report one: that of the usual Linux file systems."""
 

@@ -48,14 +48,17 @@ def read(data_folder: str, storage: StorageBase) -> Manifest | None:
     """Return the manifest of a dataset, None if it has none.
 
     Raises:
-        DatasetError: the manifest can't be read, or a newer dlemu wrote it.
+        DatasetError: the manifest can't be read, or another version of dlemu wrote it.
     """
     path = _path(data_folder)
     try:
         values = json.loads(bytes(read_whole(storage, path)))
         version = values.get("schema_version")
         if version != SCHEMA_VERSION:
-            raise DatasetError(f"{path} has schema_version {version}, this dlemu reads {SCHEMA_VERSION}: update dlemu")
+            raise DatasetError(
+                f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: another version of dlemu made the "
+                "dataset; make it again in an empty folder"
+            )
         manifest = build(Manifest, values)
         if problems := manifest.spec.check():  # such as names outside the dataset's folder, or impossible sizes
             raise ValueError(joined_problems(problems))

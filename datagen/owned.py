@@ -60,7 +60,7 @@ def check_usable(folder: str, setting: str, *, ours: Sequence[str] = ()) -> None
     """Raise UserError for a folder with files that dlemu did not create; changes nothing.
 
     A folder is usable if it does not exist, has no files except those of the file system itself, or has a marker.
-    `ours` are file names that identify a folder of an older version. `setting` is the user's setting for the folder.
+    `ours` are names of files that identify a folder of dlemu's own. `setting` is the user's setting for the folder.
     """
     status = _status(folder)
     if status is not None and not stat.S_ISDIR(status.st_mode):
@@ -106,9 +106,9 @@ def first_foreign(folder: str) -> str | None:
     return None
 
 
-def take_folder(folder: str, setting: str, *, ours: Sequence[str] = ()) -> OwnFolder:
+def take_folder(folder: str, setting: str) -> OwnFolder:
     """Create a folder, or use one that passes `check_usable`, and add the marker; raises UserError, SpaceError."""
-    check_usable(folder, setting, ours=ours)
+    check_usable(folder, setting)
     marked = not os.path.lexists(os.path.join(folder, MARKER))
     taken = OwnFolder(folder, missing_folders(folder), marked)
     try:

@@ -2,25 +2,32 @@
 
 Nothing is printed. Progress is reported to `on_progress`; an exception that it raises ends the run. A verdict "fail"
 is a result; a run that fails raises RunFailedError, whose `kept` says what was saved; Ctrl-C raises KeyboardInterrupt.
+Ranks are forked from the caller's process, so call it from the main thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+import pickle
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from datagen.errors import UserError
+from datagen.errors import DatasetError, UserError
 from datagen.registry import installed_part
-from dlemu import api_process
-from dlemu.comm import detect_launcher
+from dlemu.comm import Interrupted, detect_launcher
 from dlemu.config import load
 from dlemu.config.literal import override
 from dlemu.config.overrides import given_keys
 from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
-from dlemu.results.kinds import kind_wanted, read_result
-from dlemu.runner.events import DatasetMade, Event, ignore
+from dlemu.results.kinds import kind_of_command, kind_wanted, read_result
+from dlemu.runner.events import DatasetMade, Event, NotSaved, OnEvent, Saved, ignore, to_all
 
 if TYPE_CHECKING:  # each function imports what it needs, so that any kind of job may be missing
     from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
@@ -50,7 +57,6 @@ def train(
 ) -> Run:
     """Train with emulated accelerators: `dlemu train`.
 
-    Ranks are forked from a separate process, so that the caller may have threads, an event loop or a GPU context.
     report.html is not written: `dlemu report` does that.
 
     Args:
@@ -69,9 +75,10 @@ def train(
         raise UserError(f"the workload is for {kind.noun}: use `dlemu {kind.command}`, or set workflow.train=true")
     if workload.workflow.generate_data and not workload.workflow.train:
         raise UserError("the workload only makes its dataset: call dlemu.datagen, or set workflow.train=true")
-    _refuse_launcher("train")
-    request = api_process.Request("train", workload, make=make, size_is_given=_size_is_given(source, settings))
-    return cast("Run", api_process.run(request, on_progress))
+    size_is_given = isinstance(source, Workload) or "dataset.num_files_train" in given_keys(
+        overrides_of(source, settings)
+    )
+    return cast("Run", _run("train", workload, on_progress, make=make, size_is_given=size_is_given))
 
 
 def checkpoint(
@@ -87,9 +94,7 @@ def checkpoint(
     `make` first writes the checkpoints that are to be read and are missing. `.summary` of the result has every metric,
     `.rows` the measurements of each rank and file. Raises UserError, RunFailedError.
     """
-    _refuse_launcher("checkpoint")
-    request = api_process.Request("checkpoint", _workload(source, settings, config_dir), make=make)
-    return cast("CheckpointRun", api_process.run(request, on_progress))
+    return cast("CheckpointRun", _run("checkpoint", _workload(source, settings, config_dir), on_progress, make=make))
 
 
 def datagen(
@@ -104,9 +109,7 @@ def datagen(
 
     `fsync` syncs each file to the device before it is renamed to its final name. Raises UserError, RunFailedError.
     """
-    _refuse_launcher("datagen")
-    request = api_process.Request("datagen", _workload(source, settings, config_dir), fsync=fsync)
-    return api_process.make(request, on_progress)
+    return _make(_workload(source, settings, config_dir), on_progress, fsync=fsync)
 
 
 def size(
@@ -182,9 +185,10 @@ def predict(
         read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=on_progress or ignore,
     )
-    return run_prediction(
-        source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
-    )[0]
+    with _main_thread("predict"):
+        return run_prediction(
+            source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
+        )[0]
 
 
 def predict_checkpoints(
@@ -240,9 +244,9 @@ def probe(
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder, a file, a device or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
+    `target` is a folder, a file or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
     `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests. Overrides or keywords
-    (`workload="unet3d"`) measure the workload's own pattern, with 1, 2, 4, ... `readers`. A device is only read.
+    (`workload="unet3d"`) measure the workload's own pattern, with 1, 2, 4, ... `readers`.
     Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
@@ -251,28 +255,28 @@ def probe(
         check_letters([os.fspath(target), folder])
         if settings and not os.fspath(target).startswith("s3://"):
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted only one of them")
-        answer, _ = run.probe_target(
-            os.fspath(target),
-            preset=preset,
-            accesses=accesses,
-            sizes=sizes,
-            depths=depths,
-            jobs=jobs,
-            seconds=seconds,
-            engine=engine,
-            file_bytes=file_bytes,
-            precondition=precondition,
-            steady=steady,
-            options=overrides_of({}, settings),
-            folder=folder,
-            on_event=on_progress or ignore,
-        )
-        return answer
+        with _main_thread("probe"):
+            return run.probe_target(
+                os.fspath(target),
+                preset=preset,
+                accesses=accesses,
+                sizes=sizes,
+                depths=depths,
+                jobs=jobs,
+                seconds=seconds,
+                engine=engine,
+                file_bytes=file_bytes,
+                precondition=precondition,
+                steady=steady,
+                options=overrides_of({}, settings),
+                folder=folder,
+                on_event=on_progress or ignore,
+            )[0]
     overrides = overrides_of(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
-    answer, _ = run.probe_workload(
-        overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
-    )
-    return answer
+    with _main_thread("probe"):
+        return run.probe_workload(
+            overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
+        )[0]
 
 
 def sweep(
@@ -297,16 +301,10 @@ def sweep(
 def compare(
     a: Folder | Run | CheckpointRun,
     b: Folder | Run | CheckpointRun | None = None,
-    *,
-    price: tuple[float, float] | None = None,
-    watts: tuple[float, float] | None = None,
-    years: float | None = None,
-    energy_price: float | None = None,
 ) -> Comparison:
     """Compare A with B: `dlemu compare`. Each is a run, or the folder of a run (DLIO's too), a sweep or a search.
 
-    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared. `price`
-    and `watts` are pairs for (A, B), `energy_price` is the price of a kWh, and costs are over `years` years.
+    Both must be of the same kind of job. Without `b`, `a` is a sweep over two drives, and these are compared.
 
     Raises UserError for what can't be compared.
     """
@@ -314,13 +312,7 @@ def compare(
     from dlemu.studies.compare.sides import read_sides
 
     folders = [folder for folder in (_folder(a), _folder(b)) if folder is not None]
-    sides = read_sides(folders, installed_part("dlemu.foreign", "side"))
-    prices, powers = price or (None, None), watts or (None, None)
-    first, second = (
-        compare_sides.Extras(price=prices[side], watts=powers[side], years=years, energy_price=energy_price)
-        for side in (0, 1)
-    )
-    return compare_sides.compare(*sides, (first, second))
+    return compare_sides.compare(*read_sides(folders, installed_part("dlemu.foreign", "side")))
 
 
 def load_result(folder: Folder) -> Result:
@@ -341,18 +333,13 @@ def _folder(result: Folder | Run | CheckpointRun | None) -> str | None:
 
 def make_dataset(workload: Workload) -> None:
     """Make the missing files of a workload's dataset, with a rank for each core."""
-    api_process.make(api_process.Request("datagen", workload, ranks=len(os.sched_getaffinity(0)), fsync=True), None)
+    _make(replace(workload, ranks=len(os.sched_getaffinity(0))), None, fsync=True)
 
 
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
     if isinstance(source, Workload) and not settings:
         return source
     return load(overrides_of(source, settings), config_dir=config_dir)
-
-
-def _size_is_given(source: Source, settings: Mapping[str, object]) -> bool:
-    """Return whether the caller set the dataset's number of files."""
-    return isinstance(source, Workload) or "dataset.num_files_train" in given_keys(overrides_of(source, settings))
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:
@@ -378,9 +365,99 @@ def _override_text(key: str, value: object, *, several: bool) -> str:
     return override(key.split("."), item() if callable(item) else value)
 
 
-def _refuse_launcher(name: str) -> None:
-    if detect_launcher() != "none":
+def _run(
+    command: str,
+    workload: Workload,
+    on_progress: Callable[[Event], None] | None,
+    *,
+    make: bool,
+    size_is_given: bool = False,
+) -> Any:
+    """Run a job on ranks of this host; return the run, typed as its kind has it."""
+    from dlemu.dlio.export import export_beside
+    from dlemu.report.run_log import log_writer
+    from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
+
+    make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None
+    request = JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True)
+    with _main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
+        on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
+        try:
+            result = run_alone(request, on_event, kind_of_command(command).part("job"), caller.look)
+        except NoVerdictError as error:
+            files = f"dataset.num_files_train={error.files_wanted}"
+            advice = f"Wanted {files}" + ("." if error.files_there else "; make=True makes the dataset first.")
+            raise DatasetError(error.advised(advice)) from error
+    assert result is not None  # this process leads, and the workload asks for more than its data
+    return result.run
+
+
+def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fsync: bool) -> DatasetMade:
+    """Make what is missing of a dataset with ranks of this host."""
+    from dlemu.runner import datasets
+    from dlemu.runner.job import JobRequest
+
+    with _main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
+        made = datasets.make(JobRequest(load=lambda: workload), caller, fsync=fsync, on_look=caller.look)
+    assert made is not None  # this process leads
+    return made
+
+
+class _Caller:
+    """Passes events to the caller, in its own process: rank 0, which reports most of them, is a fork of that."""
+
+    def __init__(self, tell: OnEvent) -> None:
+        self._tell, self._process = tell, os.getpid()
+
+    def __enter__(self) -> _Caller:
+        self._here, self._there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._here, self._there:
+            if kind is None:
+                self.look()
+
+    def __call__(self, event: Event) -> None:
+        """Pass on an event; a rank drops it when the caller is so busy that hundreds wait."""
+        if isinstance(event, Saved | NotSaved):  # the result has it, or the error says what to do
+            return
+        if os.getpid() == self._process:
+            self.look()
+            self._tell(event)
+            return
+        with contextlib.suppress(OSError):
+            self._there.send(pickle.dumps(event), socket.MSG_DONTWAIT)
+
+    def look(self) -> None:
+        """Tell the caller what rank 0 has reported meanwhile."""
+        while select.select([self._here], [], [], 0)[0]:
+            self._tell(pickle.loads(self._here.recv(1 << 20)))
+
+
+@contextlib.contextmanager
+def _main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
+    """Context for what forks: refuse it where it can't fork, and make Ctrl-C a KeyboardInterrupt that says what was
+    kept. Raises UserError."""
+    from dlemu.runner.ranks import RunFailedError
+
+    if starts_ranks and detect_launcher() != "none":
         raise UserError(
             f"dlemu.{name} was called in a process of mpirun, srun or torchrun, but starts its ranks itself, on this "
             f"host: run `dlemu {name}` under the launcher instead, and read its folder with dlemu.load_result"
         )
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError(
+            f"dlemu.{name} was called in a thread, but forks processes and takes signals: wanted a call in the main "
+            f"thread; or run `dlemu {name}` as a command, and read its folder with dlemu.load_result"
+        )
+    try:
+        yield
+    except RunFailedError as error:
+        if error.exit_status != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt(str(error)) from None
+    except Interrupted as stop:
+        if stop.signal_number != signal.SIGINT:
+            raise
+        raise KeyboardInterrupt(str(stop)) from None

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +69,14 @@ def test_wrong_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(dlemu.UserError, match="under the launcher"):
         dlemu.train(ranks=2)
+
+
+@pytest.mark.parametrize("call", [dlemu.train, dlemu.datagen, dlemu.predict, dlemu.probe])
+def test_a_call_in_a_thread_is_refused(call: Callable[..., object], tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        called = pool.submit(call, {"workload": "unet3d", "dataset.data_folder": str(tmp_path)})
+        with pytest.raises(dlemu.UserError, match="wanted a call in the main thread"):
+            called.result()
 
 
 @pytest.mark.slow
@@ -136,13 +146,11 @@ def test_what_is_wrong_with_the_dataset_is_the_user_s_to_mend(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_failed_run_says_what_was_kept(dataset: Path, tmp_path: Path) -> None:
-    others = psutil.Process().children()
     killed: list[psutil.Process] = []
 
     def kill_a_rank(event: Event) -> None:
         if isinstance(event, TrainingStep) and event.epoch > 1 and not killed:  # steps are told after its end, too
-            (helper,) = (process for process in psutil.Process().children() if process not in others)
-            killed.append(rank_of(helper.pid, 1))
+            killed.append(rank_of(os.getpid(), 1))
             killed[0].kill()
 
     with pytest.raises(dlemu.RunFailedError, match=r"rank 1 .* was killed by SIGKILL") as failed:

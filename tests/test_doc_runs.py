@@ -22,7 +22,6 @@ from tests.test_doc_commands import commands_of
 pytestmark = pytest.mark.slow
 
 ELSEWHERE = {
-    "results/b --price": "two trainings: tests/report/test_comparison.py",
     "dlemu reproduce": "minutes by design: tests/report/test_document.py",
     "dlemu mlperf run": "a whole submission's runs: dlemu/contrib/mlperf/tests/test_mlperf_run.py",
     "dlemu record": "wants a training: dlemu/contrib/record/tests",

@@ -134,7 +134,7 @@ def test_each_fault_names_a_test_that_there_is() -> None:
     rows = fault_rows()
     assert len(rows) > 60
     for *_, last in rows:
-        tests = re.findall(r"`(tests/[\w/]+/test_\w+\.py)`", last)
+        tests = re.findall(r"`((?:tests|dlemu/contrib)/[\w/]+/test_\w+\.py)`", last)
         assert tests or "`scripts/fuzz" in last, last
         assert all((DOCS.parent / test).is_file() for test in tests), last
 

@@ -25,7 +25,6 @@ INTERFACES = {
     "jinja2": ["dlemu/report/*"],
     "mpi4py": ["dlemu/comm/*"],
     "omegaconf": ["dlemu/config/*"],
-    "pynvml": ["dlemu/telemetry/*"],
     "rich": [
         "dlemu/cli/*",
         "dlemu/contrib/*command.py",
@@ -55,11 +54,7 @@ STARTS = {
 """Module -> its functions and classes that start processes."""
 STARTERS = {
     "dlemu/comm/launch.py": (1, "ranks and crews of workers"),
-    "dlemu/runner/child_run.py": (
-        4,
-        "commands: that leave a result, print, are on a terminal, are beside a run",
-    ),
-    "dlemu/runner/clean_process.py": (1, "a fresh interpreter, for callers with threads"),
+    "dlemu/runner/child_run.py": (3, "commands: that leave a result, print, are on a terminal"),
     "dlemu/comm/guardian.py": (2, "watches a rank from outside the launcher's reach; keeps the time of MPI's start"),
     "dlemu/comm/hosted.py": (1, "a rank of mpirun's, whose end is reported by the process that mpirun started for it"),
     "dlemu/telemetry/_recorder.py": (1, "outlives its rank to tidy up; a run goes on without it"),

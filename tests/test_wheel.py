@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 SOURCES = {"datagen": "datagen", "dlemu": "dlemu", "configs": "dlemu/configs"}
 """Folders of the checkout -> where they are installed."""
-OPTIONAL = {"torch", "tensorflow", "mpi4py", "h5py", "nvidia", "pynvml", "simplejpeg", "PIL"}
+OPTIONAL = {"torch", "tensorflow", "mpi4py", "h5py", "nvidia", "simplejpeg", "PIL"}
 OPTIONAL |= {"altair", "vl_convert", "jinja2", "mfusepy"}
 """What the extras bring, as Python imports it."""
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_{}(sys.argv[1])"

@@ -36,12 +36,12 @@ COUNTERS = (
 )
 """Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
 FINE = 4
-"""Bins per bin of the coarser histograms in results of older versions."""
+"""Bins in which latencies grow by the factor GROWTH."""
 BINS = 256 * FINE
 TLS_CPU_US = "tls_cpu_us"
 """CPU time of TLS, in microseconds."""
 INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
-"""Counter -> its index in the array. `tls_cpu_us` comes after the two histograms, as older results end before it."""
+"""Counter -> its index in the array. `tls_cpu_us` comes after the two histograms."""
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
 LOWEST_US, GROWTH = 10.0, 1.09
 """Logarithmic bins from 10 us up to ten hours: each `FINE` bins widen by 9 %, one by 2.2 %."""
@@ -49,17 +49,13 @@ SUFFIX = ".requests"
 _EDGES_NS = tuple(int(1000 * LOWEST_US * GROWTH ** (number / FINE)) for number in range(BINS - 1))
 """Upper edges of the bins, in whole nanoseconds, the unit of the latencies."""
 _SIZE = len(COUNTERS) + 2 * BINS + 1
-_COARSE_SIZE = len(COUNTERS) + 2 * BINS // FINE
-"""Length of an older version's array without its `tls_cpu_us`, which the oldest lack."""
 
 
 class RequestCounts:
     """Counts of one process, shared by its threads without a lock: simultaneous increments may lose one."""
 
     def __init__(self, values: NDArray[np.int64] | None = None) -> None:
-        if values is None:
-            values = np.zeros(_SIZE, np.int64)
-        self.values = values if len(values) == _SIZE else _refined(values)
+        self.values = np.zeros(_SIZE, np.int64) if values is None else values
         self._cells = self.values.data
         """The same memory as a memoryview, which increments several times as fast as an array."""
         self.on_answer: Callable[[int, int], None] | None = None
@@ -122,14 +118,6 @@ class RequestCounts:
     def last_byte(self) -> NDArray[np.int64]:
         """Histogram of the GETs' time to last byte."""
         return self.values[len(COUNTERS) + BINS : len(COUNTERS) + 2 * BINS]
-
-
-def _refined(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Convert an older version's counts: each coarse bin becomes the fine bin with the same upper edge."""
-    values = np.resize(np.pad(values, (0, _COARSE_SIZE + 1)), _COARSE_SIZE + 1)
-    bins = np.zeros(2 * BINS, np.int64)
-    bins[::FINE] = values[len(COUNTERS) : _COARSE_SIZE]
-    return np.concatenate([values[: len(COUNTERS)], bins, values[_COARSE_SIZE:]])
 
 
 def read_counts(folder: str, *, here: bool = False) -> RequestCounts:

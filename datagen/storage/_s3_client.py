@@ -2,7 +2,7 @@
 
 A thread drives its own requests by poll(2). So a loader's worker needs no further threads, its CPU time is that of one
 thread, and a fork leaves no threads behind. A request that is alone in flight is waited for in a blocking read: for
-small objects attempt wake-up, and attempt read that finds nothing, costs as much as copying the data.
+small objects each wake-up, and each read that finds nothing, costs as much as copying the data.
 """
 
 from __future__ import annotations

@@ -53,8 +53,6 @@ IO_COLUMNS = {
     "released_ns": "file -1 only: when training could go on; with checkpoint.asynchronous before ended_ns",
 }
 """Column -> meaning; all are int64."""
-ADDED_COLUMNS = frozenset({"content_cpu_ns", "folder_sync_ns"})
-"""Columns that older results lack."""
 IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]
 """Rows of IO_DTYPE, shape (rows,)."""

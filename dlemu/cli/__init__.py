@@ -117,7 +117,7 @@ class _Commands(click.Group):
     epilog="""Settings are hydra overrides: `dlemu train workload=unet3d accelerator=h100 ranks=18 scale=laptop`.
 
     \b
-    To complete commands and settings in this shell (in its start-up file: in every shell):
+    To complete commands and options in this shell (in its start-up file: in every shell):
       bash 4.4  eval "$(_DLEMU_COMPLETE=bash_source dlemu)"
       zsh       eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"
       fish      _DLEMU_COMPLETE=fish_source dlemu | source
@@ -148,8 +148,6 @@ def guarded(command: click.Command, name: str) -> None:
     try:
         _see_current_folder()
         check_letters(sys.argv[1:])
-        if f"_{name.upper()}_COMPLETE" in os.environ:
-            importlib.import_module("dlemu.cli.completion").register()
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and (setting := _intended_setting(error)):

@@ -6,24 +6,16 @@ import os
 
 import click
 
-from dlemu.cli.options import Number, numbers_above_0, propose_folder
+from dlemu.cli.options import propose_folder
 
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
-@click.option("--price", metavar="A,B", help="Price of each storage, in one currency: shows cost per fed accelerator.")
-@click.option("--watts", metavar="A,B", help="Mean power of each storage: shows GB/s per watt.")
-@click.option("--years", type=Number(0, 1000, min_open=True), help="Years of use: shows energy per fed accelerator.")
-@click.option("--energy-price", type=Number(0, 1e6), help="Price of a kWh: adds the energy over --years to the price.")
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
 def command(
     folders: tuple[str, ...],
-    price: str | None,
-    watts: str | None,
-    years: float | None,
-    energy_price: float | None,
     output: str | None,
     report: bool,
     as_json: bool,
@@ -32,7 +24,7 @@ def command(
 
     \b
     dlemu compare results/unet3d/new-drive results/unet3d/old-drive
-    dlemu compare results/unet3d/sweep-of-two-drives --price 900,600 --watts 14,11 --years 5 --energy-price 0.3
+    dlemu compare results/unet3d/sweep-of-two-drives
 
     A and B are result folders of `dlemu train`, `checkpoint`, `sweep` or `size`, of DLIO or of MLPerf Storage, both of
     the same kind of job. For a single sweep over two drives, the drives are compared.
@@ -52,7 +44,7 @@ def command(
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
     from dlemu.studies.answers import COMPARE
-    from dlemu.studies.compare.compare_sides import Extras, compare
+    from dlemu.studies.compare.compare_sides import compare
     from dlemu.studies.compare.page import print_comparison
     from dlemu.studies.compare.sides import read_sides
 
@@ -60,14 +52,8 @@ def command(
 
     if output is not None:
         check_new(output, "--output")
-    prices, powers = _two(price, "--price"), _two(watts, "--watts")
     a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
-    _check_years(years, energy_price, prices, powers)
-    first, second = (
-        Extras(price=price_of, watts=watts_of, years=years, energy_price=energy_price)
-        for price_of, watts_of in zip(prices, powers, strict=True)
-    )
-    comparison = compare(a, b, (first, second))
+    comparison = compare(a, b)
     if not as_json:
         print_comparison(comparison, Console())
     if as_json:
@@ -81,27 +67,3 @@ def command(
     if not as_json:
         click.echo(f"results: {folder}")
         report_result(report, folder)
-
-
-def _check_years(
-    years: float | None, energy_price: float | None, prices: tuple[float | None, ...], watts: tuple[float | None, ...]
-) -> None:
-    """Raise UserError for --years or --energy-price without the options that they need."""
-    from datagen.errors import UserError
-
-    if years is not None and None in watts:
-        raise UserError("--years is for the energy that the storages use: wanted --watts A,B too")
-    if energy_price is not None and (years is None or None in prices):
-        raise UserError("--energy-price adds energy to prices over years: wanted --price A,B and --years N too")
-
-
-def _two(text: str | None, option: str) -> tuple[float | None, float | None]:
-    """Read `A,B`."""
-    from datagen.errors import UserError
-
-    if text is None:
-        return None, None
-    numbers = numbers_above_0(text)
-    if len(numbers) != 2:
-        raise UserError(f"{option} {text}: wanted two numbers above 0, for A and for B, as in {option} 900,600")
-    return numbers[0], numbers[1]

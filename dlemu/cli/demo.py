@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import propose_setting
-
 
 @click.command(name="demo", short_help="Try it: a small dataset, 18 emulated H100s, a verdict.")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def command(overrides: tuple[str, ...]) -> None:
     """Make a small dataset (1.4 GB), train 18 emulated H100s on it, and report whether this host keeps them busy.
 

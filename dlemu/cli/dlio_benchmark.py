@@ -5,13 +5,12 @@ from __future__ import annotations
 import click
 
 from dlemu import __version__
-from dlemu.cli.options import propose_setting
 
 EXTRA_NAMES = {"help_option_names": ["-h", "--help"]}
 
 
 @click.command(name="dlio_benchmark", context_settings=EXTRA_NAMES)
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml.")
 @click.option("--config-path", "-cp", help="The same, as DLIO's older scripts spell it.")
 @click.option("--cfg", "-c", type=click.Choice(["job"]), help="Print the configuration in DLIO's form, and stop.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option, propose_setting
+from dlemu.cli.options import config_dir_option, json_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,7 +17,7 @@ _COLOURS = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "bold red"}
 
 
 @click.command(name="doctor", short_help="Check this host before a run.")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @config_dir_option
 @json_option("all checks as a list")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:

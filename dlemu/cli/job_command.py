@@ -21,7 +21,7 @@ _EXIT = (
 
 def job_command(kind: Kind) -> click.Command:
     """Return the click command that runs a kind of job; `kind.usage` is its help."""
-    job = None if kind.is_unnamed else kind  # for `dlemu train`, the workload decides
+    job = None if kind.command == "train" else kind  # for `dlemu train`, the workload decides
 
     @configured
     @making("data that the job reads")

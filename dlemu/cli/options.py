@@ -45,13 +45,6 @@ def numbers_above_0(text: str) -> tuple[float, ...]:
     return numbers if all(0 < number < math.inf for number in numbers) else ()
 
 
-def propose_setting(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
-    """Return completions of a KEY=VALUE that is being typed."""
-    from dlemu.cli.completion import complete_setting
-
-    return complete_setting(context, parameter, incomplete)
-
-
 def propose_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
     """Have the shell complete folders."""
     from click.shell_completion import CompletionItem
@@ -72,7 +65,7 @@ def making(what: str) -> Callable[[_Command], _Command]:
 def configured(command: _Command) -> _Command:
     """Add the overrides, `--config-dir` and `--cfg`."""
     for decorate in (
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=propose_setting),
+        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
         config_dir_option,
         click.option("--cfg", is_flag=True, help="Print the composed configuration and stop."),
     ):
@@ -113,7 +106,7 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
     from dlemu.runner.job import checked
 
     try:
-        checked(workload, None if kind.is_unnamed else kind.part("job"))
+        checked(workload, None if kind.command == "train" else kind.part("job"))
     except UserError as error:
         complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
 

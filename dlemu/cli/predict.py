@@ -93,4 +93,4 @@ def command(
     kind = kind_of(folder)
     assert kind is not None  # the answer was saved in it
     show_answer(answer, folder, kind.part("show"), as_json=as_json, page=workload.output.report)
-    raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
+    raise SystemExit(EXIT_STATUSES[answer.outcome])

@@ -53,12 +53,11 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Parallel jobs: 1 (fio's threads, else processes).")
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
 @click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
-@click.option("--engine", type=click.Choice(["auto", "fio", "aio", "threads"]), default="auto", show_default=True)
+@click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: these counts, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
 @click.option("--precondition", type=click.IntRange(0, 10), default=0, help="First write the whole target N times.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
-@click.option("--overwrite-device", is_flag=True, help="Write to a device; its contents are lost.")
 @click.option(
     "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
 )
@@ -78,7 +77,6 @@ def command(
     cached: bool,
     precondition: int,
     steady: bool,
-    overwrite_device: bool,
     output: str | None,
     config_dir: str | None,
     as_json: bool,
@@ -88,14 +86,13 @@ def command(
     \b
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
     dlemu probe /mnt/nvme --preset amax
-    dlemu probe /dev/nvme1n1 --sizes 4k --depths 1,32,512    # a device: only read
     dlemu probe /mnt/nvme --rw write --sizes 1m --precondition 2 --steady    # as a used drive writes
     dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
     dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
-    TARGET is a folder or a bucket, in which a test file or objects are made and removed again; an existing file or
-    object; or a block device. Requests are made by fio if installed, otherwise by dlemu with the kernel's AIO; to a
-    bucket, by the client that training reads with.
+    TARGET is a folder or a bucket, in which a test file or objects are made and removed again, or an existing file or
+    object. Requests are made by fio if it is installed, otherwise by dlemu's threads; to a bucket, by the client that
+    training reads with.
 
     Exit status: 0, 2 a usage error, 3 a request failed, 128 + signal.
     """
@@ -119,7 +116,7 @@ def command(
     places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
-        if places or preset or accesses or sizes or depths or jobs or overwrite_device or precondition or steady:
+        if places or preset or accesses or sizes or depths or jobs or precondition or steady:
             raise click.UsageError(
                 f"{overrides[0]} is a workload's setting, and a workload's own reads take no TARGET, --preset, --rw, "
                 "--sizes, --depths or --jobs: leave out one or the other (results go to --output FOLDER)"
@@ -134,8 +131,8 @@ def command(
             raise click.UsageError("wanted one TARGET, or workload=NAME with dataset.data_folder=...")
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
-        if bucket and (overwrite_device or engine != "auto"):
-            raise click.UsageError("--overwrite-device and --engine are not for a bucket: dlemu's S3 client is used")
+        if bucket and engine != "auto":
+            raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
         answer, folder = probe_target(
             places[0],
             preset=preset or "",
@@ -146,7 +143,6 @@ def command(
             seconds=seconds,
             engine=engine,
             file_bytes=bytes_of(file_size) if file_size else None,
-            overwrite_device=overwrite_device,
             precondition=precondition,
             steady=steady,
             options=overrides,

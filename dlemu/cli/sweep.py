@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option, propose_setting
+from dlemu.cli.options import config_dir_option, json_option
 
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
 @config_dir_option
 @json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:

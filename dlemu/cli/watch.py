@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,46 +17,33 @@ if TYPE_CHECKING:
     from dlemu.results.progress import Figure, Progress
     from dlemu.runner.follow import RunFollower, RunState
 
-LOOK_SECONDS = 1.0  # also the interval of the figures for Prometheus (docs/telemetry.md, section 5)
+LOOK_SECONDS = 1.0
 
 
 @click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
 @click.argument("folder", metavar="DIR", shell_complete=propose_folder)
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
-@click.option("--openmetrics", metavar="FILE", help="Instead of showing the figures, write them to FILE each second.")
-def command(folder: str, ranks: bool, openmetrics: str | None) -> None:
+def command(folder: str, ranks: bool) -> None:
     """Show the progress of a run from another terminal: AU so far, MB/s, samples/s, wait, queue depth.
 
     \b
     dlemu watch results/unet3d/20260102-030405-4711
     dlemu watch results/unet3d/20260102-030405-4711 --ranks
 
-    DIR is the run's folder (output.folder), or that of a sweep or a search, whose current run is shown. On a
-    terminal the figures are redrawn each second, elsewhere a line is printed each second. Rates and waits are of the
-    last 10 seconds. It reads files that the ranks write anyway, and costs the run nothing but part of one core.
-
-    For Prometheus: with output.openmetrics=/var/lib/node_exporter/dlemu.prom any run writes the same figures to that
-    file each second, in a format that is valid both as OpenMetrics and for node_exporter's textfile collector. At the
-    end dlemu_active is 0 and the other figures are removed. --openmetrics does the same for a run in progress.
+    DIR is the run's folder (output.folder; of a sweep or a search, that of one of its runs). On a terminal the figures
+    are redrawn each second, elsewhere a line is printed each second. Rates and waits are of the last 10 seconds. It
+    reads files that the ranks write anyway, and costs the run nothing but part of one core.
 
     Exit status: that of the run when it ends (3 for one that failed or was killed), 2 when DIR holds no run.
     """
-    from dlemu.runner.follow import RunFollower
-
-    follower = RunFollower(folder)
-    if openmetrics is not None:
-        raise SystemExit(_export(follower, openmetrics))
-    raise SystemExit(_show(follower, ranks=ranks))
-
-
-def _show(follower: RunFollower, *, ranks: bool) -> int:
-    """Show the run until it ends, and return its exit status."""
     from rich.console import Console
 
-    console = Console()
+    from dlemu.runner.follow import RunFollower
+
+    follower, console = RunFollower(folder), Console()
     seen = _on_terminal(follower, console, ranks=ranks) if console.is_terminal else _in_lines(follower, ranks=ranks)
     click.echo(seen.sentence, err=seen.state == "dead")
-    return seen.status
+    raise SystemExit(seen.status)
 
 
 def _on_terminal(follower: RunFollower, console: Console, *, ranks: bool) -> RunState:
@@ -118,7 +104,7 @@ def _drawn(follower: RunFollower, progress: Progress | None, *, ranks: bool) -> 
     if not ranks:
         return Group(title, _grid(rows))
     names = list(dict.fromkeys(figure.name for figures in progress.ranks.values() for figure in figures))
-    heads = [figure_texts(Figure(name, 0, ""))[0] for name in names]
+    heads = [figure_texts(Figure(name, 0))[0] for name in names]
     by_rank = [
         (f"rank {rank}", *(figure_texts(of[name])[1] if name in of else "" for name in names))
         for rank, figures in sorted(progress.ranks.items())
@@ -136,23 +122,3 @@ def _grid(rows: Iterable[Sequence[str]]) -> Table:
             grid.add_column(justify="right" if grid.columns else "left", no_wrap=True)
         grid.add_row(*row)
     return grid
-
-
-def _export(follower: RunFollower, path: str) -> int:
-    """Write the figures each second until the run ends, or this process gets SIGTERM or SIGINT."""
-    from dlemu.results.openmetrics import check_replaceable, write_metrics
-
-    check_replaceable(path)
-
-    def leave(number: int, _: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, leave)
-    try:
-        while (seen := follower.look()).state in ("starts", "runs"):
-            write_metrics(path, seen.progress, follower.labels, active=True)
-            time.sleep(LOOK_SECONDS)
-    finally:
-        write_metrics(path, None, follower.labels, active=False)
-    return seen.status

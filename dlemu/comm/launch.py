@@ -63,6 +63,7 @@ def run_ranks(
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
+    on_look: Callable[[], None] | None = None,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
@@ -71,7 +72,8 @@ def run_ranks(
     SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. A rank that is stopped (SIGSTOP) for longer than
     `timeout_seconds` has failed, as have those that still run after `most_seconds`. Ctrl-C, SIGTERM and SIGHUP to
     this process make the ranks stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
-    `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all have been forked.
+    `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all have been forked; `on_look`
+    is called every LOOK_SECONDS, and what it raises ends all ranks and is raised here.
 
     Call it from the main thread, after the imports that ranks share. While it runs, this process adopts the orphans
     of its descendants: no child that appears meanwhile outlives the call.
@@ -98,6 +100,7 @@ def run_ranks(
         grace_seconds=grace_seconds,
         most_seconds=most_seconds,
         on_start=on_start,
+        on_look=on_look,
     )
 
 

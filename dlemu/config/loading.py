@@ -177,9 +177,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         workload,
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
         checkpoint=replace(checkpoint, checkpoint_folder=storage.resolved(checkpoint.checkpoint_folder)),
-        output=replace(
-            output, folder=os.path.expanduser(output.folder), openmetrics=os.path.expanduser(output.openmetrics)
-        ),
+        output=replace(output, folder=os.path.expanduser(output.folder)),
         storage=replace(storage, storage_root=root),
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
         reader=replace(

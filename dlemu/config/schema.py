@@ -21,7 +21,6 @@ from dlemu.config.model import Model as Model
 S = TypeVar("S")
 
 Shuffle = Literal["off", "seed", "random"]
-PER_1000_REQUESTS = Unit("currency per 1,000 requests")
 MOST_EPOCHS = 10**5  # far beyond any training, so that a typing error is refused at once
 
 
@@ -286,10 +285,6 @@ class Metric:
 
     It affects no number but `limited_by`.
     """
-    get_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
-    """Price of 1,000 GET and HEAD requests to an object store, in whichever currency; for `requests.cost`."""
-    put_price: Annotated[float, at_least(0), PER_1000_REQUESTS] = 0.0
-    """Price of 1,000 PUT, POST and LIST requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,9 +303,6 @@ class Output:
     """The run's folder; empty makes `results/WORKLOAD/YYYYmmdd-HHMMSS`."""
     report: bool = True
     """Make the page report.html after the run (needs the extra `report`; without it a note says so)."""
-    openmetrics: str = ""
-    """Write the run's live figures into this file each second, for Prometheus (`dlemu watch` has the same).
-    For node_exporter's textfile collector its name ends in `.prom`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ OWN_KEYS = {
     ),
     "train": ("synchronous", "step_cpu_time"),
     "checkpoint": tuple(sorted({field.name for field in fields(Checkpoint)} - {*_CHECKPOINT_KEYS, *_TRAINING_KEYS})),
-    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict", "get_price", "put_price"),
+    "metric": ("ceiling_seconds", "scaling_seconds", "cached", "verdict"),
 }
 """Settings that DLIO does not have; only the config.yaml in dlemu's own folder has them."""
 

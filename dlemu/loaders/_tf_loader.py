@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from datagen.errors import DlemuError
+from datagen.errors import DlemuError, UserError
 from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders._slots import SharedSlots
 from dlemu.loaders._tf_records import Records
@@ -45,9 +45,14 @@ class Loader:
         of ms in which nothing is read, and finds nothing to improve.
         """
         keep_freed_memory()  # before its threads begin
-        tf.config.threading.set_inter_op_parallelism_threads(1)
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        tf.config.set_visible_devices([], "GPU")
+        try:
+            tf.config.threading.set_inter_op_parallelism_threads(1)
+            tf.config.threading.set_intra_op_parallelism_threads(1)
+            tf.config.set_visible_devices([], "GPU")
+        except RuntimeError as error:  # its threads did not survive the fork of this rank
+            raise UserError(
+                "the Python program has used TensorFlow before it called dlemu: call dlemu first, or run `dlemu train`"
+            ) from error
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
         for records in self._records.values():
             records.trace()

@@ -65,7 +65,7 @@ class Catalogue:
     judged: str = ""
     """The metric that is compared with a threshold; empty for a job that neither passes nor fails."""
     decisive: str = ""
-    """The metric that is compared with it instead where a result has it: older ones, and those of others, do not."""
+    """The metric that is compared with it instead where a result has it: those of other tools do not."""
     fallback: str = ""
     """The metric that figures draw, without a threshold, where a result has neither: those of other tools may not."""
     note: str = ""

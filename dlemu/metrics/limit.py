@@ -92,8 +92,8 @@ class Scaling:
     more_readers: int = 0
     """0: not tried, because there were enough readers."""
     more_mb_per_second: float = 0.0
-    again_mb_per_second: float | None = None
-    """Rate of `readers`, measured again after the other trials; None in results of older versions."""
+    again_mb_per_second: float
+    """Rate of `readers`, measured again after the other trials."""
     fewer_readers: int = 0
     """0: not tried; likewise the fields below."""
     fewer_mb_per_second: float = 0.0
@@ -104,7 +104,7 @@ class Scaling:
     @property
     def same_mb_per_second(self) -> float:
         """The better rate of `readers`: storage that became faster during the trials is no effect of other readers."""
-        return max(self.mb_per_second, self.again_mb_per_second or 0.0)
+        return max(self.mb_per_second, self.again_mb_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -519,9 +519,7 @@ def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
     enough = gained >= _MIN_GAIN_SHARE * (100 - now) or (cause.au_percent >= context.threshold_percent > now)
     scaling = context.scaling
     needed = work.wanted_mb_per_second * context.threshold_percent / 100
-    enough = enough or (
-        scaling is not None and min(scaling.mb_per_second, scaling.again_mb_per_second or 0.0) >= needed
-    )
+    enough = enough or (scaling is not None and min(scaling.mb_per_second, scaling.again_mb_per_second) >= needed)
     if gained < MIN_GAIN_PERCENT or not enough:
         return None
     numbers: dict[str, Number] = {

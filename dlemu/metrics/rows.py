@@ -1,18 +1,15 @@
-"""Step rows as a sorted table of columns: computes metrics of 1e7 steps in little memory and time.
+"""Step rows as a sorted table of columns.
 
 A step row has the measurements of one step of one rank. `in_order` returns the rows of one or more ranks as a
-`StepTable`. Columns are loaded group by group when they are used, and evicted when others are needed, so a computation
-never has all of a large result in memory if it goes rank by rank, which is the order of the rows; within a rank, it may
-go epoch by epoch. A table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that
-the rows of a rank or an epoch are found without scanning.
+`StepTable`. A table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that the
+rows of a rank or an epoch are found without scanning.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -23,12 +20,6 @@ Made = TypeVar("Made")
 
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
-ENDED = ("step", "free_ns", "wait_ns", "compute_ns", "sync_ns", "asked_ns", "met_ns")
-"""Columns whose values in the first and last row of each block are kept."""
-MAX_CACHED_BYTES = 160 << 20
-"""Size of a store's cache: of groups of columns, 8 MiB each."""
-GROUP_ROWS = 1 << 20
-"""Rows per group: a column is loaded group by group."""
 _CHUNK = 1 << 16
 """Rows per chunk of work: larger ones exceed the CPU caches, and malloc would map and unmap their memory each time."""
 _SHORT_SPAN = 256
@@ -44,146 +35,42 @@ class Columns(Protocol):
 
 
 class ColumnStore:
-    """All rows of a result, sorted by rank, epoch, phase, block and step, with a cache of groups of columns."""
+    """All rows of a result as columns, sorted by rank, epoch, phase, block and step."""
 
-    def __init__(self, names: Sequence[str], groups: Sequence[int], load: Callable[[str, int], Whole]) -> None:
-        """`groups`: number of rows in each; `load(name, group)` returns a column of one, and may be called again."""
-        self.names, self.length, self._load = tuple(names), sum(groups), load
-        self._bounds = np.cumsum([0, *groups])
-        self._cache: OrderedDict[tuple[str, int], Whole] = OrderedDict()
-        self._cached_bytes = 0
-        self._equal: dict[tuple[str, int], Whole] = {}  # of one value: they take no memory
-        self._totals: dict[tuple[str, int, int], int] = {}
-        self._ends: dict[tuple[str, int], tuple[Whole, Whole]] = {}
-        self.labels: dict[str, Whole] = {}
-        self._order: NDArray[np.intp] | None = None
-        found = self._changes()
-        if found is None:
-            keys = [self.part(name, 0, self.length) for name in ("step", "block", "phase", "epoch", "rank")]
-            self._order = np.lexsort(keys)
-            self._cache.clear()
-            self._equal.clear()
-            self._cached_bytes = 0
-            found = self._changes()
-            assert found is not None
-        self.block_starts, self.labels = found
+    def __init__(self, columns: Mapping[str, Whole]) -> None:
+        """Sort the columns where they are not in order."""
+        keys = [columns[name] for name in ("step", *reversed(LABELS))]
+        if not _are_in_order(keys):
+            order = np.lexsort(keys)
+            columns = {name: values[order] for name, values in columns.items()}
+        self._columns = {name: values.view() for name, values in columns.items()}
+        for values in self._columns.values():
+            values.setflags(write=False)
+        self.names, self.length = tuple(columns), len(keys[0])
+        differ = np.zeros(max(0, self.length - 1), np.bool_)
+        for name in LABELS:
+            differ |= columns[name][1:] != columns[name][:-1]
+        self.block_starts: NDArray[np.int64] = np.append(True, differ)[: self.length].nonzero()[0]
         self.block_stops = np.append(self.block_starts[1:], self.length)[: len(self.block_starts)]
-
-    def load_all(self) -> None:
-        """Load all columns, which must fit into MAX_CACHED_BYTES, and drop `load`: it is not called again."""
-        for name in self.names:
-            for group in range(len(self._bounds) - 1) if name not in self.labels else ():
-                self._group(name, group)
-        self._load = _no_column
+        self.labels = {name: self.at(name, self.block_starts) for name in LABELS}
 
     def part(self, name: str, start: int, stop: int) -> Whole:
         """Return the values of a range of rows, read-only."""
-        if name in self.labels:
-            blocks = slice(*np.searchsorted(self.block_starts, (start + 1, stop)) - (1, 0))
-            bounds = np.append(np.maximum(self.block_starts[blocks], start), stop)
-            return np.repeat(self.labels[name][blocks], np.diff(bounds))
-        parts = [self._group(name, group)[rows] for group, rows in self._within(start, stop)]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+        values: Whole = self._columns[name][start:stop]
+        return values
 
     def at(self, name: str, indices: NDArray[np.integer]) -> Whole:
         """Return the values of the rows at `indices`."""
-        if name in self.labels:
-            return self.labels[name][np.searchsorted(self.block_starts, indices, side="right") - 1]
-        return self._gathered(partial(self._group, name), indices)
-
-    def total(self, name: str, start: int, stop: int) -> int:
-        """Return the sum of a column over a range of rows, which is kept."""
-        key = name, start, stop
-        if key not in self._totals:
-            self._totals[key] = sum(
-                int(self._group(name, group)[rows].sum()) for group, rows in self._within(start, stop)
-            )
-        return self._totals[key]
-
-    def ends(self, name: str) -> tuple[Whole, Whole]:
-        """Return the values of a column of ENDED in the first and in the last row of each block."""
-        groups = range(len(self._bounds) - 1)
-        for group in groups:
-            if (name, group) not in self._ends:
-                self._group(name, group)
-        nothing = np.empty(0, np.int64)
-        firsts, lasts = zip((nothing, nothing), *(self._ends[name, group] for group in groups), strict=True)
-        return np.concatenate(firsts), np.concatenate(lasts)
-
-    def _within(self, start: int, stop: int) -> Iterator[tuple[int, slice]]:
-        """Yield the groups with rows from `start` up to `stop`, each with the place of these rows within it."""
-        group = int(np.searchsorted(self._bounds, start, side="right")) - 1
-        while start < stop:
-            begin, end = self._bounds[group : group + 2].tolist()
-            if end > start:
-                yield group, slice(start - begin, min(stop, end) - begin)
-            start, group = end, group + 1
-
-    def _gathered(self, load: Callable[[int], Whole], indices: NDArray[np.integer]) -> Whole:
-        """Return the values at `indices` of the column whose groups `load` returns."""
-        if len(self._bounds) == 2:
-            only: Whole = load(0)[indices]
-            return only
-        values, groups = np.empty(len(indices), np.int64), np.searchsorted(self._bounds, indices, side="right") - 1
-        for group in np.unique(groups).tolist():
-            in_group = groups == group
-            values[in_group] = load(group)[indices[in_group] - self._bounds[group]]
+        values: Whole = self._columns[name][indices]
         return values
 
-    def _group(self, name: str, group: int) -> Whole:
-        key = name, group
-        if key not in self._equal and key not in self._cache:
-            if self._order is None:
-                values = self._load(name, group)
-            else:
-                values = self._gathered(partial(self._load, name), self._order[slice(*self._bounds[group : group + 2])])
-            values.setflags(write=False)
-            if len(values) and values[0] == values[-1] and (values == values[0]).all():
-                self._equal[key] = np.broadcast_to(values[0].copy(), values.shape)
-            else:
-                self._cache[key] = values
-                self._cached_bytes += values.nbytes
-            while self._cached_bytes > MAX_CACHED_BYTES and len(self._cache) > 1:
-                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
-        if key in self._equal:
-            values = self._equal[key]
-        else:
-            self._cache.move_to_end(key)
-            values = self._cache[key]
-        if name in ENDED and self.labels and key not in self._ends:
-            begin, end = self._bounds[group : group + 2]
-            rows = (
-                own[slice(*np.searchsorted(own, (begin, end)))] for own in (self.block_starts, self.block_stops - 1)
-            )
-            first, last = (values[own - begin] for own in rows)
-            self._ends[key] = first, last
-        return values
 
-    def _changes(self) -> tuple[Whole, dict[str, Whole]] | None:
-        """Return the index of each block's first row, and its labels; None if the rows are not in order."""
-        names = ("step", *reversed(LABELS))
-        found = [np.arange(min(1, self.length))]
-        labels = {name: [self.part(name, 0, len(found[0]))] for name in LABELS}
-        for start in range(0, self.length - 1, _CHUNK):
-            stop = min(start + _CHUNK, self.length - 1)
-            in_order = differ = np.zeros(stop - start, np.bool_)
-            parts = {name: self.part(name, start, stop + 1) for name in names}
-            for name, values in parts.items():
-                same = values[1:] == values[:-1]
-                in_order = (values[1:] > values[:-1]) | (same & (in_order if name != names[0] else True))
-                if name != names[0]:
-                    differ = differ | ~same
-            if not in_order.all():
-                return None
-            first = np.flatnonzero(differ) + 1
-            found.append(first + start)
-            for name in LABELS:
-                labels[name].append(parts[name][first])
-        return np.concatenate(found), {name: np.concatenate(values) for name, values in labels.items()}
-
-
-def _no_column(name: str, group: int) -> Whole:
-    raise KeyError(name)
+def _are_in_order(keys: Sequence[Whole]) -> bool:
+    """Return whether rows are sorted by these columns, of which the last one counts most."""
+    in_order = np.ones(max(0, len(keys[0]) - 1), np.bool_)
+    for values in keys:
+        in_order = (values[1:] > values[:-1]) | ((values[1:] == values[:-1]) & in_order)
+    return bool(in_order.all())
 
 
 class StepTable:
@@ -289,16 +176,13 @@ class StepTable:
         return self._where((number >= first) & (number < np.repeat(sizes, sizes) - last))
 
     def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
-        """Return for each block of each rank its rank, and the values of these of ENDED in its first and last row."""
+        """Return for each block of each rank its rank, and the values of columns in its first and in its last row."""
         begins = np.flatnonzero(np.append(True, np.diff(self._blocks) != 0))[: len(self._starts)]
         closes = np.append(begins[1:], len(self._starts))[: len(begins)] - 1
-        first, last, blocks = self._starts[begins], self._stops[closes], self._blocks[begins]
-        store, at = self._store, self._store.at
-        if np.array_equal(first, store.block_starts[blocks]) and np.array_equal(last, store.block_stops[blocks]):
-            ends = [[values[blocks] for values in store.ends(name)] for name in names]
-        else:
-            ends = [[at(name, first), at(name, last - 1)] for name in names]
-        return self.label("rank")[begins], [first for first, _ in ends], [last for _, last in ends]
+        first, last = (
+            [self._store.at(name, rows) for name in names] for rows in (self._starts[begins], self._stops[closes] - 1)
+        )
+        return self.label("rank")[begins], first, last
 
     @cached_property
     def _blocks(self) -> NDArray[np.intp]:
@@ -353,13 +237,6 @@ class StepTable:
         spans = zip(begins.tolist(), stops.tolist(), strict=True)
         return np.concatenate([self._store.part(name, *span) for span in spans])
 
-    def total(self, name: str) -> int:
-        """Return the sum of a column, if possible without materialising it."""
-        if len(self._starts) * _SHORT_SPAN > len(self):
-            return int(self._column(name).sum())
-        pieces = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
-        return sum(self._store.total(name, *piece) for piece in pieces)
-
     @cached_property
     def _spans(self) -> tuple[Whole, Whole]:
         """Begins and ends of the pieces, with adjacent ones merged."""
@@ -388,11 +265,7 @@ def in_order(rows: Rows) -> StepTable:
     """Return the rows as a table."""
     if isinstance(rows, StepTable):
         return rows
-    names = rows.dtype.names or ()
-    groups = [min(GROUP_ROWS, len(rows) - begin) for begin in range(0, len(rows), GROUP_ROWS)]
-    return StepTable(
-        ColumnStore(names, groups, lambda name, group: rows[name][group * GROUP_ROWS : (group + 1) * GROUP_ROWS].copy())
-    )
+    return StepTable(ColumnStore({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()}))
 
 
 def is_any(rows: Columns, name: str) -> bool:
@@ -402,7 +275,7 @@ def is_any(rows: Columns, name: str) -> bool:
 
 def sum_of(rows: Rows, name: str) -> int:
     """Return the sum of a column."""
-    return rows.total(name) if isinstance(rows, StepTable) else int(rows[name].sum())
+    return int(rows[name].sum())
 
 
 @dataclass(frozen=True, eq=False)

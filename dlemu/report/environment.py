@@ -19,9 +19,8 @@ _SHOWN_HOSTS = 8
 def request_rows(sent: Requests) -> Iterator[Row]:
     """Yield rows about the requests to an object store: counts, failures, latencies and TLS."""
     total = sent.get + sent.head + sent.put + sent.list + sent.delete
-    cost = "" if sent.cost is None else f", cost {sent.cost:.3g}"
     puts = f", {sent.put:,} PUT" if sent.put else ""
-    kinds = f"{sent.get:,} GET, {sent.head:,} HEAD{puts}; {count(sent.connections_opened, 'connection')}{cost}"
+    kinds = f"{sent.get:,} GET, {sent.head:,} HEAD{puts}; {count(sent.connections_opened, 'connection')}"
     yield "requests", f"{total:,}", kinds
     again = f"{sent.slow_down:,} of them 503 or 429; {sent.retried:,} retried"
     yield "failed requests", f"{sent.failed:,}", again

@@ -1,28 +1,26 @@
 """Writes and reads the answers of commands (search, sweep, comparison, prediction, probe, ...) as JSON files.
 
-Fields may be added within a schema version; none changes its meaning or disappears. Files of older versions load:
-missing fields have defaults, unknown keys are ignored, and the previous version is upgraded where its schema differs.
+Fields may be added within a schema version, with defaults; none changes its meaning or disappears. Unknown keys are
+ignored.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
 from datagen import owned
 from datagen.atomic import ELSEWHERE, write_text
 from datagen.errors import SpaceError, UserError
-from dlemu.results.untrusted_files import read_untrusted
+from dlemu.results.untrusted_files import check_version, read_untrusted
 
 ANSWER_VERSION = 1
-"""`schema_version` of answers whose type has no other default for it."""
+"""`schema_version` of all answers."""
 
 A = TypeVar("A")
-Upgrade = Callable[[Mapping[str, Any]], object]
-"""Converts an answer of the previous version to today's schema; raises msgspec.ValidationError."""
 
 
 def to_json(answer: object) -> str:
@@ -45,11 +43,8 @@ def save_answer(folder: str, name: str, answer: object) -> None:
         raise SpaceError(f"{marker} could not be written: {error.strerror}; free some space, or {ELSEWHERE}") from error
 
 
-def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None = None) -> A | None:
-    """Return the answer in a file, None when there is none; raises UserError when it is damaged or not dlemu's.
-
-    `upgrade` converts answers of the previous version.
-    """
+def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
+    """Return the answer in a file, None when there is none; raises UserError when it is damaged or not dlemu's."""
     path = os.path.join(folder, name)
     if not os.path.lexists(path):
         return None
@@ -60,11 +55,8 @@ def read_answer(folder: str, name: str, kind: type[A], upgrade: Upgrade | None =
     version = answer.get("schema_version") if isinstance(answer, Mapping) else None
     if version is None:
         raise UserError(f"{path} has no schema_version: wanted a file that dlemu wrote; delete this one to start over")
-    wanted = getattr(kind, "schema_version", ANSWER_VERSION)
-    is_older = upgrade is not None and version == wanted - 1
-    if version != wanted and not is_older:
-        raise UserError(f"{path} has schema_version {version!r}, wanted {wanted}: another version of dlemu wrote it")
+    check_version(path, version, ANSWER_VERSION)
     try:
-        return msgspec.convert(upgrade(answer) if upgrade is not None and is_older else answer, kind)
+        return msgspec.convert(answer, kind)
     except msgspec.ValidationError as error:
-        raise UserError(f"{path} is damaged ({error}), or of another version of dlemu") from None
+        raise UserError(f"{path} is damaged ({error}): delete it to start over") from None

@@ -16,8 +16,6 @@ from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.results.tables import ADVICE
 
 JOURNAL = "journal.json"
-OLDER_JOURNALS = ("checkpoint_journal.json",)
-"""Its file names in live folders of older versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +62,8 @@ J = TypeVar("J", bound=RunJournal)
 
 def read_journal(folder: str, kind: type[J]) -> J | None:
     """Return the journal in a live folder, None if the run had not written one yet. Raises OSError, ValueError."""
-    for name in (JOURNAL, *OLDER_JOURNALS):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return msgspec.json.decode(read_regular(os.path.join(folder, name)), type=kind)
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return msgspec.json.decode(read_regular(os.path.join(folder, JOURNAL)), type=kind)
     return None
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # every command imports this module
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
+_DEFAULT = "training"
+"""The kind of runs of no other kind; its reader reports what is missing or damaged in a folder."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class SummaryHead:
     """The fields of a summary.json or facts.json that identify it."""
 
     schema_version: int | None = None
-    kind: str | None = None
-    """Kind of job; None in training results of older versions."""
+    kind: str = ""
+    """Kind of job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,6 @@ class Kind:
     """With its article, for messages: `a run of checkpoints`."""
     marks: tuple[str, ...] = ()
     """Names of files: a folder with any of them is of this kind, whatever else it contains. A job needs none."""
-    is_unnamed: bool = False
-    """Results of older versions, which name no kind, are of this one."""
     precedence: int = 0
     """If a folder has the marks of several kinds, the one with the highest precedence is chosen."""
     command: str = ""
@@ -186,26 +186,19 @@ def kind_of(folder: str) -> Kind | None:
             head = SummaryHead()
         if name == SUMMARY and head.schema_version is None:
             continue  # DLIO's own
-        return kind_named(head.kind) if head.kind else _unnamed()
+        return kind_named(head.kind or _DEFAULT)
     return None
-
-
-def _unnamed() -> Kind:
-    known = next((kind for kind in kinds() if kind.is_unnamed), None)
-    if known is None:
-        raise UserError("this result names no kind of job, and the kind that is assumed then is not installed here")
-    return known
 
 
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    kind = kind_of(folder) or _unnamed()  # its reader reports what is missing
+    kind = kind_of(folder) or kind_named(_DEFAULT)
     return kind.part("read")(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
     """Return the run in a folder, and its figures for sweeps, comparisons and pages."""
-    kind = kind_of(folder) or _unnamed()
+    kind = kind_of(folder) or kind_named(_DEFAULT)
     run = kind.part("read")(folder)
     return run, kind.part("figures")(run)
 
@@ -231,4 +224,4 @@ def kind_requested(workload: Workload) -> Kind:
 
 def kind_wanted(workload: Workload) -> Kind:
     """Return the kind of job that `dlemu train` runs for a workload."""
-    return next((kind for kind in kinds() if kind.wants(workload)), _unnamed())
+    return next((kind for kind in kinds() if kind.wants(workload)), kind_named(_DEFAULT))

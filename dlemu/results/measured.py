@@ -17,16 +17,16 @@ import pyarrow as pa
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.config import to_yaml
-from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.answer_files import to_json
 from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.journal import RunJournal
+from dlemu.results.kinds import SummaryHead
 from dlemu.results.live import salvaged
-from dlemu.results.parts import Environment
+from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
 from dlemu.results.tables import ADVICE, read_telemetry, write_table
-from dlemu.results.untrusted_files import decode_untrusted
+from dlemu.results.untrusted_files import check_version, decode_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, to_table, trace_to_table
 
 FACTS_VERSION = 1
@@ -37,8 +37,8 @@ class RunFacts:
     """The content of facts.json: all that metrics are computed from, apart from rows and telemetry."""
 
     facts_version: int = FACTS_VERSION
-    kind: str = ""
-    """Kind of job; empty in results of older versions."""
+    kind: str
+    """Kind of job."""
     workload: Workload
     ranks: int
     seed: int
@@ -101,6 +101,7 @@ def sent_state(run: Any) -> dict[str, Any]:
 
 F = TypeVar("F", bound=RunFacts)
 R = TypeVar("R", bound=MeasuredRun)
+S = TypeVar("S", bound=JobSummary)
 
 
 def write_measured(run: MeasuredRun) -> None:
@@ -127,12 +128,26 @@ def write_run(run: MeasuredRun) -> None:
     write_summary(run)
 
 
+@dataclass(frozen=True)
+class _FactsHead:
+    facts_version: int
+    kind: str
+
+
 def read_facts(path: str, kind: type[F]) -> F:
-    """Return the facts of a run; raises UserError for a damaged file, and for one of a later version."""
-    facts = decode_untrusted(path, kind)
-    if facts.facts_version > FACTS_VERSION:
-        raise UserError(f"{path} has facts_version {facts.facts_version}, wanted {FACTS_VERSION}: update dlemu")
-    return replace(facts, workload=published(facts.workload))  # older versions wrote all storage options, also secrets
+    """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
+    check_version(path, decode_untrusted(path, _FactsHead).facts_version, FACTS_VERSION, key="facts_version")
+    return decode_untrusted(path, kind)
+
+
+def read_saved(folder: str, kind: type[S], name: str) -> S:
+    """Return summary.json as it was saved, of a job of the kind `name`; raises UserError."""
+    path = os.path.join(folder, SUMMARY)
+    head = decode_untrusted(path, SummaryHead)
+    check_version(path, head.schema_version, SCHEMA_VERSION)
+    if head.kind != name:
+        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a {name} job")
+    return decode_untrusted(path, kind)
 
 
 def read_readings(folder: str, facts: RunFacts) -> Telemetry:
@@ -158,14 +173,12 @@ class LiveLog(Protocol):
 L = TypeVar("L", bound=LiveLog)
 
 
-def read_live(
-    folder: str, kind: type[F], salvage: Callable[[str], L | None], first: str, *, name: str = FACTS
-) -> tuple[F, L]:
+def read_live(folder: str, kind: type[F], salvage: Callable[[str], L | None], first: str) -> tuple[F, L]:
     """Return facts and log of a run that was killed before it was saved, from its live/ folder.
 
     Raises UserError when it is still in progress, or was killed before its first row, which messages call `first`.
     """
-    facts = read_facts(os.path.join(folder, LIVE, name), kind)
+    facts = read_facts(os.path.join(folder, LIVE, FACTS), kind)
     log = salvaged(folder, salvage)
     if log is None or not len(log):
         raise UserError(f"{folder} holds a run that was killed before its first {first} was measured: run it again")

@@ -8,9 +8,8 @@ from datagen.quantiles import Percentiles
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
-SCHEMA_VERSION = 2
-READ_VERSIONS = (1, 2)
-"""In version 1, `limited_by` had a single cause; all else has the same meaning."""
+SCHEMA_VERSION = 1
+"""Of every job's summary.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +33,8 @@ class JobSummary:
     """ISO 8601 with zone."""
     ended_at: str | None = None
     """None for an incomplete run."""
-    judgement_version: int = 1
-    """Version of the rules for verdicts and causes; 1 in results older than this key."""
+    judgement_version: int
+    """Version of the rules for verdicts and causes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +58,11 @@ class Requests:
     """Responses with status 503 or 429."""
     connections_opened: int
     first_byte_ms: Percentiles | None = None
-    """From a GET to the first byte of its response, ms, within 2.2 % (older results: 9 %)."""
+    """From a GET to the first byte of its response, ms, within 2.2 %."""
     last_byte_ms: Percentiles | None = None
-    """From a GET to the last byte of its response, ms, within 2.2 % (older results: 9 %)."""
+    """From a GET to the last byte of its response, ms, within 2.2 %."""
     tls_cpu_seconds: float | None = None
     """CPU time of reading over TLS: handshakes, decryption, and the kernel's copies. None without TLS."""
-    cost: float | None = None
-    """Cost of the requests at `metric.get_price` and `metric.put_price`; None without a price."""
 
 
 @dataclass(frozen=True, kw_only=True)

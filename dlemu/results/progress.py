@@ -1,4 +1,4 @@
-"""Progress and speed of a run in progress, as figures for the terminal and for export.
+"""Progress and speed of a run in progress, as figures for the terminal.
 
 A kind of job reads them, with its part `live`, from the files that its ranks write into live/ of the run's folder.
 """
@@ -20,7 +20,6 @@ class Figure:
     name: str
     """Ends in `_ratio`, `_bytes_per_second`, `_per_second` or `_seconds`; a plain count or depth has none."""
     value: float
-    meaning: str
     labels: Mapping[str, str] = field(default_factory=dict)
     """What it belongs to where there are several, such as a device."""
 

@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
-from dlemu.config.schema import Metric
 from dlemu.results.parts import Requests
 
 
-def requests_of(values: Sequence[int], metric: Metric) -> Requests:
-    """Return the summary of a journal's counters (`RequestCounts.values`), with their cost."""
+def requests_of(values: Sequence[int]) -> Requests:
+    """Return the summary of a journal's counters (`RequestCounts.values`)."""
     counts = RequestCounts(np.array(values, np.int64))
-    reads, writes = counts["get"] + counts["head"], counts["put"] + counts["list"]
-    priced = metric.get_price or metric.put_price
     return Requests(
         get=counts["get"],
         head=counts["head"],
@@ -31,5 +28,4 @@ def requests_of(values: Sequence[int], metric: Metric) -> Requests:
         first_byte_ms=waits_ms(counts.first_byte),
         last_byte_ms=waits_ms(counts.last_byte),
         tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
-        cost=(reads * metric.get_price + writes * metric.put_price) / 1000 if priced else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +19,8 @@ def rows_table(rows: NDArray[np.void], meanings: Mapping[str, str]) -> pa.Table:
     return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
 
 
-def read_rows(folder: str, name: str, kind: np.dtype[np.void], added: Collection[str] = ()) -> NDArray[np.void]:
-    """Return the rows of a table; raises UserError for one that is missing or damaged.
-
-    Columns in `added` may be missing in older tables: they are 0 then.
-    """
+def read_rows(folder: str, name: str, kind: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the rows of a table; raises UserError for one that is missing or damaged."""
     table = read_table(folder, name)
     path = os.path.join(folder, name)
     if table is None:
@@ -31,8 +28,6 @@ def read_rows(folder: str, name: str, kind: np.dtype[np.void], added: Collection
     assert kind.names is not None  # it has columns
     rows = np.zeros(table.num_rows, kind)
     for column in kind.names:
-        if column in added and column not in table.column_names:
-            continue
         if column not in table.column_names or not pa.types.is_integer(table[column].type) or table[column].null_count:
             raise UserError(f"{path} is damaged: wanted a column {column} of whole numbers")
         rows[column] = table[column].to_numpy()

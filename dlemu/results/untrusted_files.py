@@ -46,3 +46,12 @@ def decode_untrusted(path: str, kind: type[T]) -> T:
         return msgspec.json.decode(read_untrusted(path), type=kind)
     except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
         raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
+
+
+def check_version(path: str, seen: object, wanted: int, *, key: str = "schema_version") -> None:
+    """Raise UserError for a file of another version than this dlemu writes."""
+    if seen != wanted:
+        raise UserError(
+            f"{path} has {key} {seen!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
+            "version, or measure again"
+        )

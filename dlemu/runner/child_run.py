@@ -25,7 +25,6 @@ LOOK_SECONDS = 1.0  # interval between calls of `look`; the end of a process is 
 _SIGNAL_SECONDS = 0.2  # largest delay of Ctrl-C: signals are deferred while a run is watched
 _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
 _KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
-_BACKGROUND_NICE = 5
 """Niceness of background commands, the same as the telemetry recorder's."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
@@ -204,29 +203,6 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # don't wait for one that hangs in the kernel
         process.wait(_KILLING_SECONDS)
-
-
-@contextlib.contextmanager
-def in_background(command: Sequence[str]) -> Iterator[None]:
-    """Run a command in the background, without output and at low priority, until the `with` block ends.
-
-    Failure to start it, and its exit status, are ignored.
-    """
-    parent = os.getpid()
-
-    def before_exec() -> None:
-        die_with_parent(parent, signal.SIGTERM)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell starts background jobs with it ignored
-        os.nice(_BACKGROUND_NICE)
-
-    with contextlib.ExitStack() as ended:
-        with contextlib.suppress(OSError):
-            null = subprocess.DEVNULL
-            process = subprocess.Popen(
-                command, stdin=null, stdout=null, stderr=null, start_new_session=True, preexec_fn=before_exec
-            )
-            ended.callback(_end, process)
-        yield
 
 
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:

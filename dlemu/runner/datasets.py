@@ -24,7 +24,9 @@ from dlemu.runner.job import JobRequest, cautions
 from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
 
 
-def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> DatasetMade | None:
+def make(
+    request: JobRequest, on_event: OnEvent, *, fsync: bool = False, on_look: Callable[[], None] | None = None
+) -> DatasetMade | None:
     """Make the missing files of a dataset; return a summary on rank 0. Raises UserError, RunFailedError."""
 
     def body(ranks: Ranks) -> DatasetMade | None:
@@ -33,7 +35,7 @@ def make(request: JobRequest, on_event: OnEvent, *, fsync: bool = False) -> Data
             on_event(Warned(caution))
         return ranks.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
 
-    return with_ranks(request.words, on_event, body)
+    return with_ranks(request.words, on_event, body, on_look)
 
 
 def free_bytes(workload: Workload, folder: str) -> int | None:

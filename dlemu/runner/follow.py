@@ -12,7 +12,7 @@ from typing import Any, Literal
 from datagen.errors import UserError
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.kinds import Kind, kind_of
+from dlemu.results.kinds import kind_of
 from dlemu.results.live import goes_on
 from dlemu.results.measured import RunFacts, read_facts
 from dlemu.results.progress import Figure, Follower, Progress
@@ -43,7 +43,12 @@ class RunFollower:
 
     def __init__(self, folder: str) -> None:
         """Raises UserError for a folder that holds no run."""
-        self.folder = _run_in(folder)
+        self.folder = folder
+        if not any(os.path.lexists(os.path.join(folder, name)) for name in (LIVE, SUMMARY)):
+            raise UserError(
+                f"{folder} holds no run: name the folder of an active run, such as output.folder or "
+                "results/WORKLOAD/TIME"
+            )
         self._live = os.path.join(self.folder, LIVE)
         self._readings = LiveReadings(self._live)
         self._follower: Follower | None = None
@@ -51,11 +56,6 @@ class RunFollower:
         self._changed_at = _newest(self._live) - time.time() + time.monotonic()
         self.workload, self.kind = "", ""
         """Names; empty until the run has written facts.json."""
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """OpenMetrics labels of the run's figures: workload and run folder."""
-        return {"workload": self.workload, "run": self.folder}
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
@@ -100,7 +100,8 @@ class RunFollower:
         if not self.kind:
             if not os.path.exists(facts_path):
                 return None
-            facts, kind = read_facts(facts_path, RunFacts), _kind_of_live(self.folder)
+            facts, kind = read_facts(facts_path, RunFacts), kind_of(self.folder)
+            assert kind is not None  # its facts.json exists
             self.workload, self.kind = facts.workload.model.name, kind.name
             self._follower = kind.part("live")(facts_path, self._live) if kind.live else None
         progress = self._follower.look() if self._follower else None
@@ -109,25 +110,6 @@ class RunFollower:
         if progress is None and self._follower is None and devices:  # this kind of job reports no progress itself
             return Progress(at="in progress", figures=devices)
         return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
-
-
-def _run_in(folder: str) -> str:
-    """Return the folder of the run to watch: this one, or that of the run in progress in a study's folder."""
-    if os.path.isdir(os.path.join(folder, LIVE)) or os.path.lexists(os.path.join(folder, SUMMARY)):
-        return folder
-    subfolders = [entry.path for entry in os.scandir(folder) if entry.is_dir()] if os.path.isdir(folder) else []
-    found = next((path for path in sorted(subfolders, reverse=True) if goes_on(path)), None)
-    if found is None:
-        raise UserError(
-            f"{folder} holds no run: name the folder of an active run, such as output.folder or results/WORKLOAD/TIME"
-        )
-    return found
-
-
-def _kind_of_live(folder: str) -> Kind:
-    kind = kind_of(folder)
-    assert kind is not None  # its facts.json exists
-    return kind
 
 
 def _newest(folder: str) -> float:
@@ -140,15 +122,15 @@ def _newest(folder: str) -> float:
 
 def _device_figures(readings: LiveReadings) -> tuple[Figure, ...]:
     return tuple(
-        Figure(name, value * scale, meaning, {"host": host, "device": device})
-        for metric, (name, scale, meaning) in _DEVICE_METRICS.items()
+        Figure(name, value * scale, {"host": host, "device": device})
+        for metric, (name, scale) in _DEVICE_METRICS.items()
         for (host, device), value in readings.of_devices(metric).items()
     )
 
 
 _DEVICE_METRICS = {
-    "read_mb_per_second": ("device_read_bytes_per_second", 1e6, "Read from the device"),
-    "write_mb_per_second": ("device_write_bytes_per_second", 1e6, "Written to the device"),
-    "mean_queue_depth": ("device_queue_depth", 1.0, "Requests in the device, on average"),
+    "read_mb_per_second": ("device_read_bytes_per_second", 1e6),
+    "write_mb_per_second": ("device_write_bytes_per_second", 1e6),
+    "mean_queue_depth": ("device_queue_depth", 1.0),
 }
-"""Metric of the device telemetry -> name of the figure, factor to its unit, and meaning."""
+"""Metric of the device telemetry -> name of the figure, and factor to its unit."""

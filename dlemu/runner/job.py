@@ -245,19 +245,21 @@ class JobKind(ABC, Generic[J, L, R]):
 AnyKind = JobKind[Any, Any, Any]
 
 
-def run_alone(request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None) -> JobResult | None:
+def run_alone(
+    request: JobRequest, on_event: OnEvent, kind: AnyKind | None = None, on_look: Callable[[], None] | None = None
+) -> JobResult | None:
     """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
-    Without `kind`, the workload determines it. Raises UserError for errors before the ranks start, and RunFailedError
-    (with what was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported
-    `RankFailed`.
+    Without `kind`, the workload determines it; `on_look` is that of `with_ranks`. Raises UserError for errors before
+    the ranks start, and RunFailedError (with what was saved) afterwards. Under mpirun or srun a failing rank ends this
+    process, after it has reported `RankFailed`.
     """
 
     def body(ranks: Ranks) -> JobResult | None:
         workload = ranks.configure(lambda: checked(request.load(), kind))
         return run_job(kind or kind_for(workload), request, ranks, workload, on_event)
 
-    return with_ranks(request.words, on_event, body)
+    return with_ranks(request.words, on_event, body, on_look)
 
 
 def cautions(workload: Workload, ranks: int) -> Iterator[str]:
@@ -293,7 +295,6 @@ def run_job(
         return None
     job, made = ranks.agree(lambda: prepare(kind, workload, ranks.count, wants_verdict=wants_verdict))
     with (
-        _openmetrics(workload.output.openmetrics, job.folder) if ranks.leads else nullcontext(),
         ranks.guard(job, partial(save_failed, kind, job, made, on_event), partial(kind.clean_up_elsewhere, job)),
     ):
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
@@ -301,15 +302,6 @@ def run_job(
         if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
             on_event(JobBegan(workload, ranks.count))
         return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
-
-
-def _openmetrics(path: str, folder: str) -> AbstractContextManager[None]:
-    """Return a context in which a separate process writes the run's figures to an OpenMetrics file; '': no file."""
-    if not path:
-        return nullcontext()
-    from dlemu.runner.child_run import in_background, module_command
-
-    return in_background(module_command("dlemu", "watch", folder, "--openmetrics", path))
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
@@ -323,10 +315,6 @@ def prepare(
     kind: JobKind[J, L, R], workload: Workload, ranks: int, *, wants_verdict: bool = False
 ) -> tuple[J, OwnFolder]:
     """Return the job, and its folder, which is created together with the live folder; raises UserError."""
-    if workload.output.openmetrics:
-        from dlemu.results.openmetrics import check_replaceable
-
-        check_replaceable(workload.output.openmetrics)
     folder = workload.output.folder or new_folder(workload.results_name, kind.prefix)
     started_at = datetime.now().astimezone().isoformat(timespec="seconds")
     job = in_time(kind, workload, lambda: kind.plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict))

@@ -117,8 +117,12 @@ class Ranks(Protocol):
         ...
 
 
-def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T]) -> T | None:
+def with_ranks(
+    words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], T], on_look: Callable[[], None] | None = None
+) -> T | None:
     """Call `body` with the ranks that this process belongs to; return its result. `words` are the user's overrides.
+
+    While forked ranks run, `on_look` is called every half second; what it raises ends them.
 
     Under a launcher, one process of each host runs all ranks there; the others are placeholders, in which `body` is not
     called and None is returned. The first failure is reported on its rank and ends all ranks.
@@ -126,7 +130,7 @@ def with_ranks(words: Sequence[str], on_event: OnEvent, body: Callable[[Ranks], 
     Raises UserError if there is no usable MPI library or torch, PeerLostError if a rank does not arrive in time.
     """
     if detect_launcher() == "none":
-        return body(ForkedRanks())
+        return body(ForkedRanks(on_look=on_look))
 
     def report(message: str) -> None:
         on_event(RankFailed(message))
@@ -153,8 +157,13 @@ class ForkedRanks:
 
     leads = True
 
-    def __init__(self, count: int = 0, timeout_seconds: float = Workload.timeout_seconds) -> None:
-        self.count, self._timeout_seconds = count, timeout_seconds
+    def __init__(
+        self,
+        count: int = 0,
+        timeout_seconds: float = Workload.timeout_seconds,
+        on_look: Callable[[], None] | None = None,
+    ) -> None:
+        self.count, self._timeout_seconds, self._on_look = count, timeout_seconds, on_look
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         workload = load()
@@ -177,7 +186,8 @@ class ForkedRanks:
                     result.flush()
                 return 0
 
-            failure = first_failure(run_ranks(self.count, rank, timeout_seconds=self._timeout_seconds))
+            ends = run_ranks(self.count, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
+            failure = first_failure(ends)
             if failure is not None:
                 raise _failed_run(failure)
             result.seek(0)
@@ -197,8 +207,9 @@ class ForkedRanks:
                     failure = replace(failure, message=str(second))  # of the same disk; this one names the way out
                 raise _failed_run(failure, None, "" if str(second) == failure.message else str(second)) from None
             raise _failed_run(error.failure, kept) from None
-        except BaseException as error:  # before the ranks began, so nothing was measured
-            save_failed(str(error))
+        except BaseException as error:  # before the ranks began, or raised by `on_look`
+            if (kept := save_failed(str(error))) is not None:
+                error.add_note(kept.sentence)
             raise
 
 

@@ -10,7 +10,7 @@ import os
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from dlemu.comm import Comm
 from dlemu.comm.environment import describe_folder, describe_hosts, existing_folder
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
-from dlemu.results.file_names import FACTS, KILLED, SUMMARY
+from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.journal import RunJournal, read_journal
 from dlemu.results.measured import (
     RunFacts,
@@ -32,12 +32,12 @@ from dlemu.results.measured import (
     read_facts,
     read_live,
     read_readings,
+    read_saved,
     sent_state,
 )
 from dlemu.results.parts import Environment, JobSummary
 from dlemu.results.row_tables import read_rows, rows_table
 from dlemu.results.tables import write_table
-from dlemu.results.untrusted_files import decode_untrusted
 from dlemu.runner.job import Job, JobKind, Notify
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.runner.row_log import RowLog, Rows, read_row_logs, row_log_name
@@ -95,8 +95,6 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
 
     columns: ClassVar[Mapping[str, str]]
     """Column name -> meaning; one column is `rank`."""
-    added: ClassVar[Collection[str]] = ()
-    """Columns that results of older versions lack: they are read as 0."""
     summary_type: ClassVar[type[RowsSummary]]
 
     @property
@@ -184,7 +182,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         """Read a run's folder and recompute all metrics; raises UserError for a damaged one."""
         if os.path.lexists(os.path.join(folder, FACTS)):
             facts = read_facts(os.path.join(folder, FACTS), RunFacts)
-            rows = read_rows(folder, self.table, self.dtype, self.added)
+            rows = read_rows(folder, self.table, self.dtype)
             run = RowsRun(folder, facts, rows, read_readings(folder, facts), self)
         else:
             facts, log = read_live(folder, RunFacts, self.salvage, "row")
@@ -194,7 +192,7 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
 
     def read_summary(self, folder: str) -> RowsSummary:
         """Read summary.json without recomputing it; raises UserError."""
-        return decode_untrusted(os.path.join(folder, SUMMARY), self.summary_type)
+        return read_saved(folder, self.summary_type, self.name)
 
 
 def _new_journal() -> RunJournal:

@@ -70,12 +70,9 @@ def check_new(folder: str, setting: str = "output.folder") -> None:
     check_place(folder, setting=setting)
 
 
-def check_place(folder: str, *, setting: str = "output.folder", ours: Sequence[str] = ()) -> None:
-    """Raise SpaceError for a folder that can't be written to, or that has files which are not dlemu's.
-
-    `ours` are names of files by which the folder of an older version is recognised, so that it can be continued.
-    """
-    check_usable(folder, setting, ours=ours)
+def check_place(folder: str, *, setting: str = "output.folder") -> None:
+    """Raise SpaceError for a folder that can't be written to, or that has files which are not dlemu's."""
+    check_usable(folder, setting)
     missing = missing_folders(folder)
     parent = os.path.dirname(missing[0]) if missing else folder
     if not (os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)):

@@ -157,7 +157,7 @@ class RunList(ABC, Generic[What, Run, A]):
 
         Raises UserError for a folder with a finished list, one with another question, or files that are not dlemu's.
         """
-        check_place(self.folder, setting=self.setting, ours=(self.file,))
+        check_place(self.folder, setting=self.setting)
         with self._locked(UserError):
             saved = self.read()
         if saved is None:
@@ -170,7 +170,7 @@ class RunList(ABC, Generic[What, Run, A]):
                 f"`dlemu {self.shown_by} {shlex.quote(self.folder)}`"
             )
         before, now = asdict(saved.question), asdict(self.question)
-        changed = [key for key in now if before[key] not in (None, now[key])]  # None: not recorded by an older version
+        changed = [key for key in now if before[key] != now[key]]
         if changed:
             shown = [f"{key} was {before[key]!r}, is {now[key]!r}" for key in changed if key != DIGEST]
             differing = "; ".join(shown) or "the workload's file, one that it includes, or dlemu's version changed"

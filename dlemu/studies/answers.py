@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TypedDict
 
 import msgspec
 
@@ -19,25 +18,11 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Conditions, Difference
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
-from dlemu.studies.older import upgrade_comparison, upgrade_sweep
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
-OLDER_COMPARE = "compare_checkpoints.json"
-"""The comparison of two checkpoint runs, by the name that older versions gave it."""
 
 
 # size.json
-
-
-class SustainedAu(TypedDict):
-    """The sustained AU by both of its names, as keywords for the types below."""
-
-    au_percent: float
-    au_sustained_percent: float
-
-
-def sustained_au(percent: float) -> SustainedAu:
-    return {"au_percent": percent, "au_sustained_percent": percent}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +40,8 @@ class Question:
     confidence_percent: float = 95.0
     trial_seconds: float = 120.0
     cached: bool = False
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in results of older versions."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +51,18 @@ class Trial:
     accelerators: int
     folder: str
     """The run's folder, in the folder of the search."""
-    au_percent: float
-    """`au_sustained_percent` by its older name; `au_percent` of the run is `au_headline_percent`."""
-    au_sustained_percent: float | None = None
-    """The AU that decides, over the steady windows of the trial; missing in files of older versions."""
+    au_sustained_percent: float
+    """The AU that decides, over the steady windows of the trial."""
     half_width_percent: float
     settled: bool
     """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
     stretch_au_percent: tuple[float, ...] = ()
-    """The values behind `au_percent`: one for each window of time."""
+    """The values behind `au_sustained_percent`: one for each window of time."""
     seconds: float
     """Wall-clock time, including the start of the processes."""
     au_headline_percent: float | None = None
     """`au_percent` in the run's summary.json; further metrics below are copied from there, too."""
-    au_rules_percent: float | None = None
+    au_whole_percent: float | None = None
     prefetch_credit_percent: float | None = None
     ceiling_au_percent: float | None = None
     samples_per_second: float
@@ -101,10 +84,8 @@ class CountResult:
     """All trials with one number of accelerators together."""
 
     accelerators: int
-    au_percent: float
-    """`au_sustained_percent` by its older name."""
-    au_sustained_percent: float | None = None
-    """The mean over the trials; missing in files of older versions."""
+    au_sustained_percent: float
+    """The mean over the trials."""
     half_width_percent: float
     settled: bool
     """The threshold is outside the interval."""
@@ -132,7 +113,7 @@ class SizeLimit:
     evidence: tuple[str, ...] = ()
     """`seen` as sentences; rates and shares of time in them are of one whole trial, its start and end included."""
     seen: tuple[Finding, ...] = ()
-    """What the failing trials saw and what they advise, or why no more were tried; empty in older files."""
+    """What the failing trials saw and what they advise, or why no more were tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +140,7 @@ class PredictedAu:
     """The AU predicted for one number of accelerators."""
 
     accelerators: int
-    au_percent: float
-    """`au_sustained_percent` by its older name."""
-    au_sustained_percent: float | None = None
-    """Missing in files of older versions."""
+    au_sustained_percent: float
     au_interval_percent: tuple[float, float]
 
 
@@ -198,7 +176,7 @@ class SizeAnswer:
     passed: bool | None = None
     """Whether `at_least` accelerators pass (1 without `--at-least`)."""
     outcome: Outcome | None = None
-    """The same in the terms of the exit status; None while the search goes on, and in results of older versions."""
+    """The same in the terms of the exit status; None while the search goes on."""
     question: Question
     hosts: tuple[str, ...] = ()
     threshold_percent: float
@@ -215,7 +193,7 @@ class SizeAnswer:
     storage_mb_per_second: float = 0.0
     """The highest rate of the read probe or a trial."""
     predicted: PredictedSize | None = None
-    """None in results of older versions, and where nothing could be predicted."""
+    """None where nothing could be predicted."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
     issues: tuple[str, ...] = ()
@@ -244,8 +222,8 @@ class SweepQuestion:
     launcher: str = ""
     most_of: str = ""
     """The setting whose largest passing value was searched for; empty for a sweep."""
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in results of older versions."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +246,7 @@ class SweepPoint:
 class SweepAnswer:
     """The same run over several values: sweep.json."""
 
-    schema_version: int = 2
+    schema_version: int = ANSWER_VERSION
     complete: bool
     """False while the sweep goes on, or when it was interrupted."""
     question: SweepQuestion
@@ -303,7 +281,7 @@ class RunPair:
     settings: dict[str, str]
     ranks: tuple[int, int]
     epochs: tuple[int, int] = (0, 0)
-    """0 for jobs without epochs, and where an older dlemu compared."""
+    """0 for jobs without epochs."""
     passed: tuple[bool | None, bool | None]
     limited_by: dict[str, tuple[str | None, str | None]]
     """Per phase; jobs with a single phase use the key `run`."""
@@ -343,28 +321,6 @@ class RunPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Economy:
-    """What a storage costs per accelerator that it feeds; None for what was not given or not measured."""
-
-    accelerators_fed: int | None
-    """The answer of a search, or the largest number of accelerators among the runs that passed."""
-    may_feed_more: bool = False
-    """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound, costs per
-    accelerator are upper ones."""
-    gb_per_second: float | None
-    """1e9 bytes/s that it delivered to them."""
-    cost_per_accelerator: float | None
-    gb_per_second_per_watt: float | None
-    watts_per_accelerator: float | None = None
-    years: float | None = None
-    """The period that the two figures below are for."""
-    energy_kwh_per_accelerator: float | None = None
-    """Energy of the storage, running day and night, per accelerator fed."""
-    cost_over_years_per_accelerator: float | None = None
-    """Price and energy per accelerator fed; None where no price of energy was given."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ComparedRun:
     """What was measured in a run, or in all trials with one number of accelerators."""
 
@@ -379,6 +335,12 @@ class ComparedSide:
     name: str
     workload: str
     runs: tuple[ComparedRun, ...]
+    accelerators_fed: int | None = None
+    """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
+    may_feed_more: bool = False
+    """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
+    gb_per_second: float | None = None
+    """1e9 bytes/s that it delivered to them."""
     about: Conditions | None
     """None when the folders of its runs are gone."""
 
@@ -397,7 +359,7 @@ class ComparedSide:
 class Comparison:
     """Two storages side by side: compare.json. Pairs are (A, B)."""
 
-    schema_version: int = 2
+    schema_version: int = ANSWER_VERSION
     kind: str
     """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
     a: str
@@ -409,8 +371,6 @@ class Comparison:
     """Empty when two searches (`dlemu size`) are compared."""
     not_comparable: tuple[str, ...] = ()
     """What makes two searches incomparable, as phrases; of runs see each of `runs`."""
-    economy: tuple[Economy, Economy] | None = None
-    """None for jobs that feed no accelerators."""
     sides: tuple[ComparedSide, ComparedSide]
     issues: tuple[str, ...] = ()
     """What differs apart from the storage, and the warnings of both sides' runs, as sentences."""
@@ -433,16 +393,15 @@ class Comparison:
 
 def read_sweep(folder: str) -> SweepAnswer | None:
     """Return the sweep in a folder, None where there is none; raises UserError for a damaged one."""
-    return read_answer(folder, SWEEP, SweepAnswer, upgrade_sweep)
+    return read_answer(folder, SWEEP, SweepAnswer)
 
 
 def read_comparison(folder: str) -> Comparison:
     """Return the comparison in a folder; raises UserError where there is none, or a damaged one."""
-    named = (read_answer(folder, name, Comparison, upgrade_comparison) for name in (COMPARE, OLDER_COMPARE))
-    answer = next((found for found in named if found is not None), None)
+    answer = read_answer(folder, COMPARE, Comparison)
     path = os.path.join(folder, COMPARE)
     if answer is None:
         raise UserError(f"{path} does not exist; name the folder of a comparison")
     if not any(side.runs for side in answer.sides):
-        raise UserError(f"{path} is damaged (neither side has a run), or of another version of dlemu")
+        raise UserError(f"{path} is damaged (neither side has a run): compare the runs again")
     return answer

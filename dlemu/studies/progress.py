@@ -57,8 +57,9 @@ class SizingProgress:
             self._print(f"continuing after {count(began.finished_runs, 'finished trial')}")
 
     def _show_trial(self, trial: Trial) -> None:
+        au = trial.au_sustained_percent
         self._print(
-            f"  au {trial.au_percent:.2f} % {plus_minus(trial.au_percent, trial.half_width_percent, 2)} "
+            f"  au {au:.2f} % {plus_minus(au, trial.half_width_percent, 2)} "
             f"({'decided' if trial.settled else 'open'}), {number(trial.app_mb_per_second)} MB/s, {trial.seconds:.0f} s"
         )
         if trial.page_cache_warning:

@@ -120,10 +120,11 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Tab
     If two hosts have the same name (containers of one machine), the first gets the block trace of both.
     """
     hosts, start = [], 0
+    counts = msgspec.json.decode((readings.schema.metadata or {})[_ROW_COUNTS_KEY], type=list[int])
     bins: dict[str, list[Bin]] = {}
     for row in trace.to_pylist() if trace is not None else ():
         bins.setdefault(row.pop("host"), []).append(Bin(**row))
-    for head, count in zip(heads, _counts(heads, readings), strict=True):
+    for head, count in zip(heads, counts, strict=True):
         rows = readings.slice(start, count)
         start += count
         series, which = _series(rows)
@@ -138,15 +139,6 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Tab
             )
         )
     return tuple(hosts)
-
-
-def _counts(heads: Sequence[RecorderHead], readings: pa.Table) -> list[int]:
-    """Return the number of rows of each host; for tables of older versions, counted by the hosts' names."""
-    counts = (readings.schema.metadata or {}).get(_ROW_COUNTS_KEY)
-    if counts is not None:
-        return msgspec.json.decode(counts, type=list[int])
-    names = readings["host"].to_pylist()
-    return [names.count(head.host) for head in heads]
 
 
 def _series(rows: pa.Table) -> tuple[tuple[Series, ...], NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""Power in watts from all meters found: NVIDIA GPUs (NVML), processor packages (RAPL), other sensors (hwmon).
+"""Power in watts from all meters found: processor packages (RAPL) and other sensors, such as drives' (hwmon).
 
 RAPL counts microjoules and wraps at `max_energy_range_uj` (https://docs.kernel.org/power/powercap/powercap.html); only
 root may read it. The `power*` files of hwmon are in microwatts (https://docs.kernel.org/hwmon/sysfs-interface.html).
@@ -10,7 +10,6 @@ import contextlib
 import glob
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, Counters, ProbeBase, Reading, Scope
 
@@ -22,7 +21,7 @@ class Probe(ProbeBase):
     """Reads every readable meter. They overlap (a node's power includes its packages'): don't add them up."""
 
     def __init__(self, scope: Scope) -> None:
-        self._meters: dict[str, _Meter] = dict((*_nvml(), *_rapl(scope.sys), *_hwmon(scope.sys)))
+        self._meters: dict[str, _Meter] = dict((*_rapl(scope.sys), *_hwmon(scope.sys)))
         if not self._meters:
             raise AbsentError("")
 
@@ -76,26 +75,6 @@ def _hwmon(sys: str) -> Iterator[tuple[str, _Meter]]:
 
 def _hwmon_meter(counters: Counters) -> _Meter:
     return lambda now_ns: int(counters.text()) / 1e6
-
-
-def _nvml() -> Iterator[tuple[str, _Meter]]:
-    """Yield the name and the meter of each NVIDIA GPU; none without the package nvidia-ml-py or without the driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return
-    try:
-        pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            pynvml.nvmlDeviceGetPowerUsage(handle)
-            yield f"gpu {index} {pynvml.nvmlDeviceGetName(handle)}", _nvml_meter(pynvml, handle)
-    except pynvml.NVMLError:
-        return
-
-
-def _nvml_meter(pynvml: Any, handle: Any) -> _Meter:
-    return lambda now_ns: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3  # milliwatts
 
 
 def _text(path: str) -> str:

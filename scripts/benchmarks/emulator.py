@@ -57,7 +57,7 @@ def measure_au(bench: Bench) -> Iterator[Figure]:
             0.995,
             [min(own["au_percent"]["per_epoch"][1:]) for own, _ in rounds],
         ),
-        ("au_rules, whole run", 0.96, [own["au_rules_percent"]["mean"] for own, _ in rounds]),
+        ("au_rules, whole run", 0.96, [own["au_whole_percent"]["mean"] for own, _ in rounds]),
         ("au, train.synchronous=true", 0.97, [synchronous["au_percent"]["mean"] for _, synchronous in rounds]),
     ):
         yield compare(what, "%", [(value, 100.0) for value in values], "never waiting", ratio_at_least(wanted))

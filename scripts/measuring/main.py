@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, groups: Mapping[str, Group], 
     default = f"all but {left_out}" if left_out else "all"
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(groups)}; default: {default}")
     parser.add_argument("--save", action="store_true", help=f"keep what is measured in {evidence_folder}")
-    parser.epilog = "Exit status: 0 nothing missed (or skipped, with the reason); 1 missed; 2 or 3 not measured."
+    parser.epilog = (
+        "Exit status: 0 nothing missed (or skipped, with the reason); 1 missed; 2 or 3 not measured; 4 no drive."
+    )
 
 
 def wanted_names(parser: argparse.ArgumentParser, names: Sequence[str], groups: Mapping[str, Group]) -> list[str]:

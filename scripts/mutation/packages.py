@@ -19,7 +19,7 @@ class Package:
 
 OF_RESULTS = "analyse", "folder", "issues", "limits", "measured", "metrics", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
-OF_PROBES = "kernel_aio", "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
+OF_PROBES = "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
 """All but the page and its figures, which goldens and a browser hold."""
 PACKAGES = {
     "metrics": Package(("dlemu/metrics/*",), ("tests/metrics", "tests/goldens")),
@@ -29,7 +29,6 @@ PACKAGES = {
             "dlemu/results/*",
             *(f"dlemu/jobs/[ct]*/{name}.py" for name in OF_RESULTS),
             "dlemu/jobs/training/activity.py",
-            "dlemu/jobs/training/older.py",
             "dlemu/contrib/mlperf/audit/audit_answer.py",
         ),
         ("tests/results", "tests/jobs"),
@@ -67,7 +66,7 @@ PACKAGES = {
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),
         ("tests/probing",),
-        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_run_streams", "_run_all"),
+        without=("main", "probe_pattern", "_level", "_received", "_read", "_loader_costs", "_run_jobs"),
     ),
     "checkpoints": Package(
         ("dlemu/checkpoints/*",),

@@ -64,10 +64,12 @@ GROUPS = {
 NO_DRIVE = {"published"}
 """Groups that need no drive of known speed, and so no root; they are given None."""
 EVIDENCE = "docs/evidence/validation"
+NO_DRIVE_STATUS = 4
+"""Exit status where no drive can be made, so that nothing was measured."""
 
 
 def main() -> int:
-    """Measure what was asked for; return the exit status: 0 too where no drive can be made, with the reason."""
+    """Measure what was asked for; return the exit status: NO_DRIVE_STATUS, with the reason, without a drive."""
     parser = argparse.ArgumentParser(
         prog="scripts/validate",
         description="Compare what dlemu says with what must be true on drives of known speed. Needs root.",
@@ -78,8 +80,8 @@ def main() -> int:
     needs_drive = not set(names) <= NO_DRIVE
     reason = why_no_drive() if needs_drive else None
     if reason:
-        print(f"validate: skipped: {reason}")
-        return 0
+        print(f"validate: nothing was measured: {reason}", file=sys.stderr)
+        return NO_DRIVE_STATUS
 
     def work() -> int:
         kept = str(evidence.FOLDER / "validation") if asked.save else None

@@ -37,7 +37,7 @@ SWEEP = (
 WANTED = {
     "readme-au": ("sweep", "au_by_count"),
     "size-au": ("drive-a", "au_by_count"),
-    "compare-feeds": ("both", "economy"),
+    "compare-au": ("both", "au_by_count"),
 }
 """Name of a picture -> the result it is of, and the figure."""
 
@@ -68,8 +68,7 @@ def draw(results: Path) -> None:
     """Compare the drives, have every picture drawn, and keep those of the page."""
     shutil.rmtree(results / "both", ignore_errors=True)
     sides = [str(results / name) for name in DRIVES]
-    given = ("--price", "900,600", "--output", str(results / "both"))
-    subprocess.run(dlemu("compare", *sides, *given), check=True)
+    subprocess.run(dlemu("compare", *sides, "--output", str(results / "both")), check=True)
     folders = {name: results / name for name in (*DRIVES, "both", "sweep")}
     for folder in folders.values():
         subprocess.run(dlemu("report", str(folder), "--svg"), check=True, capture_output=True)

@@ -72,7 +72,7 @@ def _gets(endpoint: str, size: str, depth: int) -> dict[str, Any]:
 
 
 def _compare(bed: Bed, path: str, size: str, depth: int, case: str) -> Iterator[Check]:
-    rounds = [(_cell(bed, path, size, depth, "fio"), _cell(bed, path, size, depth, "aio")) for _ in range(ROUNDS)]
+    rounds = [(_cell(bed, path, size, depth, "fio"), _cell(bed, path, size, depth, "threads")) for _ in range(ROUNDS)]
     for key, unit in (("mb_per_second", "MB/s"), ("iops", "/s")):
         fio, own = (statistics.median(pair[side][key] for pair in rounds) for side in (0, 1))
         yield _check(case, f"{key} / fio's", fio, own, unit)

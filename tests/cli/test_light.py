@@ -34,3 +34,14 @@ def test_help_imports_nothing_heavy() -> None:
     assert len(others) == len(commands())
     assert set(first) & (HEAVY | {SETTINGS}) == set()
     assert set(others[-1]) & HEAVY == set()
+
+
+def test_shells_are_offered_commands_and_options() -> None:
+    def offered(words: str) -> list[str]:
+        at = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_DLEMU_COMPLETE": "zsh_complete"}
+        code = "import sys; sys.argv = ['dlemu']; from dlemu.cli import main; main()"
+        ran = subprocess.run([sys.executable, "-c", code], env=os.environ | at, capture_output=True, text=True)
+        return ran.stdout.splitlines()[1::3]
+
+    assert offered("dlemu tr") == ["train"]
+    assert "--json" in offered("dlemu train --")

@@ -88,8 +88,6 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a run's steps": ("run/steps.parquet", ("report", "run")),
     "a run's readings": ("run/telemetry.parquet", ("report", "run")),
     "a run's facts, predicted from": ("run/facts.json", ("predict", *DATA, "--from", "run", "output.folder=new")),
-    "an old run's configuration": ("old/config.yaml", ("report", "old")),
-    "an old run's summary": ("old/summary.json", ("report", "old")),
     "facts of checkpoints": ("saves/facts.json", ("report", "saves")),
     "rows of checkpoints": ("saves/checkpoints.parquet", ("report", "saves")),
     **{
@@ -151,8 +149,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patched.chdir(place)
         job = make_job(folder=str(place / "run"), steps=12)
         write_run(make_run(job, with_telemetry(make_log(job))))
-        shutil.copytree(place / "run", place / "old")
-        (place / "old" / "facts.json").unlink()
+        shutil.copytree(place / "run", place / "other")
         made = CHECKPOINT_RUNS["checkpoints_watched"]()
         saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.progress, made.telemetry)
         write_measured(saves)
@@ -178,7 +175,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ending="npz",
             files=1,
             images_per_file=1,
-            made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0),),
+            made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0, payload_bytes=1),),
         )
         for name, target in ((PACKED_NAME, "packed"), (JOURNAL_NAME, "begun")):
             path = Path(layout_of(target, packed).path(0))
@@ -263,7 +260,7 @@ def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest
 
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {
     "a page": ("report", "run", "--output", "place"),
-    "a page of several": ("report", "run", "old", "--output", "place"),
+    "a page of several": ("report", "run", "other", "--output", "place"),
     "an audit's lines": ("audit", "run", "--csv", "place"),
     "an audit's table": ("audit", "run", "--parquet", "place"),
     "a check's lines": ("mlperf", "check", "run", "--csv", "place"),

@@ -231,11 +231,11 @@ def test_a_broken_manifest(small: MakeSpec, text: str) -> None:
     fails(spec, MANIFEST_NAME)
 
 
-def test_a_manifest_of_a_newer_dlemu(small: MakeSpec) -> None:
+def test_a_manifest_of_another_dlemu(small: MakeSpec) -> None:
     spec = make(small())
     path = Path(spec.data_folder, MANIFEST_NAME)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 99}))
-    fails(spec, "schema_version 99, this dlemu reads 1: update dlemu")
+    fails(spec, "schema_version 99, wanted 1: another version of dlemu made the dataset")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 1, "content_version": 99}))
     fails(spec, "another version of dlemu")
 

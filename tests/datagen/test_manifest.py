@@ -38,8 +38,8 @@ def test_no_manifest_is_none_and_no_failure(tmp_path: Path) -> None:
     ("text", "named"),
     [
         ("", "is not a dataset's manifest"),
-        ("{}", "has schema_version None, this dlemu reads 1"),
-        ('{"schema_version": 2}', "has schema_version 2, this dlemu reads 1: update dlemu"),
+        ("{}", "has schema_version None, wanted 1"),
+        ('{"schema_version": 2}', "has schema_version 2, wanted 1: another version of dlemu made the dataset"),
         ('{"schema_version": 1, "spec": {"fromat": "npz"}}', "is not a dataset's manifest"),
     ],
 )

@@ -49,7 +49,7 @@ def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:
 
 def test_what_others_cost_each_of_two_equal_jobs_is_told_apart(tmp_path: Path) -> None:
     job = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0))
-    save_answer(str(tmp_path), TOGETHER, Together(complete=True, jobs=(job, job)))
+    save_answer(str(tmp_path), TOGETHER, Together(complete=True, settings_digest="", jobs=(job, job)))
     costs = next(part for part in open_page(str(tmp_path)).page.words if isinstance(part, Words)).points
     assert [cost.partition(":")[0] for cost in costs] == ["job 1, train w", "job 2, train w"]
 

@@ -213,13 +213,21 @@ def reading(*, readers: float, call_bytes: float) -> Work:
         (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
         (
             reading(readers=1, call_bytes=8 << 20),
-            {"scaling": Scaling(readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390)},
+            {
+                "scaling": Scaling(
+                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390, again_mb_per_second=0.0
+                )
+            },
             "loader",
             "high",
         ),
         (
             reading(readers=1, call_bytes=4096),
-            {"scaling": Scaling(readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=101)},
+            {
+                "scaling": Scaling(
+                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=101, again_mb_per_second=0.0
+                )
+            },
             "storage",
             "high",
         ),
@@ -305,7 +313,7 @@ def test_a_cpu_limit_that_is_far_off_limits_nothing() -> None:
 
 def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> None:
     """More readers get more of a drive that is shared: that says nothing of what it had left."""
-    more = Scaling(readers=4, mb_per_second=60, more_readers=16, more_mb_per_second=110)
+    more = Scaling(readers=4, mb_per_second=60, more_readers=16, more_mb_per_second=110, again_mb_per_second=0.0)
     others = OtherReaders(mb_per_second=52, percent=38)
     limit = limit_of(late_steps(), scaling=more, others=others)
     assert limit.what == "storage"
@@ -315,16 +323,14 @@ def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> No
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
     work = reading(readers=4, call_bytes=4096)
-    faster: dict[str, Any] = {"readers": 4, "mb_per_second": 60.0, "more_readers": 16, "more_mb_per_second": 137.0}
+    faster = Scaling(readers=4, mb_per_second=60.0, more_readers=16, more_mb_per_second=137.0, again_mb_per_second=0.0)
 
     def what(scaling: Scaling, work: Work) -> str:
         return judge_limit(25.0, WAITING, work, Context(scaling=scaling)).what
 
-    assert what(Scaling(**faster), work) == "loader"
-    assert what(Scaling(**faster, again_mb_per_second=136.0), work) == "storage"
-    assert what(Scaling(**faster), replace(work, app_mb_per_second=110)) == "storage", (
-        "the run got no less with its own"
-    )
+    assert what(faster, work) == "loader"
+    assert what(replace(faster, again_mb_per_second=136.0), work) == "storage"
+    assert what(faster, replace(work, app_mb_per_second=110)) == "storage", "the run got no less with its own"
 
 
 @pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])
@@ -457,7 +463,9 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
 
 
-SCALING = Scaling(readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP)
+SCALING = Scaling(
+    readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP, again_mb_per_second=0.0
+)
 
 
 def few(**changes: Any) -> Work:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics import rows as module
-from dlemu.metrics.rows import ENDED, chunks, in_order, is_any, steps_of
+from dlemu.metrics.rows import chunks, in_order, is_any, steps_of
 from tests.metrics.test_loss import any_rows, make_steps
 
 
@@ -37,7 +35,7 @@ def test_a_table_has_the_rows_that_an_array_has(rows: StepRows, data: st.DataObj
         for name in STEP_DTYPE.names or ():
             assert np.array_equal(chosen.take(places)[name], wanted[name][places])
             assert is_any(chosen, name) == is_any(wanted, name) == wanted[name].any()
-        for name in ENDED:
+        for name in STEP_DTYPE.names or ():
             _, first, last = chosen.ends(name)
             blocks = np.split(wanted[name], _block_starts(wanted))
             assert [(first[0].tolist(), last[0].tolist())] == [
@@ -66,16 +64,3 @@ def test_ranks_that_were_cut_short_share_the_steps_they_have() -> None:
     steps = steps_of(in_order(rows[(rows["rank"] != 1) | (rows["step"] < 3)]))
     assert steps.count == 4
     assert [np.arange(4)[place].tolist() for _, _, place in steps.parts] == [[0, 1, 2, 3], [0, 1], [0, 1, 2, 3]]
-
-
-@pytest.mark.parametrize("group_rows", [1, 7, 40])
-def test_rows_in_several_groups_are_those_of_one(group_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = make_steps([[float(rank * step) for rank in range(3)] for step in range(13)])
-    rows["sample_hash"] = np.arange(len(rows)) << 40
-    monkeypatch.setattr(module, "GROUP_ROWS", group_rows)
-    table, ordered = in_order(plain(rows)), plain(rows)
-    assert np.array_equal(np.asarray(table), ordered)
-    assert np.array_equal(np.asarray(table[5:30]), ordered[5:30])
-    places = np.array([38, 0, 20, 20])
-    for name in STEP_DTYPE.names or ():
-        assert np.array_equal(table.take(places)[name], ordered[name][places])

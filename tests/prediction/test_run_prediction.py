@@ -42,7 +42,7 @@ def test_one_count_of_a_storage_whose_speed_is_given(tmp_path: Path) -> None:
     assert told["passed"] is False
     assert told["limited_by"]["what"] == "storage"
     assert told["null_model"]["max_accelerators"] == 2
-    assert {"au_percent", "au_rules_percent", "au_dlio_percent", "au_dlio_v1_percent"} <= told.keys()
+    assert {"au_percent", "au_whole_percent", "au_dlio_percent", "au_dlio_v1_percent"} <= told.keys()
     saved = read_prediction(str(tmp_path / "p"))
     assert saved is not None
     assert saved.au_percent == told["au_percent"]

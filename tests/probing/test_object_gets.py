@@ -148,7 +148,7 @@ def test_what_cannot_be_asked_of_a_bucket_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no other setting"):
         probe_objects(TARGET, options=["reader.batch_size=4"], folder=folder)
     with own_server() as server:
-        answer = CliRunner().invoke(command, [TARGET, word(server), "--engine", "aio"])
+        answer = CliRunner().invoke(command, [TARGET, word(server), "--engine", "threads"])
         assert answer.exit_code == 2
         assert "not for a bucket" in answer.output
 
@@ -167,7 +167,7 @@ def test_a_folder_with_an_equals_sign_in_its_name_is_no_setting(tmp_path: Path) 
         "--output",
         str(tmp_path / "p"),
     ]
-    assert CliRunner().invoke(command, [str(folder), *words, "--engine", "aio", "--json"]).exit_code == 0
+    assert CliRunner().invoke(command, [str(folder), *words, "--engine", "threads", "--json"]).exit_code == 0
     assert list(folder.iterdir()) == []
 
 

@@ -160,7 +160,7 @@ class Storage:
 
     def measured(self, *levels: int, steps: int = 1000, **words: Any) -> list[int]:
         """The readers of the levels that a request of a dataset of so many batches of 4 is answered by."""
-        settings: dict[str, Any] = {"again": None, "max_readers": 256, "evicts": False, "costs": False}
+        settings: dict[str, Any] = {"again": None, "max_readers": 256, "evicts": False}
         request = pattern._Request(make_job(ranks=1, steps=steps), levels, **(settings | words))
         return [one.readers for one in pattern._measure(request)]
 
@@ -282,7 +282,7 @@ def test_a_level_reads_no_more_than_leaves_the_page_cache_cold(changes: dict[str
     )  # fmt: skip
     job = make_job(ranks=1, dataset=dataset, reader=reader)
     job = replace(job, found=replace(job.found, total_bytes=25_000 * size_bytes))
-    request = pattern._Request(job, (), None, 256, given["evicts"], costs=False)
+    request = pattern._Request(job, (), None, 256, given["evicts"])
     assert pattern._max_reads(request, samples=1, readers=2) == most
 
 

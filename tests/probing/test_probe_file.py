@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.jobs.probe.kernel_aio import open_target
-from dlemu.jobs.probe.probe_file import probe_file, remove_leftovers
+from dlemu.jobs.probe.probe_file import _host, probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, measure_cell
 from dlemu.jobs.probe.run import Grid, probe_requests
+from dlemu.jobs.probe.thread_reads import open_target
 
 MIB = 1 << 20
 GONE = 2**22 + 1
@@ -26,16 +26,16 @@ GONE = 2**22 + 1
 READ = CellSpec(access="randread", size_bytes=4096, depth=1, jobs=1)
 
 
-def left(folder: Path, process: int, *, host: str = "") -> Path:
+def left(folder: Path, process: int, *, host: str = _host()) -> Path:
     """A file as a probe leaves it that is killed."""
-    path = folder / f"dlemu-probe-{process}-{host}abcdef"
+    path = folder / f"dlemu-probe-{process}-{host}-abcdef"
     path.write_bytes(bytes(5000))
     return path
 
 
 HOLDS = """
 import sys
-from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.probe_file import _host, probe_file
 with probe_file(sys.argv[1], 5000) as path:
     print(path, flush=True)
     input()
@@ -68,12 +68,16 @@ def test_only_files_of_probes_are_removed(tmp_path: Path) -> None:
     """Names that are nearly theirs, links, folders, pipes, files that are held, those of other hosts and users."""
     users = tmp_path / "mine"
     users.write_bytes(b"mine")
-    (tmp_path / f"dlemu-probe-{GONE}-aaaaaa").symlink_to(users)
-    (tmp_path / f"dlemu-probe-{GONE}-bbbbbb").mkdir()
-    os.mkfifo(tmp_path / f"dlemu-probe-{GONE}-cccccc")
-    for name in (f"dlemu-probe-{GONE}-abcdef.txt", f"my-dlemu-probe-{GONE}-abcdef", "dlemu-probe-x-abcdef"):
+    (tmp_path / f"dlemu-probe-{GONE}-{_host()}-aaaaaa").symlink_to(users)
+    (tmp_path / f"dlemu-probe-{GONE}-{_host()}-bbbbbb").mkdir()
+    os.mkfifo(tmp_path / f"dlemu-probe-{GONE}-{_host()}-cccccc")
+    for name in (
+        f"dlemu-probe-{GONE}-{_host()}-abcdef.txt",
+        f"my-dlemu-probe-{GONE}-{_host()}-abcdef",
+        f"dlemu-probe-{GONE}-abcdef",
+    ):
         (tmp_path / name).write_bytes(b"x")
-    elsewhere = left(tmp_path, GONE, host="00000000-")
+    elsewhere = left(tmp_path, GONE, host="00000000")
     if os.geteuid() == 0:
         os.chown(left(tmp_path, GONE + 1), 12345, -1)
     held = left(tmp_path, GONE)
@@ -103,7 +107,7 @@ def test_an_odd_target_is_named(tmp_path: Path, kind: str) -> None:
     elif kind == "loop":
         os.symlink(target, target)
     with pytest.raises(
-        UserError, match=rf"{target} (is a|does not exist).*wanted a folder of the storage, a file to read, or a block"
+        UserError, match=rf"{target} (is a|does not exist).*wanted a folder of the storage, or a file to read"
     ):
         probe_requests(target, folder=str(tmp_path / "out"), seconds=0.1, grid=Grid(depths=(1,)))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import stat
 import time
 from pathlib import Path
@@ -14,13 +13,10 @@ import numpy as np
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.jobs.probe import kernel_aio
-from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.kernel_aio import Requests, Stream, _Job, open_target, run_stream, why_no_aio
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, _streams, cell_of_fio, choose_engine
 from dlemu.jobs.probe.result import PROBE, Latency, ProbeAnswer
 from dlemu.jobs.probe.run import PRESETS, Grid, probe_requests, read_probe
-from dlemu.jobs.probe.thread_reads import run_threads
+from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.studies.pages import write_page
 
 MIB = 1 << 20
@@ -49,17 +45,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-ENGINES = [
-    pytest.param(run_stream, id="aio", marks=pytest.mark.skipif(why_no_aio() is not None, reason=str(why_no_aio()))),
-    pytest.param(run_threads, id="threads"),
-]
-
-
-@pytest.mark.parametrize("run", ENGINES)
 @pytest.mark.parametrize("writes", [False, True])
-def test_requests_begin_and_end_while_they_are_measured(writes: bool, run: Any, file: Path) -> None:
+def test_requests_begin_and_end_while_they_are_measured(writes: bool, file: Path) -> None:
     began_ns, cpu_seconds = time.monotonic_ns(), time.process_time()
-    done = run(stream(file, writes=writes))
+    done = run_threads(stream(file, writes=writes))
     ended_ns, used_seconds = time.monotonic_ns(), time.process_time() - cpu_seconds
     assert len(done.end_ns) == len(done.latency_ns) >= 8
     assert (done.latency_ns > 0).all()
@@ -81,70 +70,36 @@ def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_job_goes_through_its_part_in_order_or_draws_from_all_of_it(file: Path) -> None:
-    def offsets(count: int, rounds: int, **changes: Any) -> list[int]:
-        one = _Job(stream(file, size_bytes=MIB // 8, end=MIB // 2, **changes), 0)
-        return [int(place) for _ in range(rounds) for place in one._offsets(count)]
-
-    assert offsets(3, 3, random=False) == [0, 1, 2, 3, 0, 1, 2, 3, 0]
-    drawn = offsets(3, 10_000)
-    assert np.bincount(drawn, minlength=4) == pytest.approx(7_500, rel=0.05), "each place as often"
-    assert drawn == offsets(3, 10_000)
-    assert drawn != offsets(3, 10_000, seed=2)
-    assert len(offsets(50_000, 1, depth=50_000)) == 50_000, "as many at once as are in flight"
-
-
-@pytest.mark.parametrize("writes", [False, True])
-def test_a_request_that_fails_is_named(writes: bool, file: Path) -> None:
-    one, what = _Job(stream(file, writes=writes), 0), "writing" if writes else "reading"
-    one._check(np.array([4096, 4096]))
-    for result, why in ((-5, "Input/output error"), (512, "512 of 4096 bytes")):
-        with pytest.raises(UserError, match=f"{file}: {what} failed: {why}"):
-            one._check(np.array([4096, result, 4096]))
-
-
-@pytest.mark.parametrize("run", ENGINES)
-def test_sequential_writes_cover_the_file_in_order(run: Any, file: Path) -> None:
+def test_sequential_writes_cover_the_file_in_order(file: Path) -> None:
     before = file.read_bytes()
-    done = run(stream(file, writes=True, random=False, depth=1, size_bytes=MIB // 4, seconds=0.05))
+    done = run_threads(stream(file, writes=True, random=False, depth=1, size_bytes=MIB // 4, seconds=0.05))
     assert len(done.end_ns) >= 1
     after = file.read_bytes()
     assert len(after) == MIB
     assert after[: MIB // 4] != before[: MIB // 4]
 
 
-@pytest.mark.parametrize("run", ENGINES)
 @pytest.mark.parametrize("random", [False, True])
-def test_requests_stay_in_their_part_in_order_or_at_random(
-    random: bool, run: Any, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_stay_in_their_part_in_order_or_at_random(random: bool, file: Path) -> None:
     """Each of 64 places of the middle half is written; in order the first is the first."""
     before, size = file.read_bytes(), MIB // 128
-    run(stream(file, writes=True, random=False, depth=2, size_bytes=size, begin=MIB // 4, end=3 * MIB // 4, seconds=0))
+    middle: dict[str, Any] = {"writes": True, "size_bytes": size, "begin": MIB // 4, "end": 3 * MIB // 4}
+    run_threads(stream(file, **middle, random=False, depth=2, seconds=0))
     some = file.read_bytes()
     assert [at for at in range(0, MIB, size) if some[at : at + size] != before[at : at + size]] == [
         MIB // 4,
         MIB // 4 + size,
     ]
     if random:
-        wanted = {"writes": True, "depth": 8, "size_bytes": size, "begin": MIB // 4, "end": 3 * MIB // 4}
-        run(stream(file, **wanted, seconds=0.2))
+        run_threads(stream(file, **middle, seconds=0.2))
         after = file.read_bytes()
         assert (after[: MIB // 4], after[3 * MIB // 4 :]) == (before[: MIB // 4], before[3 * MIB // 4 :])
         assert after != some
 
 
-@pytest.mark.parametrize("run", ENGINES)
-def test_a_read_beyond_the_end_is_an_error(run: Any, file: Path) -> None:
+def test_a_read_beyond_the_end_is_an_error(file: Path) -> None:
     with pytest.raises(UserError, match=rf"^{file}: .*\b0 of 4096 bytes"):
-        run(stream(file, begin=MIB, end=2 * MIB))
-
-
-def test_why_the_kernels_aio_cannot_be_used_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "of-tests")
-    assert why_no_aio() == "the numbers of its system calls are not known for of-tests"
-    monkeypatch.setitem(kernel_aio._SYSCALL_NUMBERS, "of-tests", (9999, 9999, 9999, 9999))
-    assert why_no_aio() == "the kernel refuses io_setup: Function not implemented"
+        run_threads(stream(file, begin=MIB, end=2 * MIB))
 
 
 def test_what_fio_says_is_read(tmp_path: Path) -> None:
@@ -202,9 +157,7 @@ def test_an_engine_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(DlemuError, match="apt-get install fio"):
         choose_engine("fio")
-    engine, note = choose_engine("auto")
-    assert engine in ("kernel aio", "threads")
-    assert "fio is not installed" in note
+    assert choose_engine("auto") == ("threads", "fio is not installed")
 
 
 def test_presets_are_those_of_the_documents() -> None:
@@ -215,15 +168,11 @@ def test_presets_are_those_of_the_documents() -> None:
     assert {cell.jobs for cell in micron} == {2**k for k in range(10)}
 
 
-def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path) -> None:
     writes = Grid(accesses=("randwrite",), sizes=(4096,), depths=(1,))
     before = file.read_bytes()
     with pytest.raises(UserError, match="would destroy it"):
         probe_requests(str(file), grid=writes, folder=str(tmp_path / "r1"))
-    monkeypatch.setattr(run_probe, "_is_device", lambda path: True)
-    with pytest.raises(UserError, match="--overwrite-device"):
-        probe_requests(str(tmp_path), grid=writes, folder=str(tmp_path / "r2"))
-    monkeypatch.undo()
     assert file.read_bytes() == before
     with pytest.raises(UserError, match="multiple of 512"):
         probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
@@ -239,9 +188,8 @@ def test_a_folder_is_probed_and_left_as_it_was(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
     grid = Grid(accesses=("randread", "write"), sizes=(4096,), depths=(4,), jobs=(2,))
-    engine = "aio" if why_no_aio() is None else "threads"
     answer, folder = probe_requests(
-        str(place), grid=grid, seconds=0.2, engine=engine, file_bytes=4 * MIB, folder=str(tmp_path / "results")
+        str(place), grid=grid, seconds=0.2, engine="threads", file_bytes=4 * MIB, folder=str(tmp_path / "results")
     )
     assert not list(place.iterdir())
     assert [(cell.access, cell.in_flight) for cell in answer.cells] == [("randread", 8), ("write", 8)]

@@ -27,10 +27,9 @@ from dlemu.comm.environment import describe_folder
 from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
-from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
 from dlemu.jobs.probe.page import print_probe
-from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.probe_file import _host, probe_file
 from dlemu.jobs.probe.requests import (
     CellSpec,
     _cell_of_requests,
@@ -43,6 +42,7 @@ from dlemu.jobs.probe.requests import (
 )
 from dlemu.jobs.probe.result import Fed, ProbeCell
 from dlemu.jobs.probe.run import Grid, probe_objects, probe_requests, probe_workload, read_probe
+from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
 from dlemu.results.levels import READ_DTYPE, Level
@@ -122,32 +122,14 @@ def test_random_jobs_share_the_whole_file_each_in_an_order_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "fio", "aio", "engine"),
-    [
-        ("auto", True, True, "fio"),
-        ("auto", False, True, "kernel aio"),
-        ("auto", False, False, "threads"),
-        ("fio", True, True, "fio"),
-        ("aio", True, True, "kernel aio"),
-        ("aio", False, True, "kernel aio"),
-        ("aio", False, False, None),
-        ("threads", True, True, "threads"),
-        ("threads", False, False, "threads"),
-    ],
+    ("asked", "fio", "engine"),
+    [("auto", True, "fio"), ("auto", False, "threads"), ("fio", True, "fio"), ("threads", True, "threads")],
 )
 def test_an_engine_is_the_one_that_is_asked_for_or_the_best_that_is_here(
-    asked: str, fio: bool, aio: bool, engine: str | None, monkeypatch: pytest.MonkeyPatch
+    asked: str, fio: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/fio" if fio and name == "fio" else None)
-    monkeypatch.setattr(requests, "why_no_aio", lambda: None if aio else "refused")
-    if engine is None:
-        with pytest.raises(DlemuError, match="AIO can't be used: refused"):
-            choose_engine(asked)
-        return
-    chosen, note = choose_engine(asked)
-    assert chosen == engine
-    wanted = ["fio is not installed"] * (not fio and asked == "auto") + ["refused"] * (not aio and asked == "auto")
-    assert note == "; ".join(wanted), "why no better one was taken"
+    assert choose_engine(asked) == (engine, "" if fio else "fio is not installed")
 
 
 FIO = """#!/bin/sh
@@ -264,18 +246,18 @@ def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyP
     """The time that it settles comes on top of the cell's."""
     asked: list[Any] = []
 
-    def answered(streams: tuple[Any, ...], engine: str, seconds: float) -> tuple[int, list[Requests]]:
-        asked.append((engine, seconds, streams))
+    def answered(run: Any, streams: tuple[Any, ...], seconds: float) -> tuple[int, list[Requests]]:
+        asked.append((run, seconds, streams))
         ends = np.array([600_000_000, 700_000_000])
         return 0, [Requests(ends, ends, 0.1, ends) for _ in streams]
 
-    monkeypatch.setattr(requests, "_run_streams", answered)
+    monkeypatch.setattr(requests, "_run_jobs", answered)
     wanted = CellSpec(access="read", size_bytes=4096, depth=3, jobs=2)
     assert measure_cell(wanted, "/dev/some", MIB, 1.5, "threads").jobs == 2
     spec = StorageSpec(type="s3", root="bucket")
     assert measure_gets(wanted, spec, ("a", "b"), 1.5).first_byte_ms is not None
-    (engine, seconds, streams), (gets, get_seconds, get_streams) = asked
-    assert (engine, seconds, gets, get_seconds) == ("threads", 1.5, "s3", 1.5)
+    (_, seconds, streams), (_, get_seconds, get_streams) = asked
+    assert (seconds, get_seconds) == (1.5, 1.5)
     assert [(one.path, one.begin, one.end, one.seconds) for one in streams] == [
         ("/dev/some", 0, MIB // 2, 2.0),
         ("/dev/some", MIB // 2, MIB, 2.0),
@@ -649,7 +631,7 @@ def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_p
 
 
 def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp_path: Path) -> None:
-    left = tmp_path / f"dlemu-probe-{2**22 + 1}-abcdef"
+    left = tmp_path / f"dlemu-probe-{2**22 + 1}-{_host()}-abcdef"
     left.write_bytes(bytes(20_000_000))
     answer, _ = probe_requests(
         str(tmp_path), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", file_bytes=MIB,

@@ -115,7 +115,7 @@ def write_size(folder: Path) -> Path:
     answer = {
         "schema_version": 1,
         "complete": True,
-        "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "launcher": ""},
+        "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "settings_digest": ""},
         "hosts": [HOST],
         "verdict": "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "max_accelerators": 8,
@@ -152,7 +152,7 @@ def write_sweep(folder: Path) -> Path:
     ]
     settings = {"dataset.data_folder": "slow", "ranks": "32"}
     points.append({"settings": settings, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
-    question = {"overrides": ["ranks=1,2,4,8,16"], "launcher": ""}
+    question = {"overrides": ["ranks=1,2,4,8,16"], "settings_digest": ""}
     _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
     return folder
 
@@ -160,7 +160,12 @@ def write_sweep(folder: Path) -> Path:
 def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
     rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
     known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}
-    trial = {"accelerators": accelerators, "folder": "trial-01", "au_percent": au_percent, "half_width_percent": 0.9}
+    trial = {
+        "accelerators": accelerators,
+        "folder": "trial-01",
+        "au_sustained_percent": au_percent,
+        "half_width_percent": 0.9,
+    }
     return trial | rates | known | {"settled": True, "limited_by": _limit("storage")}
 
 
@@ -169,29 +174,35 @@ def _limit(what: str) -> dict[str, Any]:
 
 
 def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
-    count = {"accelerators": accelerators, "au_percent": au_percent, "half_width_percent": 0.8}
+    count = {"accelerators": accelerators, "au_sustained_percent": au_percent, "half_width_percent": 0.8}
     return count | {"settled": True, "passed": passed, "trials": 2}
 
 
 def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
     mb = min(most_mb, 60.0 * ranks)
     au = 100 * mb / (60.0 * ranks)
+    of_epochs = {
+        "au_percent": au,
+        "samples_per_second": mb / 2,
+        "app_mb_per_second": mb,
+        "device_mb_per_second": mb,
+    }
+    of_runs = {
+        "total_seconds": 100 / min(au, 99.0) * 100,
+        "max_device_mb_per_second": 1.2 * mb,
+        "mean_device_read_latency_ms": 0.2 + ranks / 10,
+        "ceiling_au_percent": 99.0,
+    }
     return {
+        "kind": "training",
         "workload": "handmade",
         "accelerator": "v100",
         "ranks": ranks,
         "epochs": 5,
         "passed": au >= 90,
-        "verdict": "",
-        "limited_by": _limit("storage" if au < 90 else "nothing"),
-        "total_seconds": 100 / min(au, 99.0) * 100,
-        "au_percent": {"mean": au, "per_epoch": [au] * 5},
-        "samples_per_second": {"mean": mb / 2, "per_epoch": [mb / 2] * 5},
-        "app_mb_per_second": {"mean": mb, "per_epoch": [mb] * 5},
-        "device_mb_per_second": {"mean": mb, "per_epoch": [mb] * 5},
-        "max_device_mb_per_second": 1.2 * mb,
-        "mean_device_read_latency_ms": 0.2 + ranks / 10,
-        "ceiling_au_percent": 99.0,
+        "limited_by": {"run": "storage" if au < 90 else "nothing"},
+        "metrics": {name: {"mean": mean, "half_width": None} for name, mean in of_runs.items()}
+        | {name: {"mean": mean, "half_width": 0.0, "each": [mean] * 5} for name, mean in of_epochs.items()},
     }
 
 

@@ -112,5 +112,3 @@ def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: 
             CliRunner().invoke(command, given, catch_exceptions=False)
     with pytest.raises(UserError, match="storages found: "):
         dlemu.compare(quick)
-    with pytest.raises(UserError, match=r"price, watts.* a run of checkpoints feeds none: leave them out"):
-        CliRunner().invoke(command, [quick.folder, quick.folder, "--price", "1,2"], catch_exceptions=False)

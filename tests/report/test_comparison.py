@@ -15,7 +15,7 @@ from dlemu.config.schema import Metric
 from dlemu.report.units import at
 from dlemu.results.answer_files import save_answer
 from dlemu.studies.answers import COMPARE
-from dlemu.studies.compare.compare_sides import Extras, compare
+from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.page import OpenedComparison, open_page, print_comparison
 from dlemu.studies.compare.sides import read_side
 from tests.report.folders import write_run, write_size, write_sweep
@@ -29,7 +29,6 @@ from tests.report.test_page import read_page
 
 FOLDER = "dlemu.studies.compare.figures"
 FIGURES = [name for name in names(FOLDER) if name != "times_of_both"]  # which training has not
-GIVEN = Extras(price=900, watts=14), Extras(price=600, watts=11)
 
 
 def open_comparison(folder: str) -> OpenedComparison:
@@ -38,10 +37,10 @@ def open_comparison(folder: str) -> OpenedComparison:
     return comparison
 
 
-def write_comparison(folder: Path, *compared: Path, extras: tuple[Extras, Extras] = GIVEN) -> Path:
+def write_comparison(folder: Path, *compared: Path) -> Path:
     """Leave what `dlemu compare` leaves."""
     a, b = (side for one in compared for side in read_side(str(one)))
-    save_answer(str(folder), COMPARE, compare(a, b, extras))
+    save_answer(str(folder), COMPARE, compare(a, b))
     return folder
 
 
@@ -66,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
 def searches(tmp_path_factory: pytest.TempPathFactory) -> OpenedComparison:
     folder = tmp_path_factory.mktemp("searches")
     made = [write_size(folder / name) for name in ("a", "b")]
-    return open_comparison(str(write_comparison(folder / "both", *made, extras=(Extras(), Extras()))))
+    return open_comparison(str(write_comparison(folder / "both", *made)))
 
 
 @pytest.mark.parametrize("canvas", [DESK, PHONE])

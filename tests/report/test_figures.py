@@ -103,7 +103,7 @@ def test_loss_is_the_summarys(run: Run) -> None:
 
 
 def test_the_accelerators_time_is_whole_and_its_computing_is_au_by_the_rules(run: Run) -> None:
-    figure, au = draw("step_split", run), run.summary.metrics.au_rules_percent
+    figure, au = draw("step_split", run), run.summary.metrics.au_whole_percent
     assert au is not None
     owners = [*au.per_rank, *au.per_epoch]
     assert sum(column(figure, "percent")) == pytest.approx(100 * len(owners), abs=0.5)

@@ -11,6 +11,7 @@ import argparse
 
 import numpy as np
 
+from datagen.engines import READER_VERSION
 from datagen.spec import DatasetSpec
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
@@ -68,6 +69,7 @@ def long_run(folder: str, *, ranks: int, epochs: int, steps: int, seed: int = 1)
         started_at="2026-01-02T03:04:05+00:00",
         plan=plan,
         stream_plan=None,
+        reader_version=READER_VERSION,
         num_files_train=ranks * steps,
         num_files_eval=0,
         num_samples_per_file=1,

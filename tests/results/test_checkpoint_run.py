@@ -39,7 +39,7 @@ def damaged(values: dict[str, Any], **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"facts_version": 99}, "has facts_version 99, wanted 1: update dlemu"),
+        ({"facts_version": 99}, "has facts_version 99, wanted 1: another version of dlemu wrote it"),
         ({"ranks": 3}, "rows of ranks that the run does not have"),
         ({"journal": {"hosts": []}}, "does not say on which host"),
     ],
@@ -93,14 +93,10 @@ def test_tables_of_other_rows_are_told(tmp_path: Path) -> None:
     assert set(run.rows.dtype.names or ()) == set(IO_COLUMNS)
 
 
-def test_columns_that_older_versions_did_not_write_are_zeros_and_others_are_missed(tmp_path: Path) -> None:
+def test_columns_are_missed(tmp_path: Path) -> None:
     run = saved(tmp_path)
     path = tmp_path / CHECKPOINT_ROWS
     whole = pq.read_table(path)
-    pq.write_table(whole.drop_columns(["content_cpu_ns"]), path)
-    older = read_checkpoint_run(str(tmp_path))
-    assert not older.rows["content_cpu_ns"].any()
-    assert older.rows["cpu_ns"].tolist() == run.rows["cpu_ns"].tolist()
     pq.write_table(whole.drop_columns(["call_ns"]), path)
     with pytest.raises(UserError, match="is damaged: wanted a column call_ns of whole numbers"):
         read_checkpoint_run(str(tmp_path))

@@ -19,6 +19,7 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.training import step_table
 from dlemu.jobs.training.folder import read_run, read_summary
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import Run, make_run
@@ -64,37 +65,6 @@ def test_so_is_a_run_whose_files_were_read_as_streams(tmp_path: Path) -> None:
     assert again.summary == run.summary
     picked = make_run(make_job(), make_log(make_job())).facts
     assert (picked.plan, picked.stream_plan, picked.train_plan) == (make_job().train_plan, None, make_job().train_plan)
-
-
-def test_a_run_of_an_older_version_is_read_from_its_summary_and_configuration(tmp_path: Path) -> None:
-    run = written(tmp_path, **with_blocks(5))
-    (tmp_path / "facts.json").unlink()
-    assert read_run(str(tmp_path)).summary == run.summary
-
-
-def test_so_is_one_that_failed_before_its_first_step(tmp_path: Path) -> None:
-    job = make_job(folder=str(tmp_path))
-    log = make_log(job)
-    journal = log.journal.noting(ended_ns=None, cpu_seconds=(), hosts=(), rank_nodes=(), storage=None)
-    run = make_run(job, type(log)(log.rows[:0], journal), "no rank came up")
-    write_run(run)
-    (tmp_path / "facts.json").unlink()
-    assert read_run(str(tmp_path)).summary == run.summary
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"ranks_per_host": [2, 1]}, {"ranks_per_host": [-7, 9]}, {"ranks": 10**6 + 1, "ranks_per_host": [10**6 + 1]}],
-)
-def test_ranks_that_an_older_version_can_not_have_had_are_told_and_not_counted_out(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
-    written(tmp_path)
-    (tmp_path / "facts.json").unlink()
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    with pytest.raises(UserError, match=rf"^{tmp_path} is damaged: the ranks per host in its summary"):
-        read_run(str(tmp_path))
 
 
 def test_the_block_trace_is_read_with_the_readings(tmp_path: Path) -> None:
@@ -186,14 +156,16 @@ def test_each_host_has_its_own_clock() -> None:
         ("{", "is damaged"),
         ("[]", "is damaged"),
         ("[" * 100_000, "is damaged"),
-        ('{"epochs": 5}', "has schema_version None, wanted 2"),
-        ('{"schema_version": 1, "complete": true}', "is damaged"),
+        ('{"kind": "training"}', "is damaged"),
+        ('{"facts_version": 1}', "is damaged"),
+        ('{"facts_version": 99, "kind": "training"}', "has facts_version 99, wanted 1"),
+        ('{"facts_version": 1, "kind": "training", "ranks": 1}', "is damaged"),
     ],
 )
 def test_what_is_no_result_is_named(tmp_path: Path, content: str | None, message: str) -> None:
     if content is not None:
-        (tmp_path / "summary.json").write_text(content)
-    with pytest.raises(UserError, match=r"summary\.json") as error:
+        (tmp_path / "facts.json").write_text(content)
+    with pytest.raises(UserError, match=r"facts\.json") as error:
         read_run(str(tmp_path))
     assert message in str(error.value)
 
@@ -206,11 +178,6 @@ def replace_column(folder: Path, name: str, column: pa.Array) -> None:
 def set_rank(folder: Path, rank: int) -> None:
     rows = pq.read_table(folder / "steps.parquet").num_rows
     replace_column(folder, "rank", pa.array([rank] * rows, pa.int64()))
-
-
-def remove(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).unlink()
 
 
 def replaced(path: Path, make: Callable[[Path], None]) -> None:
@@ -231,12 +198,12 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no steps of a complete run": lambda folder: (folder / "steps.parquet").unlink(),
     "telemetry cut short": lambda folder: os.truncate(folder / "telemetry.parquet", 100),
     "facts that are text": lambda folder: (folder / "facts.json").write_text("hello"),
-    "facts of a newer version": lambda folder: (folder / "facts.json").write_text(
+    "facts of another version": lambda folder: (folder / "facts.json").write_text(
         (folder / "facts.json").read_text().replace('"facts_version": 1', '"facts_version": 2')
     ),
-    "a pipe for a summary": lambda folder: replaced(folder / "summary.json", os.mkfifo),
-    "an endless summary": lambda folder: replaced(folder / "summary.json", lambda path: path.symlink_to("/dev/zero")),
-    "neither facts nor configuration": lambda folder: remove(folder, "facts.json", "config.yaml"),
+    "a pipe for facts": lambda folder: replaced(folder / "facts.json", os.mkfifo),
+    "endless facts": lambda folder: replaced(folder / "facts.json", lambda path: path.symlink_to("/dev/zero")),
+    "no facts": lambda folder: (folder / "facts.json").unlink(),
 }
 
 
@@ -275,7 +242,7 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"facts_version": 2}, r"facts\.json has facts_version 2, wanted 1: update dlemu"),
+        ({"facts_version": 2}, r"facts\.json has facts_version 2, wanted 1: another version of dlemu wrote it"),
         ({"ranks": 0}, "its plan does not fit the 0 ranks"),
         ({"plan": None}, "its plan does not fit the 2 ranks"),
         ({"plan": {"num_files": 0}}, "its plan has no samples"),
@@ -341,9 +308,9 @@ def test_a_result_that_wants_more_memory_than_there_is_is_not_read(
 ) -> None:
     job = make_job(folder=str(tmp_path))
     write_run(make_run(job, make_log(job)))
-    with_memory(monkeypatch, 48 * 128)
+    with_memory(monkeypatch, 48 * step_table._ROW_BYTES)
     assert len(read_run(str(tmp_path)).rows) == 48
-    with_memory(monkeypatch, 48 * 128 - 1)
+    with_memory(monkeypatch, 48 * step_table._ROW_BYTES - 1)
     with pytest.raises(UserError, match=r"steps\.parquet needs 0\.0 GiB of memory, more than is"):
         read_run(str(tmp_path))
 

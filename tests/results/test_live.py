@@ -15,7 +15,6 @@ from datagen.errors import SpaceError, UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees
 from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.journal import UnderWay
-from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.issues import Issue
@@ -23,8 +22,7 @@ from dlemu.jobs.training.result import make_facts, make_run
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.metrics.findings import Number
 from dlemu.results import live
-from dlemu.results.file_names import FACTS, KILLED, LIVE
-from dlemu.results.journal import JOURNAL, OLDER_JOURNALS
+from dlemu.results.file_names import KILLED, LIVE
 from dlemu.results.live import goes_on, going_on, write_live_facts
 from dlemu.results.measured import write_measured, write_run
 from dlemu.runner.run_folder import check_folder
@@ -180,19 +178,13 @@ def test_a_run_goes_on_as_long_as_somebody_marks_it(tmp_path: Path) -> None:
         assert not goes_on(str(tmp_path / "nowhere")), "a folder that can't be marked is no reason not to run"
 
 
-def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> CheckpointRun:
-    """What is left of a run of checkpoints whose ranks were killed; returns it as it would have been saved.
-
-    `older`: by a version whose facts named no kind, and whose files had names of their own.
-    """
+def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
+    """What is left of a run of checkpoints whose ranks were killed; returns it as it would have been saved."""
     made = CHECKPOINT_RUNS["checkpoints"]()
     journal = made.facts.journal.noting(ended_ns=None, cpu_seconds=(), under_way=UnderWay(phase="read", checkpoint=2))
     ahead = replace(made.facts, journal=journal.noting(hosts=(), rank_nodes=(), complete=()), failure=KILLED)
     write_live_facts(str(folder), ahead, advice="")
     journal.save(str(folder / LIVE))
-    if older:
-        (folder / LIVE / FACTS).rename(folder / LIVE / OLDER_LIVE_FACTS)
-        (folder / LIVE / JOURNAL).rename(folder / LIVE / OLDER_JOURNALS[0])
     for rank in range(made.facts.ranks):
         own = made.rows[made.rows["rank"] == rank]
         own[: files * 5].tofile(folder / LIVE / f"checkpoint_{rank:05d}.rows")
@@ -200,9 +192,8 @@ def killed_checkpoints(folder: Path, *, files: int = 3, older: bool = False) -> 
     return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows, made.progress)
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_checkpoints_that_were_measured_before_a_kill_are_a_result(older: bool, tmp_path: Path) -> None:
-    left = killed_checkpoints(tmp_path, older=older)
+def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:
+    left = killed_checkpoints(tmp_path)
     assert kind_held(tmp_path) == "checkpoint"
     run = read_checkpoint_run(str(tmp_path))
     assert (run.folder, run.facts) == (str(tmp_path), left.facts)

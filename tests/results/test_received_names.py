@@ -26,6 +26,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
+from dlemu.config import load_received
 from dlemu.contrib.mlperf.audit.audit_answer import AUDIT
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
 from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
@@ -268,18 +269,17 @@ def test_results_of_dlio_and_of_mlperf(tmp_path: Path) -> None:
 def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hydra would import the package of a search path, and fill in what the environment of this host holds."""
     folder = written_run(tmp_path / "run")
-    (folder / "facts.json").unlink()
     config = folder / "config.yaml"
     whole = config.read_text()
     config.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\ndefaults: [workload/{PLANTED}, _self_]\n{whole}")
     with contextlib.suppress(UserError):
-        read_run(str(folder))
+        load_received(str(config))
     monkeypatch.setenv("MY_SECRET", "of this host")
     config.write_text(whole.replace("name: handmade", "name: ${oc.env:MY_SECRET}"))
     with pytest.raises(UserError, match="has references"):
-        read_run(str(folder))
+        load_received(str(config))
     config.write_text(whole.replace("name: handmade", r"name: \${of-ours}"))
-    assert read_run(str(folder)).facts.workload.model.name == "${of-ours}"
+    assert load_received(str(config)).model.name == "${of-ours}"
 
 
 def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:

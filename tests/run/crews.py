@@ -73,17 +73,17 @@ def reader(work: Work, folder: Path) -> None:
 
 def job(work: Work, folder: Path) -> None:
     """Make requests."""
-    patch.object(requests, "run_threads", work).start()
+    patch.object(requests, "_STALL_SECONDS", STOPPED_SECONDS).start()
     streams: Any = ("first", "second")
-    requests._run_all((streams, "threads", STOPPED_SECONDS), None)
+    requests._run_jobs(work, streams, 600.0)
 
 
 def auditor(work: Work, folder: Path) -> None:
     """Audit runs."""
     patch.object(audited_run, "_audit_or_report_failure", work).start()
     patch.object(audited_run, "_STOPPED_SECONDS", STOPPED_SECONDS).start()
-    shares = [audited_run._Share([name], {}, None) for name in ("first", "second")]
-    audited_run._audit_all(shares, None)
+    patch.object(audited_run, "find_runs", lambda trees: [f"run {number}" for number in range(17)]).start()
+    audited_run.audit_trees([str(folder)], processes=2)
 
 
 CREWS = {made.__name__: made for made in (worker, packer, reader, job, auditor)}

@@ -118,15 +118,6 @@ def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path) -> 
     assert QUIET_SECONDS > 10, "saving a failed run takes its time"
 
 
-def test_the_run_of_a_study_that_goes_on_is_followed(tmp_path: Path) -> None:
-    for name in ("trial-01", "trial-02"):
-        begun(tmp_path / name)
-    with pytest.raises(UserError, match="holds no run: name the folder of an active run"):
-        RunFollower(str(tmp_path))
-    with going_on(str(tmp_path / "trial-01")):
-        assert RunFollower(str(tmp_path)).folder == str(tmp_path / "trial-01")
-
-
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(UserError, match="holds no run"):

@@ -18,6 +18,7 @@ from dlemu.contrib.mlperf.check.judge import REHEARSAL
 from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.run_figures import Figures
 from dlemu.contrib.mlperf.tests.test_rehearsal import QUESTION, make_plan, minutes
+from dlemu.contrib.pack import api as pack_api
 from dlemu.contrib.pack import run as run_pack
 from dlemu.contrib.pack.process import FIGURES
 from dlemu.contrib.pack.result import PACK
@@ -97,7 +98,7 @@ def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch)
     patch.setattr(run_pack, "run_command", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return dlemu.pack(words, on_progress=children.watch)
+    return pack_api.pack(words, on_progress=children.watch)
 
 
 def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
@@ -231,26 +232,18 @@ def test_a_failed_run_is_run_again(
     assert ("rank 1 died" in (folder / file).read_text()) == (study == rehearse), "an attempt stays on record"
 
 
-def test_a_rehearsal_goes_on_with_as_many_hosts_only_unless_an_older_version_did_not_record_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rehearsal_goes_on_with_as_many_hosts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "read_figures", lambda folder: Figures(**MEASURED))
     plan = replace(make_plan(tmp_path, "2.0"), folder=str(tmp_path / "rehearsal"))
 
-    def on(hosts: int | None, children: Children) -> attempts.Attempts:
+    def on(hosts: int, children: Children) -> attempts.Attempts:
         asked = replace(QUESTION, hosts=hosts)
         return attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
 
-    def begin(hosts: int | None) -> None:
-        first = Children()
-        first.stops_at, first.error = 2, Interrupted(2)
-        runs = on(hosts, first)
-        runs.resume()
-        with pytest.raises(Interrupted):
-            runs.run_missing()
-
-    begin(None)
+    first = Children()
+    first.stops_at, first.error = 2, Interrupted(2)
+    with pytest.raises(Interrupted):
+        on(2, first).run_missing()
     on(2, Children()).resume()
-    begin(2)
     with pytest.raises(UserError, match="hosts was 2, is 3"):
         on(3, Children()).resume()

@@ -21,14 +21,13 @@ def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
     settings: dict[str, Any] = {
         "accelerators": accelerators,
         "folder": f"trial-{accelerators}",
-        "au_percent": found.au_percent,
         "au_sustained_percent": found.au_percent,
         "half_width_percent": found.half_width_percent,
         "settled": True,
         "stretch_au_percent": tuple(values),
         "seconds": 10.0,
         "au_headline_percent": found.au_percent,
-        "au_rules_percent": found.au_percent,
+        "au_whole_percent": found.au_percent,
         "ceiling_au_percent": 100.0,
         "samples_per_second": 1.0,
         "app_mb_per_second": found.au_percent / 100 * accelerators * DEMAND,
@@ -73,6 +72,7 @@ def question(**changes: Any) -> Question:
         "confidence_percent": 95.0,
         "trial_seconds": 60.0,
         "cached": False,
+        "settings_digest": "",
     }
     return Question(**(settings | changes))
 

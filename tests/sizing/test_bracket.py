@@ -52,7 +52,7 @@ def search(runs: BracketSearch) -> float:
 
 
 def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
-    question = SweepQuestion(most_of="kv.speed")
+    question = SweepQuestion(most_of="kv.speed", settings_digest="")
     runs = Tried(str(tmp_path), question, (), ignore)
     found = search(runs)
     assert found <= 5 < found * CLOSE
@@ -68,11 +68,11 @@ def test_a_search_keeps_its_runs_and_goes_on(tmp_path: object) -> None:
 
 
 def test_runs_that_say_nothing_end_it_with_what_they_said(tmp_path: object) -> None:
-    runs = Tried(str(tmp_path), SweepQuestion(most_of="kv.speed"), (), ignore)
+    runs = Tried(str(tmp_path), SweepQuestion(most_of="kv.speed", settings_digest=""), (), ignore)
     runs.silent_from = 1.0
     with pytest.raises(UserError, match=r"kv.speed=1 neither passed nor failed \(NO VERDICT: too short\): wanted"):
         search(runs)
     assert len(runs.runs) == 1, "what was measured is kept"
-    beyond = Tried(str(tmp_path) + "/other", SweepQuestion(most_of="kv.speed"), (), ignore)
+    beyond = Tried(str(tmp_path) + "/other", SweepQuestion(most_of="kv.speed", settings_digest=""), (), ignore)
     beyond.silent_from = 4.0
     assert search(beyond) <= 4 < search(beyond) * CLOSE, "the host gives out before the storage"

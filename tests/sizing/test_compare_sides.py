@@ -18,8 +18,8 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
-from dlemu.studies.compare.compare_sides import Extras, compare, compare_runs, economy
-from dlemu.studies.compare.page import _economy_rows, _tiles
+from dlemu.studies.compare.compare_sides import compare, compare_runs
+from dlemu.studies.compare.page import _fed_rows, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -73,23 +73,6 @@ def test_a_part_of_an_epoch_is_not_taken_for_an_epoch() -> None:
     assert (again.not_comparable, again.plan) == ((), None)
 
 
-def test_money_and_power() -> None:
-    sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b", accelerators=8, gb_per_second=30.0)
-    a, b = (economy(side, extras) for side, extras in zip(sides, (Extras(price=800, watts=22), Extras()), strict=True))
-    assert (a.cost_per_accelerator, a.gb_per_second_per_watt) == (50, 2)
-    assert (b.cost_per_accelerator, b.gb_per_second_per_watt) == (None, None)
-    assert (a.watts_per_accelerator, a.years, a.cost_over_years_per_accelerator) == (22 / 16, None, None)
-
-
-def test_energy_over_years() -> None:
-    sides = Side(name="a", accelerators=16, gb_per_second=44.0), Side(name="b")
-    given = Extras(price=800, watts=32, years=5, energy_price=0.25)
-    a, b = (economy(side, given) for side in sides)
-    assert a.energy_kwh_per_accelerator == pytest.approx(2 * 8.760 * 5)
-    assert a.cost_over_years_per_accelerator == pytest.approx(50 + 87.6 * 0.25)
-    assert (b.energy_kwh_per_accelerator, b.cost_over_years_per_accelerator) == (None, None)  # it feeds none
-
-
 def test_runs_of_equal_settings_are_paired() -> None:
     a, b = Side(name="a", runs=with_ranks(1, 2, 4)), Side(name="b", runs=with_ranks(2, 4, 8, seconds=2))
     pairs = compare(a, b).runs
@@ -130,13 +113,11 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
         side_of_runs(name, {(("ranks", str(n)),): figures(None, ranks=n, passed=passed) for n, passed in tried.items()})
         for name, tried in (("a", of_a), ("b", of_b))
     )
-    found = compare(a, b, (Extras(price=800), Extras(price=400)))
+    found = compare(a, b)
     assert found.verdict == words
-    assert found.economy is not None
-    rows = {label: both for label, *both in _economy_rows(found.economy)}
-    bounds = [side.may_feed_more for side in found.economy]
+    rows = {label: both for label, *both in _fed_rows(found.sides)}
+    bounds = [side.may_feed_more for side in found.sides]
     assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
-    assert [cell.startswith("at most") for cell in rows["price per accelerator fed"]] == bounds
 
 
 def test_more_than_two_folders_are_counted_before_any_is_read() -> None:

@@ -26,7 +26,7 @@ def test_a_search_begins_where_bandwidth_ends() -> None:
     five, seven = size.au(5), size.au(7)
     assert five is not None
     assert seven is not None
-    assert five.au_percent > 95 > 90 > seven.au_percent
+    assert five.au_sustained_percent > 95 > 90 > seven.au_sustained_percent
     assert size.au(99) is None
 
 

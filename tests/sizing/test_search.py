@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.metrics.limit import Limit
-from dlemu.results.answer_files import to_json
+from dlemu.results.answer_files import save_answer, to_json
 from dlemu.runner.run_list import Planned
 from dlemu.studies.answers import SIZE, HostOnly, SizeAnswer, Trial
 from dlemu.studies.size.find_size import Search, as_file
@@ -132,7 +132,7 @@ def test_storage_that_fed_more_than_the_probe_read_is_not_called_slower() -> Non
 )
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, saved: Any, reason: str) -> None:
     answer = build_answer(question(), known(), [])
-    (tmp_path / SIZE).write_text(json.dumps(json.loads(to_json(answer)) | saved))
+    save_answer(str(tmp_path), SIZE, json.loads(to_json(answer)) | saved)
     with pytest.raises(UserError, match=reason):
         Search(str(tmp_path), question(), (), lambda event: None).resume()
 

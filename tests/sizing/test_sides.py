@@ -129,7 +129,9 @@ def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool 
         )
         for ranks, drive, failure in points
     )
-    save_answer(str(folder), SWEEP, SweepAnswer(complete=complete, question=SweepQuestion(), points=swept))
+    save_answer(
+        str(folder), SWEEP, SweepAnswer(complete=complete, question=SweepQuestion(settings_digest=""), points=swept)
+    )
     return [str(folder)]
 
 

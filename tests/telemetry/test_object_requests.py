@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from datagen.registry import find
-from datagen.storage._request_counts import COUNTERS, RequestCounts, read_counts, waits_ms
+from datagen.storage._request_counts import RequestCounts, read_counts, waits_ms
 from dlemu.telemetry.probe_base import AbsentError, Scope
 
 SECOND_NS = 1_000_000_000
@@ -47,19 +46,6 @@ def test_close_percentiles_are_distinguished() -> None:
     assert waits.p90 == pytest.approx(69, rel=0.022)
     assert waits.p50 < waits.p90
     assert same.p50 == same.p99 == pytest.approx(70, rel=0.022)
-
-
-@pytest.mark.parametrize("with_tls", [0, 1])
-def test_counts_of_an_older_version_keep_their_percentiles(with_tls: int) -> None:
-    """Older bins were 9 % wide, and a percentile was the upper edge of its bin."""
-    older = np.zeros(len(COUNTERS) + 2 * 256 + with_tls, np.int64)
-    older[0] = 7
-    older[len(COUNTERS) + 100], older[len(COUNTERS) + 256 + 255] = 3, 4
-    counts = RequestCounts(older)
-    first, last = waits_ms(counts.first_byte), waits_ms(counts.last_byte)
-    assert first is not None
-    assert last is not None
-    assert (counts["get"], first.p50, last.max) == (7, 10 * 1.09**100 / 1000, 10 * 1.09**255 / 1000)
 
 
 def test_the_probe_is_absent_without_an_object_store() -> None:

@@ -67,12 +67,6 @@ def test_a_results_folder_preserves_telemetry(names: tuple[str, ...], readings: 
     )
 
 
-def test_tables_of_older_versions_assign_rows_by_host_name() -> None:
-    telemetry = (host(0, "a", 7), host(1, "b", 5))
-    table = to_table(telemetry).replace_schema_metadata(None)
-    assert_equal(from_tables([one.head for one in telemetry], table), telemetry)
-
-
 def test_without_telemetry_the_table_is_empty() -> None:
     table = to_table(())
     assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]

@@ -41,8 +41,8 @@ from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import PhaseSummary
-from dlemu.jobs.probe.kernel_aio import Requests
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.issues import Issue as TrainIssue
 from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
@@ -129,7 +129,8 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 
 
 def _workload(frozen: FrozenRun) -> Workload:
-    return load([override(key.split("."), value) for key, value in frozen.settings.items()])
+    settings = {key: value for key, value in frozen.settings.items() if not key.endswith("_price")}
+    return load([override(key.split("."), value) for key, value in settings.items()])
 
 
 def _structured(columns: Columns, dtype: np.dtype[np.void]) -> Any:
@@ -174,6 +175,15 @@ def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
         "lost_recorders": tuple(facts.get("hosts_with_lost_telemetry", ())),
         "cpu_seconds": tuple(facts.get("cpu_seconds_of_ranks", ())),
     }
+
+
+def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
+    """Return the counts and times of requests; their cost, by prices among the settings, is not computed any more."""
+    if requests is None:
+        return None
+    assert is_dataclass(requests)
+    assert not isinstance(requests, type)
+    return {**asdict(requests), "cost": frozen.numbers["object_requests"]["cost"]}
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:
@@ -283,7 +293,7 @@ def _train_run(frozen: FrozenRun) -> Run:
         checkpoints=tuple(SavedCheckpoint(**saved) for saved in facts.get("checkpoints", ())),
         eviction_seconds=tuple(facts.get("eviction_seconds", ())),
         stopped_early=early and StoppedEarly(**early),
-        scaling=scaling and Scaling(**scaling),
+        scaling=scaling and Scaling(**{"again_mb_per_second": 0.0, **scaling}),
         clock_offsets_ns=tuple(map(tuple, facts.get("clock_offsets_ns", ()))),
     )
     return Run(
@@ -337,7 +347,7 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "checkpoints": summary.checkpoints,
         "asynchronous_checkpoints": summary.asynchronous_checkpoints,
         "samples_of_epochs": summary.audit,
-        "object_requests": summary.requests,
+        "object_requests": _object_requests(summary.requests, frozen),
         "power": summary.telemetry.power if summary.telemetry else (),
     }
 
@@ -487,7 +497,7 @@ def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
         "total_seconds": summary.total_seconds,
         "complete_checkpoints": summary.complete_checkpoints,
         "partial": partial and _without(partial, "folder"),
-        "object_requests": summary.requests,
+        "object_requests": _object_requests(summary.requests, frozen),
         "findings": sorted(findings),
     }
 
@@ -520,7 +530,7 @@ def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
 
 def _kv_numbers(frozen: FrozenRun) -> Numbers:
     dtype = np.dtype([(name, np.int64) for name in KV_COLUMNS])
-    facts = RunFacts(**_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
+    facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), KVCACHE)
     summary: KvSummary = run.summary
     limit = summary.limited_by
@@ -577,6 +587,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
             source_bytes=0,
             bytes=0,
             crc32=0,
+            payload_bytes=0,
             skipped=(Skipped(path="", reason=""),) * file["damaged"],
         )
         for number, file in enumerate(facts["packed_files"])
@@ -681,6 +692,7 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         accelerator="",
         threshold_percent=facts["threshold_percent"],
         confidence_percent=facts["confidence_percent"],
+        settings_digest="",
     )
     answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
     one_more, edge = answer.for_one_more, answer.edge
@@ -714,7 +726,6 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
     return Trial(
         accelerators=trial["accelerators"],
         folder="",
-        au_percent=au,
         au_sustained_percent=au,
         half_width_percent=0.0,
         settled=True,
@@ -735,10 +746,10 @@ def _compare_numbers(frozen: FrozenRun) -> Numbers:
     else:
         pair = compare_runs(checkpoint_figures(_checkpoint_run(a)), checkpoint_figures(_checkpoint_run(b)))
     return {
-        "differences": {name: value for name, value in pair.metrics.items() if name != _OLD_NAME},
+        "differences": {name: value for name, value in pair.metrics.items() if name != _NOT_FROZEN},
         "days_saved_per_year": pair.plan and pair.plan.days_saved_per_year,
         "findings": [],
     }
 
 
-_OLD_NAME = "au_rules_percent"  # the AU of whole epochs, by a name that goes
+_NOT_FROZEN = "au_whole_percent"  # it had another name where runs are compared, which was to go

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cache, lru_cache
@@ -22,7 +22,7 @@ from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
 from dlemu.contrib.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
 from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
-from dlemu.contrib.kvcache.rows import ADDED_COLUMNS, COLUMNS, RANK_ROW
+from dlemu.contrib.kvcache.rows import COLUMNS, RANK_ROW
 from dlemu.contrib.kvcache.run_folder import (
     MAX_FILES,
     blocks_folder,
@@ -59,7 +59,6 @@ class KvCacheKind(RowsKind):
     name = "kvcache"
     prefix = "kvcache-"
     columns: ClassVar[Mapping[str, str]] = COLUMNS
-    added: ClassVar[Collection[str]] = ADDED_COLUMNS
     summary_type = KvSummary
 
     def complete(self, workload: Workload) -> Workload:

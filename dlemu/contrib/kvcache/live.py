@@ -60,15 +60,15 @@ class _RankRows:
         seconds = max(1e-9, min(RECENT_SECONDS, (now_ns - self.began_ns) / 1e9))
         recent = self.last[ends > now_ns - RECENT_SECONDS * 1e9]
         rates = (
-            Figure("prompts_per_second", len(recent) / seconds, "Prompts served"),
-            Figure("read_bytes_per_second", float(recent["read_bytes"].sum() / seconds), "Bytes read from storage"),
-            Figure("write_bytes_per_second", float(recent["written_bytes"].sum() / seconds), "Bytes put into storage"),
+            Figure("prompts_per_second", len(recent) / seconds),
+            Figure("read_bytes_per_second", float(recent["read_bytes"].sum() / seconds)),
+            Figure("write_bytes_per_second", float(recent["written_bytes"].sum() / seconds)),
         )
         first = recent[recent["computed_ns"] > 0]
         if not len(first):
             return rates
         mean_ns = float((first["computed_ns"] - first["arrived_ns"]).mean())
-        return (*rates, Figure("first_token_seconds", mean_ns / 1e9, "Mean time to the first token"))
+        return (*rates, Figure("first_token_seconds", mean_ns / 1e9))
 
 
 class LiveKvCache:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-ADDED_COLUMNS = ("priority", "dram_bytes", "again_bytes", "begun_bytes")
-"""Columns that results of older versions lack."""
 RANK_ROW = -1
 """Value of `prompt` in the one row of each rank that describes its whole replay."""
 

@@ -164,7 +164,6 @@ def run_command(
     from dlemu.cli.interruption import resume_advice
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.check.judge import REHEARSAL
     from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed
     from dlemu.contrib.mlperf.rehearsal.submission import SEPARATOR, split
     from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run_single
@@ -189,7 +188,7 @@ def run_command(
     several = SEPARATOR in words
     name = "submission" if several else load(take_word(words, "launcher")[1], config_dir=config_dir).model.name
     folder = folder or new_folder(name, "mlperf-")
-    check_place(folder, ours=(REHEARSAL,))
+    check_place(folder)
     rehearsal = None if several else rehearser.single(words, folder)
     rehearser.allow_making(split(words), folder, yes=yes)
     kept = f"finished runs are kept: {resume_advice(folder)}"

@@ -6,11 +6,11 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option, making, propose_setting
+from dlemu.cli.options import config_dir_option, json_option, making
 
 
 @click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
-@click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...", shell_complete=propose_setting)
+@click.argument("overrides", nargs=-1, metavar="[verify] [KEY=VALUE[,VALUE]...]...")
 @config_dir_option
 @making("images of the workload")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")

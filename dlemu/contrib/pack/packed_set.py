@@ -52,8 +52,8 @@ class PackedFile:
     bytes: int
     crc32: int
     """CRC-32 of the whole file."""
-    payload_bytes: int = 0
-    """Bytes of the samples, without what the format adds; 0: unknown, older dlemu wrote the manifest."""
+    payload_bytes: int
+    """Bytes of the samples, without what the format adds."""
     skipped: tuple[Skipped, ...] = ()
 
 
@@ -119,8 +119,12 @@ def read_set(folder: str, storage: StorageBase) -> PackedSet | None:
             content = bytes(read_whole(storage, path, MOST_COLLECTED_BYTES))
             head, *lines = content.split(b"\n") if name == JOURNAL_NAME else [content]
             values = json.loads(head)
-            if values.get("schema_version") != SCHEMA_VERSION:
-                raise DatasetError(f"{path} was written by another version of dlemu: pack into an empty folder")
+            version = values.get("schema_version")
+            if version != SCHEMA_VERSION:
+                raise DatasetError(
+                    f"{path} has schema_version {version!r}, wanted {SCHEMA_VERSION}: another version of dlemu packed "
+                    "it; pack into an empty folder"
+                )
             packed = build(PackedSet, values)
             _check_limits(packed)
         except FileNotFoundError:
@@ -221,7 +225,7 @@ def _existing_numbers(layout: Layout, storage: StorageBase) -> Iterator[int]:
 def training_spec(folder: str, packed: PackedSet) -> DatasetSpec:
     """Return the dataset settings with which a training run reads a packed set that has samples."""
     files, samples = packed.training_shape()
-    payload = sum(file.payload_bytes or file.bytes for file in packed.made)
+    payload = sum(file.payload_bytes for file in packed.made)
     return DatasetSpec(
         data_folder=folder,
         format=packed.format,

@@ -82,8 +82,8 @@ class PackQuestion:
     """The settings that were given."""
 
     overrides: tuple[str, ...]
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in results of older versions."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,7 +169,7 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
 
     def make_folder(self, planned: Planned[CheckedPoint]) -> str:
         """Create and return the folder of a packing."""
-        self._taken = owned.take_folder(self.folder, "output.folder", ours=(PACK,))
+        self._taken = owned.take_folder(self.folder, "output.folder")
         return super().make_folder(planned)
 
     def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:

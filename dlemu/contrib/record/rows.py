@@ -113,7 +113,7 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     system_cpu: int
     opens: int
     arrays: int = 0
-    """Arrays in the batch; 0 also in the rows of older recorders."""
+    """Arrays in the batch."""
     maps: int = 0
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)

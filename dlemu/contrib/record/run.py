@@ -128,7 +128,7 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
         )
     if question.rows and not os.path.isdir(question.rows):
         raise UserError(f"--rows is {question.rows}, which is not a folder: wanted a folder with a recorded job's rows")
-    check_place(folder, setting="--output", ours=(RECORD,))
+    check_place(folder, setting="--output")
     if os.path.lexists(os.path.join(folder, RECORD)):
         raise UserError(f"{folder} holds a recorded job; name a new folder with --output")
     if os.path.lexists(recipe):

@@ -36,7 +36,7 @@ class OpenedDocument:
     def gaps(self) -> list[str]:
         """Return a sentence, without its full stop, for each step whose results are gone."""
         return [
-            f"{os.path.join(self.folder, step.place)} holds no result of `dlemu {step.command}`: what it showed is "
+            f"{os.path.join(self.folder, step.folder)} holds no result of `dlemu {step.command}`: what it showed is "
             "missing"
             for step in self.answer.steps
             if step.command != "datagen" and step.name not in self.results

@@ -30,7 +30,7 @@ def open_document(folder: str) -> OpenedDocument:
     results = {
         step.name: kind_of_command(step.command).part("read")(place)
         for step in answer.steps
-        if step.command != "datagen" and kind_of(place := os.path.join(folder, step.place)) is not None
+        if step.command != "datagen" and kind_of(place := os.path.join(folder, step.folder)) is not None
     }
     return OpenedDocument(folder, answer, results)
 

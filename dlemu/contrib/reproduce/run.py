@@ -44,13 +44,8 @@ class StepDone:
     command: Command
     words: tuple[str, ...]
     seconds: float
-    folder: str = ""
-    """Folder of its results; empty in files of older versions, where the folder had the step's name."""
-
-    @property
-    def place(self) -> str:
-        """Return the name of the folder of its results, in the document's folder."""
-        return self.folder or self.name
+    folder: str
+    """Name of the folder of its results, in the document's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)

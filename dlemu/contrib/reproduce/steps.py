@@ -31,8 +31,8 @@ class DocumentQuestion:
     """Mean power of each storage, W."""
     overrides: tuple[str, ...] = ()
     """Further settings of every training run, such as reader.read_threads=8."""
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in results of older versions."""
+    settings_digest: str = ""
+    """Of all settings, those in the workload's file included; set when the run begins."""
 
     @property
     def laptop(self) -> bool:

@@ -86,7 +86,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         complete_checkpoints=journal.complete,
         partial=partial,
         eviction_seconds=journal.eviction_seconds,
-        requests=requests_of(journal.requests, workload.metric) if journal.requests else None,
+        requests=requests_of(journal.requests) if journal.requests else None,
         issues=issue_lines(findings),
         findings=findings,
     )

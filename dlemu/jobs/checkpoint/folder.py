@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 
 from datagen.errors import UserError
-from dlemu.checkpoints.io_rows import ADDED_COLUMNS, IO_DTYPE, PROGRESS_DTYPE
-from dlemu.jobs.checkpoint.kind import OLDER_LIVE_FACTS, PROGRESS, ROWS
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
+from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
 from dlemu.jobs.checkpoint.loop import salvage_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
-from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved
 from dlemu.results.row_tables import read_rows
-from dlemu.results.untrusted_files import decode_untrusted
 
 _MAX_PARTS = 10**6
 """Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
@@ -27,27 +25,18 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
     Every number is recomputed from the rows. A run that was killed before it saved a result is read from the files of
     its ranks in live/.
     """
-    live = os.path.join(folder, LIVE)
-    name = next((name for name in (OLDER_LIVE_FACTS, FACTS) if os.path.isfile(os.path.join(live, name))), None)
     path = os.path.join(folder, FACTS)
-    if not os.path.lexists(path) and name is not None:
-        facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file", name=name)
+    if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
+        facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file")
         return _checked(CheckpointRun(folder, facts, log.rows, log.progress, log.telemetry))
     facts = read_facts(path, CheckpointRunFacts)
-    rows, progress = read_rows(folder, ROWS, IO_DTYPE, ADDED_COLUMNS), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
+    rows, progress = read_rows(folder, ROWS, IO_DTYPE), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
     return _checked(CheckpointRun(folder, facts, rows, progress, read_readings(folder, facts)))
 
 
 def read_checkpoint_summary(folder: str) -> CheckpointSummary:
     """Read summary.json as it was saved, to compare it with the recomputed one; raises UserError."""
-    path = os.path.join(folder, SUMMARY)
-    saved = decode_untrusted(path, CheckpointSummary)
-    if saved.schema_version not in READ_VERSIONS or saved.kind != CheckpointSummary.kind:
-        raise UserError(
-            f"{path} has schema_version {saved.schema_version!r} and kind {saved.kind!r}, wanted {SCHEMA_VERSION} and "
-            f"{CheckpointSummary.kind!r}: another version of dlemu wrote it"
-        )
-    return saved
+    return read_saved(folder, CheckpointSummary, CheckpointSummary.kind)
 
 
 def _checked(run: CheckpointRun) -> CheckpointRun:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlemu.results.file_names import LIVE
 from dlemu.results.kinds import Kind
 
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
 
 ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
-OLDER_LIVE_FACTS = "checkpoint_facts.json"
-"""Name of the facts in live/ of older versions; they do not state the kind of job."""
 
 
 def only_saves(workload: Workload) -> bool:
@@ -30,7 +27,6 @@ def only_checkpoints(workload: Workload) -> bool:
 KIND = Kind(
     name="checkpoint",
     noun="a run of checkpoints",
-    marks=(ROWS, f"{LIVE}/{OLDER_LIVE_FACTS}"),
     command="checkpoint",
     help="Write and read a model's checkpoints and report how fast the storage wrote and read them.",
     usage="""Write and read the checkpoints of a model, and report how fast the storage wrote and read them.

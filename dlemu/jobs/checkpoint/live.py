@@ -49,5 +49,5 @@ def _figures(rows: IoRows, phase: int, checkpoint: int) -> tuple[Figure, ...]:
     if not len(files):
         return ()
     seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-    name, verb = ("write", "written") if phase == WRITE else ("read", "read")
-    return (Figure(f"{name}_bytes_per_second", float(files["bytes"].sum() / seconds), f"Checkpoint bytes {verb}"),)
+    name = "write" if phase == WRITE else "read"
+    return (Figure(f"{name}_bytes_per_second", float(files["bytes"].sum() / seconds)),)

@@ -133,12 +133,12 @@ class CheckpointFacts:
     evicted: bool
     kept: int
     """Number of this run's complete checkpoints that are left in the folder."""
-    transfer_size: int | None = None
-    """Maximum bytes of a write or read call; null in results of older versions."""
-    written_by_ranks: int | None = None
+    transfer_size: int
+    """Maximum bytes of a write or read call."""
+    written_by_ranks: int | None
     """Number of ranks that wrote what others read (`reshard`); `format`, `data` and the job's ranks are theirs, too."""
-    node_local: bool = False
-    """Whether each host had a folder of its own (`checkpoint.node_local`); false in results of older versions."""
+    node_local: bool
+    """Whether each host had a folder of its own (`checkpoint.node_local`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +164,8 @@ class CheckpointSummary(JobSummary):
     """The result of a checkpoint run; complete if every checkpoint was written and read."""
 
     kind: str = "checkpoint"
-    verdict_code: str | None = None
-    """`written`, `read`, `written_and_read`, `incomplete` or `nothing`; None in results of older versions."""
+    verdict_code: str
+    """`written`, `read`, `written_and_read`, `incomplete` or `nothing`."""
     scale: str | None
     ranks_per_host: tuple[int, ...] = ()
     what: CheckpointFacts
@@ -190,7 +190,7 @@ class CheckpointSummary(JobSummary):
     issues: tuple[str, ...] = ()
     """Sentences that a reader of the numbers must know."""
     findings: tuple[Finding, ...] = ()
-    """The same in the same order, as codes with their numbers; empty in results of older versions."""
+    """The same in the same order, as codes with their numbers."""
 
     @property
     def loud_issues(self) -> tuple[str, ...]:

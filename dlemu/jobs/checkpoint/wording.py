@@ -32,9 +32,9 @@ def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: s
     }[bool(_rate("WRITE", write)), bool(_rate("READ", read))]
 
 
-def result_word(code: str | None) -> str:
+def result_word(code: str) -> str:
     """Return the first word of the result line."""
-    return _WORDS.get(code or "", "WRITE")
+    return _WORDS.get(code, "WRITE")
 
 
 def result_line(write: PhaseSummary | None, read: PhaseSummary | None) -> str:

@@ -96,7 +96,6 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     note = f" ({answer.engine_note})" if answer.engine_note else ""
     engines = {
         "fio": f"{answer.extra.get('fio', 'fio')}, libaio, direct",
-        "kernel aio": "dlemu's own requests through the kernel's AIO, direct",
         "threads": "dlemu's own requests by threads, direct",
         "batches": "a loader's readers, each sample once",
         "s3": "dlemu's S3 client, GET of ranges, one connection per request in flight",

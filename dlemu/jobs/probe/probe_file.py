@@ -17,8 +17,8 @@ from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.report.units import size
 
 _WRITE_BYTES = 8 << 20  # random bytes that are generated once; each page then begins with its own offset
-_NAME = re.compile(r"dlemu-probe-([0-9]+)-(?:([0-9a-f]{8})-)?[0-9a-f]{6}")
-"""Process id, hash of the host name (missing in older versions) and a random part."""
+_NAME = re.compile(r"dlemu-probe-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{6}")
+"""Process id, hash of the host name and a random part."""
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def remove_leftovers(folder: str) -> list[str]:
             if match is None:
                 continue
             path = os.path.join(folder, name)
-            if match[2] is not None and match[2] != _host():
+            if match[2] != _host():
                 warnings.append(f"{path} belongs to a probe on another host: remove it if that probe has ended")
             elif size_bytes := _remove_if_stale(path, int(match[1])):
                 warnings.append(f"{path} ({size(size_bytes)}) was left by a probe that was killed: removed it")

@@ -8,9 +8,9 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm.failure import Role
-from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_target, run_stream, why_no_aio
 from dlemu.jobs.probe.object_gets import GetStream, run_gets
 from dlemu.jobs.probe.result import Access, Engine, Latency, ProbeCell, Watts
-from dlemu.jobs.probe.thread_reads import run_threads
+from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.runner.child_run import output_of
-from dlemu.runner.clean_process import run_clean
 from dlemu.runner.crew import Worker, run_crew
 from dlemu.telemetry.power import Probe as PowerProbe
 from dlemu.telemetry.probe_base import AbsentError, Scope
+
+StreamKind = TypeVar("StreamKind", Stream, GetStream)
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each cell, which is not counted."""
 _PATIENCE_SECONDS, _STALL_SECONDS = 120.0, 60.0  # timeouts: beyond the cell's duration; of a stopped job (SIGSTOP)
 _FIO = Role("fio", "use fewer --jobs or smaller --depths")
-_PROCESS, _JOB = Role("the process that sends the requests", _FIO.remedy), Role("job", _FIO.remedy)
+_JOB = Role("job", _FIO.remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,14 @@ class CellSpec:
 
 
 def choose_engine(choice: str) -> tuple[Engine, str]:
-    """Return the engine for `auto`, `fio`, `aio` or `threads`, and why it is no better one; raises DlemuError."""
-    no_fio = "" if shutil.which("fio") else "fio is not installed"
-    if choice == "fio" and no_fio:
-        raise DlemuError(f"{no_fio}: apt-get install fio, or leave --engine out")
-    if choice in ("auto", "fio") and not no_fio:
+    """Return the engine for `auto`, `fio` or `threads`, and why `auto` is not fio; raises DlemuError."""
+    if choice == "threads":
+        return "threads", ""
+    if shutil.which("fio"):
         return "fio", ""
-    no_aio = why_no_aio()
-    if choice == "aio" and no_aio:
-        raise DlemuError(f"the kernel's AIO can't be used: {no_aio}; leave --engine out")
-    if choice in ("auto", "aio") and no_aio is None:
-        return "kernel aio", no_fio if choice == "auto" else ""
-    return "threads", "; ".join(filter(None, (no_fio, no_aio))) if choice == "auto" else ""
+    if choice == "fio":
+        raise DlemuError("fio is not installed: apt-get install fio, or leave --engine out")
+    return "threads", "fio is not installed"
 
 
 def fio_version() -> str:
@@ -74,13 +70,10 @@ def fio_version() -> str:
 
 
 def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
-    """Measure one cell on the first `size_bytes` of a file or device; raises DlemuError."""
+    """Measure one cell on the first `size_bytes` of a file; raises DlemuError."""
     with _metering() as meters:
-        cell = (
-            _by_fio(cell_spec, path, size_bytes, seconds)
-            if engine == "fio"
-            else _by_own_engine(cell_spec, path, size_bytes, seconds, engine)
-        )
+        measure = _by_fio if engine == "fio" else _by_threads
+        cell = measure(cell_spec, path, size_bytes, seconds)
         means = meters()
     rate = cell.mb_per_second / 1e3
     power = (
@@ -172,9 +165,9 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
 # dlemu's engines
 
 
-def _by_own_engine(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
+def _by_threads(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
     streams = tuple(_streams(cell_spec, path, size_bytes, SETTLE_SECONDS + seconds))
-    began_ns, requests = _run_streams(streams, engine, seconds)
+    began_ns, requests = _run_jobs(run_threads, streams, seconds)
     return _cell_of_requests(cell_spec, began_ns, requests, seconds)
 
 
@@ -192,14 +185,27 @@ def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, 
         )
         for job in range(cell_spec.jobs)
     )
-    began_ns, requests = _run_streams(streams, "s3", seconds)
+    began_ns, requests = _run_jobs(run_gets, streams, seconds)
     return _cell_of_requests(cell_spec, began_ns, requests, seconds)
 
 
-def _run_streams(streams: tuple[Stream | GetStream, ...], engine: Engine, seconds: float) -> tuple[int, list[Requests]]:
+def _run_jobs(
+    run: Callable[[StreamKind], Requests], streams: Sequence[StreamKind], seconds: float
+) -> tuple[int, list[Requests]]:
     """Run a job per stream, each in its own process; return when they began, and their requests."""
-    request = (streams, engine, _STALL_SECONDS)
-    return run_clean(_run_all, request, _PROCESS, patience_seconds=seconds + _PATIENCE_SECONDS)
+    began_ns = 0
+
+    def begin() -> None:
+        nonlocal began_ns
+        began_ns = time.monotonic_ns()
+
+    def send(worker: Worker, stream: StreamKind) -> Requests:
+        worker.ready()
+        return run(stream)
+
+    most_seconds = seconds + _PATIENCE_SECONDS
+    requests = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds, on_ready=begin)
+    return began_ns, requests
 
 
 def _streams(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> Iterator[Stream]:
@@ -258,30 +264,6 @@ def latency_stats(latency_ns: NDArray[np.int64]) -> Latency | None:
         return None
     p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
     return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=maximum)
-
-
-def _run_all(request: tuple[tuple[Stream | GetStream, ...], Engine, float], _: object) -> tuple[int, list[Requests]]:
-    """In the clean process: run a job for each stream."""
-    engines: dict[str, Callable[[Any], Requests]] = {
-        "kernel aio": run_stream,
-        "threads": run_threads,
-        "s3": run_gets,
-    }
-    streams, engine, stall_seconds = request
-    run, began_ns = engines[engine], time.monotonic_ns()
-    if len(streams) == 1:
-        return began_ns, [run(streams[0])]
-
-    def begin() -> None:
-        nonlocal began_ns
-        began_ns = time.monotonic_ns()
-
-    def make_requests(worker: Worker, stream: Stream | GetStream) -> Requests:
-        worker.ready()
-        return run(stream)
-
-    results = run_crew(make_requests, streams, _JOB, timeout_seconds=stall_seconds, on_ready=begin)
-    return began_ns, results
 
 
 # power

@@ -14,9 +14,8 @@ from dlemu.results.answer_files import ANSWER_VERSION
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "kernel aio", "threads", "batches", "s3"]
-"""What sent the requests: fio (libaio), dlemu through the kernel's AIO, dlemu's threads, a loader's readers, or dlemu's
-S3 client (GET of ranges)."""
+Engine = Literal["fio", "threads", "batches", "s3"]
+"""What sent the requests: fio (libaio), dlemu's threads, a loader's readers, or dlemu's S3 client (GET of ranges)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +92,7 @@ class ProbeQuestion:
     """What was to be measured."""
 
     target: str
-    """Folder, file, device, or s3://BUCKET/... that was measured."""
+    """Folder, file, or s3://BUCKET/... that was measured."""
     preset: str = ""
     workload: str = ""
     """The workload whose own reads were measured; else empty."""
@@ -101,7 +100,7 @@ class ProbeQuestion:
     seconds: float
     """Duration of each cell, or round."""
     precondition: int = 0
-    """How often the whole file or device was written before the first cell."""
+    """How often the whole file was written before the first cell."""
 
 
 @dataclass(frozen=True, kw_only=True)

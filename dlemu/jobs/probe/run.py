@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 import time
@@ -99,7 +98,6 @@ def probe_target(
     seconds: float = 2.0,
     engine: str = "auto",
     file_bytes: int | None = None,
-    overwrite_device: bool = False,
     precondition: int = 0,
     steady: bool = False,
     options: Sequence[str] = (),
@@ -135,7 +133,6 @@ def probe_target(
         seconds=seconds,
         engine=engine,
         file_bytes=file_bytes,
-        overwrite_device=overwrite_device,
         precondition=precondition,
         steady=steady,
         folder=folder,
@@ -199,18 +196,16 @@ def probe_requests(
     seconds: float = 2.0,
     engine: str = "auto",
     file_bytes: int | None = None,
-    overwrite_device: bool = False,
     precondition: int = 0,
     steady: bool = False,
     folder: str = "",
     on_event: OnEvent = ignore,
 ) -> tuple[ProbeAnswer, str]:
-    """Measure requests of several sizes and depths on a folder, a file or a device; return the answer and its folder.
+    """Measure requests of several sizes and depths on a folder or a file; return the answer and its folder.
 
     In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed. An existing
-    file is only read, and so is a device unless `overwrite_device` allows its data to be destroyed. Before writes are
-    measured, the whole target is written `precondition` times; with `steady`, each write is repeated until its rate is
-    steady (`dlemu.metrics.steady_state`).
+    file is only read. Before writes are measured, the whole file is written `precondition` times; with `steady`, each
+    write is repeated until its rate is steady (`dlemu.metrics.steady_state`).
 
     Raises UserError, SpaceError, DlemuError.
     """
@@ -221,7 +216,7 @@ def probe_requests(
         raise UserError("--precondition and --steady are for writes: wanted --rw randwrite or write")
     used, note = choose_engine(engine)
     folder = _results_folder(folder)
-    _check_cells(cells, target_path, overwrite_device=overwrite_device)
+    _check_cells(cells, target_path)
     question = ProbeQuestion(target=target_path, preset=preset, seconds=seconds, precondition=precondition)
     leftovers = remove_leftovers(target_path) if os.path.isdir(target_path) else []
     answer = replace(_new_answer(question, used, note, target_path), issues=tuple(leftovers))
@@ -251,7 +246,7 @@ def probe_requests(
 
 
 def _precondition(path: str, size_bytes: int, times: int, on_event: OnEvent) -> None:
-    """Write a whole file or device `times` times, announcing the amount first; raises UserError."""
+    """Write a whole file `times` times, announcing the amount first; raises UserError."""
     if not times:
         return
     try:
@@ -381,7 +376,7 @@ def _new_answer(question: ProbeQuestion, engine: Engine, note: str, target: str)
         engine=engine,
         engine_note=note,
         host=describe_host(),
-        storage=describe_folder(local) if local and not _is_device(target) else None,
+        storage=describe_folder(local) if local else None,
         cells=(),
         started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
         extra={"fio": fio_version()} if engine == "fio" else {},
@@ -391,11 +386,7 @@ def _new_answer(question: ProbeQuestion, engine: Engine, note: str, target: str)
 # the target
 
 
-def _is_device(path: str) -> bool:
-    return os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)
-
-
-def _check_cells(cells: Sequence[CellSpec], target: str, *, overwrite_device: bool) -> None:
+def _check_cells(cells: Sequence[CellSpec], target: str) -> None:
     """Raise UserError for cells that would destroy data, or that O_DIRECT can't do."""
     for cell in cells:
         if cell.size_bytes % 512 or cell.size_bytes < 512:
@@ -403,53 +394,22 @@ def _check_cells(cells: Sequence[CellSpec], target: str, *, overwrite_device: bo
                 f"a request of {cell.size_bytes} bytes can't bypass the page cache: wanted a multiple of 512"
             )
     if not os.path.exists(target):
-        raise UserError(f"{target} does not exist: wanted a folder of the storage, a file to read, or a block device")
+        raise UserError(f"{target} does not exist: wanted a folder of the storage, or a file to read")
     mode = os.stat(target).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode)):
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise UserError(
-            f"{target} is a pipe, a socket or a character device: wanted a folder of the storage, a file to read, "
-            "or a block device"
+            f"{target} is a device, a pipe or a socket: wanted a folder of the storage, or a file to read; fio "
+            "measures devices without a file system"
         )
-    if not any(cell.writes for cell in cells):
-        return
-    if os.path.isfile(target):
+    if os.path.isfile(target) and any(cell.writes for cell in cells):
         raise UserError(
             f"{target} is a file, and a probe that writes would destroy it: name a folder, where it makes one"
         )
-    if _is_device(target) and not overwrite_device:
-        raise UserError(
-            f"a probe that writes would destroy what is on {target}: name a folder of a file system on it, or "
-            "give --overwrite-device if all of it may be lost"
-        )
-    if _is_device(target):
-        try:
-            # O_EXCL fails for a block device that the kernel uses, or a part of it (open(2)).
-            os.close(os.open(target, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                raise UserError(
-                    f"{target} is in use: mounted, swap, or part of a RAID or a volume group. A probe that writes "
-                    "would destroy what it holds: release it first (lsblk shows its uses)"
-                ) from error
-            raise UserError(
-                f"{target} can't be opened: {error.strerror}; wanted a device that you may write"
-            ) from error
 
 
 @contextlib.contextmanager
 def _open_target(target: str, file_bytes: int) -> Iterator[tuple[str, int]]:
     """Context: yield the path to measure and its size; for a folder, that of a file that is removed at exit."""
-    if _is_device(target):
-        try:
-            descriptor = os.open(target, os.O_RDONLY)
-        except OSError as error:
-            raise UserError(f"{target} can't be read: {error.strerror}; wanted a device that you can read") from error
-        try:
-            # Resolves links such as those in /dev/disk/by-id, because files to write are opened with O_NOFOLLOW.
-            yield os.path.realpath(target), os.lseek(descriptor, 0, os.SEEK_END)
-        finally:
-            os.close(descriptor)
-        return
     if os.path.isfile(target):
         yield target, os.path.getsize(target)
         return

@@ -1,4 +1,4 @@
-"""The fallback where the kernel's AIO is not available: one thread per request in flight, each with preadv."""
+"""O_DIRECT reads and writes at a constant queue depth where fio is not installed: a thread per request in flight."""
 
 from __future__ import annotations
 
@@ -6,15 +6,58 @@ import mmap
 import os
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from dlemu.jobs.probe.kernel_aio import Requests, Stream, open_target
+
+
+@dataclass(frozen=True, eq=False)
+class Requests:
+    """The requests that one job completed, one array element per request."""
+
+    end_ns: NDArray[np.int64]
+    """Completion, by CLOCK_MONOTONIC."""
+    latency_ns: NDArray[np.int64]
+    cpu_seconds: float
+    first_byte_ns: NDArray[np.int64] | None = None
+    """Time from sending a GET request to the first byte of its response; None for requests of files."""
+    failed: int = 0
+    """Requests that failed and were retried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """The requests of one job to a file."""
+
+    path: str
+    writes: bool
+    random: bool
+    size_bytes: int
+    """Bytes of a request."""
+    depth: int
+    """Requests in flight."""
+    begin: int
+    """Start of the job's range of the file."""
+    end: int
+    """End of that range."""
+    seconds: float
+    seed: int
+
+
+def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
+    """Open a file to read or write; raises UserError. A file to write is not opened through a link: another user who
+    may write into its folder could have linked it to somebody's file."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | (os.O_WRONLY | os.O_NOFOLLOW if writes else os.O_RDONLY))
+    except OSError as error:
+        raise UserError(f"{path} can't be opened: {error.strerror}") from error
 
 
 def run_threads(stream: Stream) -> Requests:
-    """Do the same as `kernel_aio.run_stream`, by threads."""
+    """Keep `depth` requests in flight for `seconds`; raises UserError if one fails."""
     descriptor = open_target(stream.path, writes=stream.writes)
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []

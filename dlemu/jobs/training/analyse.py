@@ -99,7 +99,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         seed=facts.seed,
         metrics=metrics,
-        requests=requests_of(journal.requests, workload.metric) if journal.requests else None,
+        requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
@@ -230,7 +230,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         au_uncertainty=uncertainty_of(rows, kept),
         prefetch_credit_percent=prefetch_credit_percent(rows, kept),
         au_whole_percent=whole,
-        au_rules_percent=whole,
         au_dlio_percent=over_epochs([v2 for v2, _ in dlio]),
         au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
@@ -497,15 +496,11 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
         yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share, "ranks": facts.ranks})
 
 
-_FIRST_VERSION_OF_MATCHED = 2
-"""First `reader_version` with the engine `matched`; older runs keep the findings that they had."""
-
-
 def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
     """Yield a finding if files were read through the page cache with other read calls than a real job's."""
     reader, call = facts.workload.reader, _library(facts).call
     cached = not reader.odirect and FOLDER_TYPES.get(facts.workload.storage.storage_type) == "posix"
-    if facts.reader_version < _FIRST_VERSION_OF_MATCHED or not metrics.read_calls or not cached:
+    if not metrics.read_calls or not cached:
         return
     if reader.engine == "fast":
         yield Finding(Issue.REQUESTS_OF_NOBODY, "caution", {"library": call or None})

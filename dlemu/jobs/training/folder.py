@@ -1,4 +1,4 @@
-"""Reads the folder of a training run, also one of an older version, and one of a run that was killed."""
+"""Reads the folder of a training run, also of one that was killed."""
 
 from __future__ import annotations
 
@@ -8,37 +8,27 @@ from dataclasses import replace
 from datagen.errors import UserError
 from dlemu.config.validate import check
 from dlemu.jobs.training.measured import Facts
-from dlemu.jobs.training.older import facts_of_older
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.step_table import STEPS, check_steps, read_steps
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import salvage
-from dlemu.results.file_names import FACTS, LIVE, SUMMARY
-from dlemu.results.kinds import SummaryHead
-from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings
-from dlemu.results.parts import READ_VERSIONS, SCHEMA_VERSION
-from dlemu.results.untrusted_files import decode_untrusted
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved
 
 _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
 """Most steps (of all ranks) or samples, and most checkpoints, that a plan may have: each takes memory to analyse."""
 
 
 def read_run(folder: str) -> Run:
-    """Read a run's folder, also one of an older version; raises UserError if it has no result or is damaged.
+    """Read a run's folder; raises UserError if it has no result or is damaged.
 
     Every number is recomputed from the steps; summary.json is not needed (a run may have been killed while writing it).
     A run that was killed before it was saved is read from the files that its ranks left in live/.
     """
     path = os.path.join(folder, FACTS)
-    has_facts, has_summary = (os.path.lexists(os.path.join(folder, name)) for name in (FACTS, SUMMARY))
-    if not has_facts and not has_summary and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
+    if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
         return _checked(_read_live(folder), os.path.join(folder, LIVE))
-    saved = read_summary(folder) if has_summary or not has_facts else None
-    facts = read_facts(path, Facts) if has_facts or saved is None else None
-    rows = read_steps(folder)
-    if facts is None:
-        assert saved is not None
-        facts = facts_of_older(folder, saved, rows)
+    facts, rows = read_facts(path, Facts), read_steps(folder)
     if facts.failure is None and not len(rows):
         raise UserError(
             f"{folder} holds a complete run without {STEPS}, so its numbers can't be recomputed: copy it again"
@@ -81,13 +71,4 @@ def _checked(run: Run, path: str) -> Run:
 
 def read_summary(folder: str) -> Summary:
     """Read summary.json as it is, to compare with the recomputed `read_run(folder).summary`; raises UserError."""
-    path = os.path.join(folder, SUMMARY)
-    head = decode_untrusted(path, SummaryHead)
-    if head.kind not in (None, Summary.kind):
-        raise UserError(f"{path} is the result of a {head.kind} job; wanted that of a training run")
-    if head.schema_version not in READ_VERSIONS:
-        raise UserError(
-            f"{path} has schema_version {head.schema_version!r}, wanted {SCHEMA_VERSION}: it was not written by this "
-            "version of `dlemu train` (DLIO's summary.json is a different file)"
-        )
-    return decode_untrusted(path, Summary)
+    return read_saved(folder, Summary, Summary.kind)

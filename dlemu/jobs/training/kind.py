@@ -7,7 +7,6 @@ from dlemu.results.kinds import Kind
 KIND = Kind(
     name="training",
     noun="a training run",
-    is_unnamed=True,
     command="train",
     help="Train with emulated accelerators and report how busy the storage kept them.",
     usage="""Train with emulated accelerators and report how busy the storage kept them.

@@ -133,14 +133,10 @@ class LiveTraining:
 
 def _figures(logs: list[_RankLog], recent: list[_Recent]) -> tuple[Figure, ...]:
     compute_ns, all_ns = sum(log.sums.compute_ns for log in logs), sum(log.sums.all_ns for log in logs)
-    au = [Figure("au_ratio", compute_ns / all_ns, "AU of the epoch so far, of the steps that count")] if all_ns else []
+    au = [Figure("au_ratio", compute_ns / all_ns)] if all_ns else []
     return (
         *au,
-        Figure("read_bytes_per_second", sum(part.read_bytes / part.seconds for part in recent), _READ),
-        Figure("samples_per_second", sum(part.samples / part.seconds for part in recent), "Samples trained on"),
-        Figure("wait_ratio", sum(part.wait_ratio for part in recent) / len(recent), _WAIT),
+        Figure("read_bytes_per_second", sum(part.read_bytes / part.seconds for part in recent)),
+        Figure("samples_per_second", sum(part.samples / part.seconds for part in recent)),
+        Figure("wait_ratio", sum(part.wait_ratio for part in recent) / len(recent)),
     )
-
-
-_READ = "Bytes read by the loaders, caches included"
-_WAIT = "Share of the time that accelerators waited for data"

@@ -47,8 +47,8 @@ class Facts(RunFacts):
     """Most batches that a rank's loader may have complete or in work."""
     own_library: LibraryReads | None = None
     """How the library of a user's own format reads, copied from its module: that is not imported to read a result."""
-    reader_version: int = 1
-    """Version of dlemu's reader; 1 in runs older than this key."""
+    reader_version: int
+    """Version of dlemu's reader."""
     loader_notes: tuple[str, ...] = ()
     """The loader's caveats to its own measurements, as sentences."""
     journal: Journal

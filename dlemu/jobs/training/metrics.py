@@ -49,7 +49,7 @@ CATALOGUE = Catalogue(
             digits=1,
         ),
         Metric(
-            name="au_rules_percent",
+            name="au_whole_percent",
             title="AU, whole epochs",
             unit="%",
             better="higher",
@@ -136,6 +136,6 @@ CATALOGUE = Catalogue(
     repetition="epoch",
     judged="au_percent",
     decisive=AU_SUSTAINED,
-    fallback="au_rules_percent",
+    fallback="au_whole_percent",
     note="Of whole runs; device figures are of the devices behind the dataset, from the kernel's counters.",
 )

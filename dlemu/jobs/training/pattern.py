@@ -1,8 +1,7 @@
 """Measures the storage's throughput with a workload's own access pattern, for 1, 2, 4, ... parallel readers.
 
 A *reader* is a process that makes batches as a loader's worker does, by the same `BatchMaker`. A *level* is the
-measurement of one number of readers, which together read each sample at most once. A fresh interpreter forks them, so
-that the caller may have threads, an event loop or a GPU.
+measurement of one number of readers, which together read each sample at most once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
 from dlemu.results.drive import READ_AHEAD_BYTES
 from dlemu.results.levels import READ_DTYPE, Level, ReadRows
-from dlemu.runner.clean_process import run_clean
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.crew import Worker, run_crew
 
@@ -67,8 +65,8 @@ MEMORY_SHARE = 0.25  # a probe must not push other programs into swap
 """Share of the available memory that the readers' buffers may use."""
 COST_BATCHES, COST_SECONDS = 40, 0.02
 """Batches of each worker, and how long each takes, in the measurement of the loader's overhead."""
-_REMEDY = "use fewer readers or a smaller batch"
-_PROCESS, _READER = Role("the process of the readers", _REMEDY), Role("reader", _REMEDY)
+_READER = Role("reader", "use fewer readers or a smaller batch")
+_LOADER = Role("the loader's process", "use a smaller batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +83,13 @@ class LoaderCosts:
 
 @dataclass(frozen=True)
 class _Request:
-    """The task of the process that measures; its fields are parameters of `probe_pattern`."""
+    """What is to be measured: parameters of `probe_pattern`."""
 
     job: TrainingJob
     levels: tuple[int, ...]
     again: int | None
     max_readers: int
     evicts: bool
-    costs: bool
 
 
 def probe_pattern(
@@ -111,28 +108,18 @@ def probe_pattern(
     readers to measure; empty: double them until more readers gain nothing. `again`: the number of readers whose level
     is repeated at the end, if there is time, for a narrower interval; 0: the fewest that get the full speed; None: no
     repetition. `with_costs`: also measure the loader's overhead. `on_level` is called with each level.
-    Raises what a reader raised, and DlemuError where the process that measures ended otherwise.
+    Call it in the main thread. Raises UserError or DlemuError when a reader fails.
     """
     measured: list[Level] = []
-
-    def take(level: Level) -> None:
+    for level in _measure(_Request(job, levels, again, max_readers, evicts)):
         measured.append(level)
         if on_level is not None:
             on_level(level)
-
-    request = _Request(job, levels, again, max_readers, evicts, with_costs)
-    patience_seconds = MAX_SECONDS + 2 * job.workload.timeout_seconds
-    costs = run_clean(_measure_all, request, _PROCESS, patience_seconds=patience_seconds, on_message=take)
+    costs = None
+    if with_costs and job.workload.reader.read_threads > 0:
+        seconds = job.workload.timeout_seconds
+        (costs,) = run_crew(_loader_costs, [job], _LOADER, timeout_seconds=seconds, most_seconds=seconds)
     return tuple(measured), costs
-
-
-def _measure_all(request: _Request, report: Callable[[Level], None]) -> LoaderCosts | None:
-    """Run in the process that measures: report each level, and return the loader's overhead."""
-    for level in _measure(request):
-        report(level)
-    if request.costs and request.job.workload.reader.read_threads > 0:
-        return _loader_costs(request.job)
-    return None
 
 
 def _measure(request: _Request) -> Iterator[Level]:
@@ -206,8 +193,9 @@ def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
-def _loader_costs(job: TrainingJob) -> LoaderCosts:
+def _loader_costs(worker: Worker, job: TrainingJob) -> LoaderCosts:
     """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
+    worker.ready()
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
@@ -221,8 +209,8 @@ def _loader_costs(job: TrainingJob) -> LoaderCosts:
     for batch in loader.batches("ceiling", 1, COST_BATCHES * spec.read_threads):
         times.append((batch.trace.started_ns, batch.trace.finished_ns, time.monotonic_ns(), batch.trace.worker))
     loader.close()
-    started, finished, got, worker = np.array(times).T
-    between = [np.median(started[worker == own][1:] - finished[worker == own][:-1]) for own in np.unique(worker)]
+    started, finished, got, workers = np.array(times).T
+    between = [np.median(started[workers == own][1:] - finished[workers == own][:-1]) for own in np.unique(workers)]
     waited = got[1:] - np.maximum(finished[1:], got[:-1])
     return LoaderCosts(
         hand_over_seconds=max(0.0, float(np.median(waited))) / 1e9,

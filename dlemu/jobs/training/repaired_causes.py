@@ -30,13 +30,12 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
-from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import mean_ready_behind, worker_time
 from dlemu.metrics.limit import Cause, DeeperQueue, Scaling
 from dlemu.metrics.over_time import Floats
-from dlemu.metrics.rows import ColumnStore, Rows, StepTable
+from dlemu.metrics.rows import Rows, StepTable
 from dlemu.metrics.t_interval import FEWEST
 
 MAX_ROWS = 20_000
@@ -151,9 +150,7 @@ def _first_steps(rows: StepTable) -> Rows:
         kept.append(epoch)
         count += len(part)
     first = rows.of("epoch", tuple(kept))
-    first = first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
-    # A store of their own keeps the columns of these few rows, which would else be read with all the others each time.
-    return StepTable(ColumnStore(tuple(STEP_COLUMNS), [len(first)], lambda name, _: first[name]))
+    return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
 
 
 _NO_COSTS = HostCosts(hand_over_seconds=0.0, between_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)

@@ -16,7 +16,7 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.summary import Summary
 from dlemu.jobs.training.trainer import RunLog
 from dlemu.plan.streams import StreamPlan
-from dlemu.results.measured import FACTS_VERSION, sent_state
+from dlemu.results.measured import sent_state
 from dlemu.telemetry import RecorderHead
 
 
@@ -51,7 +51,6 @@ def make_facts(
     log: RunLog,
     failure: str | None,
     *,
-    facts_version: int = FACTS_VERSION,
     recorders: tuple[RecorderHead, ...],
 ) -> Facts:
     """Return the facts of a job's run.
@@ -64,7 +63,6 @@ def make_facts(
         job = job.cut_to(early.steps)
     plan, data_format = job.train_plan, job.workload.dataset.format
     return Facts(
-        facts_version=facts_version,
         workload=published(job.workload),
         ranks=job.ranks,
         seed=job.seed,

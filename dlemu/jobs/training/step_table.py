@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from datagen.atomic import write_file
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.jobs.training.steplog import ADDED_COLUMNS, STEP_COLUMNS, STEP_DTYPE
-from dlemu.metrics.rows import GROUP_ROWS, ColumnStore, Rows, StepTable, in_order
+from dlemu.jobs.training.steplog import STEP_COLUMNS, STEP_DTYPE
+from dlemu.metrics.rows import ColumnStore, Rows, StepTable, in_order
 from dlemu.results.tables import ADVICE, MOST_TABLE_BYTES
 from dlemu.results.untrusted_files import open_untrusted
 
@@ -23,10 +23,8 @@ _MAX_VALUE = 1 << 60
 """As nanoseconds, 36 years after the host was started; sums of larger numbers would overflow."""
 _BOUNDED = ("free_ns", "wait_ns", "compute_ns", "samples", "app_bytes")
 """Columns whose values must be from 0 to _MAX_VALUE."""
-_READ_AT_ONCE = 1 << 20
-"""Up to this number of rows, all columns are read when the file is opened, else each when it is used."""
-_MAX_ROW_BYTES = 128
-"""Memory per row while numbers are computed: a few columns are loaded at a time."""
+_ROW_BYTES = 8 * 2 * len(STEP_COLUMNS)
+"""Memory per row: the columns, and as much again while they are sorted or computed with."""
 
 
 def write_steps(folder: str, rows: Rows) -> None:
@@ -44,22 +42,17 @@ def _write(rows: Rows, out: BinaryIO) -> None:
     encoding = "DELTA_BINARY_PACKED"
     schema = pa.schema(fields)
     with pq.ParquetWriter(out, schema, compression="zstd", use_dictionary=False, column_encoding=encoding) as file:
-        for start in range(0, len(rows), GROUP_ROWS):
-            part = rows[start : start + GROUP_ROWS]
-            file.write_table(pa.table([pa.array(part[name]) for name in STEP_COLUMNS], schema=schema))
+        file.write_table(pa.table([pa.array(rows[name]) for name in STEP_COLUMNS], schema=schema))
 
 
 def read_steps(folder: str) -> Rows:
-    """Return the step rows of a folder, in order; of many rows, columns are read when they are used."""
+    """Return the step rows of a folder, in order; raises UserError for a damaged file."""
     path = os.path.join(folder, STEPS)
     if not os.path.lexists(path):
         return np.empty(0, STEP_DTYPE)
     try:
         file = _StepFile(path)
-        store = ColumnStore(tuple(STEP_COLUMNS), file.groups, file.column)
-        if file.rows <= _READ_AT_ONCE:
-            store.load_all()
-        return StepTable(store)
+        return StepTable(ColumnStore({name: file.column(name) for name in STEP_COLUMNS}))
     except MemoryError as error:
         raise UserError(f"{path} needs more memory than is available: read it on another host") from error
 
@@ -77,42 +70,34 @@ class _StepFile:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
         finally:
             os.close(descriptor)
-        metadata = self._file.metadata
-        self.groups = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        self.rows = sum(self.groups)
+        self.rows = self._file.metadata.num_rows
         schema = self._file.schema_arrow
-        self._present = {name for name in STEP_COLUMNS if schema.get_field_index(name) >= 0}
-        missing = [name for name in STEP_COLUMNS if name not in self._present | ADDED_COLUMNS]
+        missing = [name for name in STEP_COLUMNS if schema.get_field_index(name) < 0]
         if missing:
             raise UserError(f"{path} is damaged: it lacks the columns {', '.join(missing)}")
-        for name in self._present:
+        for name in STEP_COLUMNS:
             if not pa.types.is_integer(schema.field(name).type):
                 raise UserError(
                     f"{path} is damaged: its column {name} holds {schema.field(name).type}, wanted whole numbers"
                 )
-        needed = (
-            _MAX_ROW_BYTES * self.rows
-        )  # even of a small file: a column of equal values takes hardly any bytes in it
+        needed = _ROW_BYTES * self.rows  # even of a small file: a column of equal values takes hardly any bytes in it
         if needed > host_memory().available_bytes:
             raise UserError(
                 f"{path} needs {needed / 2**30:.1f} GiB of memory, more than is available: read it on another host, "
                 "or copy it again if no run of yours had that many steps"
             )
 
-    def column(self, name: str, group: int) -> NDArray[np.int64]:
-        """Return a column of a row group, zeros for one added in a later version; raises UserError if it is damaged."""
-        if name not in self._present:
-            return np.zeros(self.groups[group], np.int64)
+    def column(self, name: str) -> NDArray[np.int64]:
+        """Return a column; raises UserError if it is damaged."""
         try:
-            part = self._file.read_row_group(group, columns=[name], use_threads=False)[name]
+            part = self._file.read(columns=[name], use_threads=False)[name]
             if part.null_count:
                 raise UserError(f"{self._path} is damaged: its column {name} has gaps, wanted whole numbers")
             values: NDArray[np.int64] = part.to_numpy().astype(np.int64, copy=False)
         except (OSError, pa.ArrowException, ValueError) as error:
             raise UserError(f"{self._path} is damaged ({error}): copy it again or move it away") from error
-        if len(values) != self.groups[group]:
-            found = f"{len(values)} values in row group {group}, wanted {self.groups[group]}"
-            raise UserError(f"{self._path} is damaged: its column {name} has {found}")
+        if len(values) != self.rows:
+            raise UserError(f"{self._path} is damaged: its column {name} has {len(values)} values, wanted {self.rows}")
         if name in _BOUNDED and len(values):
             _check_bounds(self._path, name, int(values.min()), int(values.max()), 0, _MAX_VALUE)
         return values

@@ -52,8 +52,6 @@ STEP_COLUMNS = {
     "preprocess_cpu_ns": "the part of cpu_ns that `reader.preprocess=burn` used up on purpose",
 }
 """Column -> meaning; all are int64. A row is written when its step is over; `step` = 0 marks an unused row."""
-ADDED_COLUMNS = frozenset({"preprocess_cpu_ns"})
-"""Columns that results of older versions lack; they are read as 0 there."""
 
 
 class StepRecord(NamedTuple):

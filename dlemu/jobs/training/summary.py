@@ -58,8 +58,6 @@ class Metrics:
     """Share of the kept steps' batches that was read before the kept steps began, %."""
     au_whole_percent: RankSpread | None = None
     """AU by the same formula over all steps, first steps included, %."""
-    au_rules_percent: RankSpread | None = None
-    """`au_whole_percent` under its older name."""
     au_dlio_percent: Spread | None = None
     """AU by the formula of DLIO 2.x, %."""
     au_dlio_v1_percent: Spread | None = None
@@ -116,7 +114,7 @@ class Metrics:
     """CPU time of reading per 1e9 bytes read in training and evaluation: `cpu_seconds` without the checkpoints,
     preprocessing and steps of `cpu_apart`; null where these are not known."""
     cpu_apart: CpuApart | None = None
-    """CPU seconds of all ranks and their workers for anything but reading; null in results of older versions."""
+    """CPU seconds of all ranks and their workers for anything but reading; null for an incomplete run."""
     dropped_samples: int = 0
     """Samples of an epoch that are not read, because they do not fill a batch on every rank."""
     epochs: int = 0
@@ -145,7 +143,7 @@ class PageCache:
     warning: str | None = None
     """A caveat to the numbers, as a sentence."""
     finding: Finding | None = None
-    """The warning as a code with its numbers; null in results of older versions."""
+    """The warning as a code with its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,15 +225,15 @@ class ReadSettings:
     file_shuffle: str
     sample_shuffle: str
     verified: bool
-    transfer_size: int | None = None
+    transfer_size: int | None
     """Most bytes that a read call requests; 0: a whole file, record or column; None: the library decides."""
-    reader_version: int = 1
-    """Version of dlemu's reader, raised when an engine's read calls change; 1 in results older than this key."""
-    page_cache_percent: float = 0.0
+    reader_version: int
+    """Version of dlemu's reader, raised when an engine's read calls change."""
+    page_cache_percent: float
     """Share of the dataset that was put into the page cache (`reader.page_cache_percent`)."""
-    tensors: int = 0
+    tensors: int
     """Tensors in which a batch gets from worker to trainer; 0: batches stay in shared memory, and none is sent."""
-    tensor_bytes: int = 0
+    tensor_bytes: int
     """Bytes per sample of these tensors."""
 
 
@@ -287,13 +285,13 @@ class Summary(JobSummary):
     """
     passed: bool | None
     """None if there is no verdict."""
-    outcome: Outcome | None = None
-    """`pass`, `fail`, `undecided` or `no verdict`, as the exit status; None in results of older versions."""
-    verdict_code: str | None = None
+    outcome: Outcome
+    """`pass`, `fail`, `undecided` or `no verdict`, as the exit status."""
+    verdict_code: str
     """`pass`, `fail`, `undecided`, or why there is no verdict: `incomplete`, `nothing_computed`,
     `nothing_read`, `uneven_computation`, `emulator_too_slow`, `cache_served`, `too_few_steps`, `supply_not_known` or
-    `host_limited`; None in results of older versions."""
-    verdict_numbers: dict[str, Number] = field(default_factory=dict)
+    `host_limited`."""
+    verdict_numbers: dict[str, Number]
     """The numbers that the verdict is based on: the AU, the threshold, and others by code."""
     accelerator: str | None
     """Name of the accelerator; None when none was chosen."""
@@ -342,7 +340,7 @@ class Summary(JobSummary):
     issues: tuple[str, ...] = ()
     """Caveats to the numbers, as sentences."""
     findings: tuple[Finding, ...] = ()
-    """The issues in the same order, as codes with their numbers; empty in results of older versions."""
+    """The issues in the same order, as codes with their numbers."""
 
     @property
     def au(self) -> RankSpread | None:

@@ -57,9 +57,9 @@ _VERDICTS: dict[str, str] = {
 }
 
 
-def verdict_word(code: str | None) -> str:
+def verdict_word(code: str) -> str:
     """Return the first words of a verdict's line."""
-    return _VERDICT_WORDS.get(code or "", _NO_VERDICT)
+    return _VERDICT_WORDS.get(code, _NO_VERDICT)
 
 
 def verdict_line(verdict: Verdict, ranks: int = 0) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.results.compared import difference, difference_in_time, differing_work, in_words
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of, kind_named
+from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
-from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, YearPlan
+from dlemu.studies.answers import ComparedSide, Comparison, RunPair, YearPlan
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 PLANNED_EPOCHS = 100
@@ -21,28 +21,11 @@ _BOTH_IN_MEMORY = "memory served both, not storage"
 YEAR_HOURS, YEAR_DAYS = 8760.0, 365.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extras:
-    """What only the user can know about one storage; None where not given."""
+def compare(a: Side, b: Side) -> Comparison:
+    """Compare A with B: each pair of runs with equal settings, and what each storage feeds.
 
-    price: float | None = None
-    watts: float | None = None
-    years: float | None = None
-    energy_price: float | None = None
-    """Price of a kWh, in the currency of `price`."""
-
-
-def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras())) -> Comparison:
-    """Compare A with B: each pair of runs with equal settings, and the cost of each storage.
-
-    Raises UserError when no runs have equal settings or a phase in common, and for prices of jobs without accelerators.
+    Raises UserError when no runs have equal settings or a phase in common.
     """
-    catalogue = a.catalogue
-    if not catalogue.feeds_accelerators and extras != (Extras(), Extras()):
-        raise UserError(
-            "price, watts, years and energy price are divided by the accelerators that a storage feeds, and "
-            f"{kind_named(a.kind).noun} feeds none: leave them out"
-        )
     pairs = _pairs(a, b)
     if not pairs and (a.runs or b.runs):
         raise UserError(
@@ -64,7 +47,6 @@ def compare(a: Side, b: Side, extras: tuple[Extras, Extras] = (Extras(), Extras(
         verdict="",
         runs=tuple(runs),
         not_comparable=() if pairs else (*_in_memory(_from_memory(a, b, ())), *cached),
-        economy=(economy(a, extras[0]), economy(b, extras[1])) if catalogue.feeds_accelerators else None,
         sides=(_compared(a), _compared(b)),
         issues=tuple(issues_between(a, b)),
     )
@@ -97,7 +79,15 @@ def _listed(side: Side) -> str:
 
 
 def _compared(side: Side) -> ComparedSide:
-    return ComparedSide(name=side.name, workload=side.workload, runs=side.counts, about=side.about)
+    return ComparedSide(
+        name=side.name,
+        workload=side.workload,
+        runs=side.counts,
+        accelerators_fed=side.accelerators,
+        may_feed_more=side.may_feed_more,
+        gb_per_second=side.gb_per_second,
+        about=side.about,
+    )
 
 
 def compare_runs(
@@ -180,38 +170,12 @@ def _plan_hours(figures: JobFigures) -> float | None:
     return PLANNED_EPOCHS * seconds / figures.epochs / 3600 if seconds and figures.epochs else None
 
 
-def economy(side: Side, extras: Extras) -> Economy:
-    """Return cost per accelerator that is fed, and GB/s per watt; None for what was not given or not measured.
-
-    Over years: price + watts x 8760 h x years / 1000 x price of a kWh, divided by the accelerators fed. The storage is
-    assumed to draw its power day and night.
-    """
-    fed, rate, years = side.accelerators, side.gb_per_second, extras.years
-    watts = extras.watts / fed if extras.watts and fed else None
-    energy = watts * YEAR_HOURS * years / 1000 if watts is not None and years else None
-    each = extras.price / fed if extras.price is not None and fed else None
-    total = None
-    if each is not None and energy is not None and extras.energy_price is not None:
-        total = each + energy * extras.energy_price
-    return Economy(
-        accelerators_fed=fed,
-        may_feed_more=side.may_feed_more,
-        gb_per_second=rate,
-        cost_per_accelerator=each,
-        gb_per_second_per_watt=rate / extras.watts if extras.watts and rate is not None else None,
-        watts_per_accelerator=watts,
-        years=years if energy is not None else None,
-        energy_kwh_per_accelerator=energy,
-        cost_over_years_per_accelerator=total,
-    )
-
-
 def sentence(comparison: Comparison) -> str:
     """Return the verdict: the difference in time of the largest runs, and how many accelerators each side feeds."""
     parts = list(_times(comparison))
-    if comparison.economy is not None:
-        if any(side.accelerators_fed for side in comparison.economy):
-            parts.append(_fed(comparison.economy, comparison.sides))
+    if catalogue_of(comparison.kind).feeds_accelerators:
+        if any(side.accelerators_fed for side in comparison.sides):
+            parts.append(_fed(comparison.sides))
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
     parts = parts or [f"{_unknown(comparison)} known for both"]
@@ -229,10 +193,10 @@ def _unknown(comparison: Comparison) -> str:
     return f"{' and '.join(titles)} {'is' if len(titles) == 1 else 'are'} not"
 
 
-def _fed(economy: tuple[Economy, Economy], sides: tuple[ComparedSide, ComparedSide]) -> str:
+def _fed(sides: tuple[ComparedSide, ComparedSide]) -> str:
     """Return how many accelerators each side feeds, as a phrase."""
-    a, b = (_number_fed(*both) for both in zip(economy, sides, strict=True))
-    several = "s" * (economy[0].accelerators_fed != 1)
+    a, b = map(_number_fed, sides)
+    several = "s" * (sides[0].accelerators_fed != 1)
     if a == b:
         return f"A and B feed {a} accelerator{several} each"
     unjudged_a, unjudged_b = (side.is_unjudged for side in sides)
@@ -241,10 +205,10 @@ def _fed(economy: tuple[Economy, Economy], sides: tuple[ComparedSide, ComparedSi
     return f"{of_a}, B {of_b}"
 
 
-def _number_fed(economy: Economy, side: ComparedSide) -> str:
+def _number_fed(side: ComparedSide) -> str:
     """Return how many accelerators a side feeds: an equation or a bound, empty where not even one passes."""
-    if economy.accelerators_fed:
-        return f"{'at least ' * economy.may_feed_more}{economy.accelerators_fed}"
+    if side.accelerators_fed:
+        return f"{'at least ' * side.may_feed_more}{side.accelerators_fed}"
     failed = side.fewest_failed or 1
     return f"fewer than {failed}" if failed > 1 else ""
 

@@ -18,20 +18,15 @@ from dlemu.report.units import at, number, plain, side_names, size, verdict_word
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
-from dlemu.studies.answers import ComparedSide, Comparison, Economy, RunPair, read_comparison
+from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
 _SHOWN_HOSTS = 4
-_ECONOMY = (
+_FED = (
     ("accelerators fed", "accelerators_fed", "", "the largest count shown to pass"),
     ("read rate", "gb_per_second", "GB/s", "with the accelerators fed"),
-    ("price per accelerator fed", "cost_per_accelerator", "", "--price, in its currency"),
-    ("GB/s per watt", "gb_per_second_per_watt", "", "--watts"),
-    ("power per accelerator fed", "watts_per_accelerator", "W", "--watts"),
-    ("energy over the years per accelerator fed", "energy_kwh_per_accelerator", "kWh", "--watts and --years"),
-    ("price and energy per accelerator fed", "cost_over_years_per_accelerator", "", "--years and --energy-price"),
 )
 
 
@@ -68,14 +63,15 @@ class OpenedComparison:
 
 
 def print_comparison(answer: Comparison, console: Console) -> None:
-    """Print what makes the sides incomparable, a table for each pair, the plan of a year, costs, and the verdict."""
+    """Print what makes the sides incomparable, a table for each pair, the plan of a year, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
     if differ := answer.not_comparable or (main and main.not_comparable):
         print_lines([Line(f"not comparable: {', '.join(differ)}", "caution")], console, wrap=True)
     for pair in answer.runs:
         print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
-    print_lines([*map(_economy_line, "AB", answer.economy or (), answer.sides)], console)
+    if catalogue_of(answer.kind).feeds_accelerators:
+        print_lines([*map(_fed_line, "AB", answer.sides)], console)
     print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
     print_lines([Line(answer.verdict, "strong")], console, wrap=True)
 
@@ -123,27 +119,13 @@ def _is_shown(pair: RunPair) -> bool:
     return time is None or time.distinct is not False
 
 
-def _economy_line(name: str, economy: Economy, side: ComparedSide) -> str:
-    fed = economy.accelerators_fed
-    least, most = ("at least ", "at most ") if fed and economy.may_feed_more else ("", "")
-    parts = [
-        f"{least}{count(fed, 'accelerator')} fed"
-        if fed
-        else f"no count {'was judged' if side.is_unjudged else 'passed'}"
-    ]
-    if economy.gb_per_second is not None:
-        parts.append(f"{economy.gb_per_second:.3g} GB/s")
-    if economy.cost_per_accelerator is not None:
-        parts.append(f"{most}{economy.cost_per_accelerator:,.2f} per accelerator fed")
-    if economy.gb_per_second_per_watt is not None:
-        parts.append(f"{economy.gb_per_second_per_watt:.3g} GB/s per watt")
-    if economy.watts_per_accelerator is not None:
-        parts.append(f"{most}{economy.watts_per_accelerator:.3g} W per accelerator")
-    if economy.energy_kwh_per_accelerator is not None:
-        parts.append(f"{most}{economy.energy_kwh_per_accelerator:,.0f} kWh per accelerator in {economy.years:g} years")
-    if economy.cost_over_years_per_accelerator is not None:
-        parts.append(f"{most}{economy.cost_over_years_per_accelerator:,.2f} per accelerator with that energy")
-    return f"{name}: {', '.join(parts)}"
+def _fed_line(name: str, side: ComparedSide) -> str:
+    if side.accelerators_fed:
+        fed = f"{_bound(side)} {count(side.accelerators_fed, 'accelerator')} fed".lstrip()
+    else:
+        fed = f"no count {'was judged' if side.is_unjudged else 'passed'}"
+    rate = "" if side.gb_per_second is None else f", {side.gb_per_second:.3g} GB/s"
+    return f"{name}: {fed}{rate}"
 
 
 # The page
@@ -157,7 +139,7 @@ def comparison_page(comparison: OpenedComparison) -> Page:
         lead=f"A is {answer.a}. B is {answer.b}.",
         state="open",
         verdict=("A to B", f": {answer.verdict}"),
-        tiles=tiles(answer, [*_tiles(answer, comparison.catalogue), *_economy_tiles(answer)]),
+        tiles=tiles(answer, [*_tiles(answer, comparison.catalogue), *_fed_tiles(answer)]),
         words=list(_words(answer, comparison.catalogue)),
         tables=list(_tables(answer, comparison.catalogue)),
         source=os.path.basename(os.path.abspath(comparison.folder)),
@@ -189,11 +171,11 @@ def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
         yield f"{PLANNED_EPOCHS} epochs, {name}", f"{key}.plan.hours_per_model.{side}", "h", "at the measured pace"
 
 
-def _economy_tiles(answer: Comparison) -> Iterator[TileRow]:
-    for label, field, unit, what in _ECONOMY:
-        for place, (name, side) in enumerate(zip("AB", answer.economy or (), strict=False)):
-            bound = _bound(side, field)
-            yield f"{label}, {name}", f"economy.{place}.{field}", unit, f"{bound}: {what}" if bound else what
+def _fed_tiles(answer: Comparison) -> Iterator[TileRow]:
+    for label, field, unit, what in _FED:
+        for place, (name, side) in enumerate(zip("AB", answer.sides, strict=True)):
+            bound = _bound(side) if field == "accelerators_fed" else ""
+            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{bound}: {what}" if bound else what
 
 
 def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
@@ -220,9 +202,9 @@ def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
     if plans:
         names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models per year: A", "B", "days saved by A")
         yield Table(title="A year of training", columns=columns(*names, right=range(1, 6)), rows=plans)
-    if answer.economy is not None:
+    if catalogue.feeds_accelerators:
         head = columns("", "A", "B", right=(1, 2))
-        yield Table(title="Accelerators fed", columns=head, rows=list(_economy_rows(answer.economy)))
+        yield Table(title="Accelerators fed", columns=head, rows=list(_fed_rows(answer.sides)))
     if not answer.runs:
         yield from (_counts_table(name, side, catalogue) for name, side in zip("AB", answer.sides, strict=True))
     a, b = (side.about for side in answer.sides)
@@ -244,21 +226,21 @@ def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
     return pair_settings(pair, catalogue), *hours, *models, f"{pair.plan.days_saved_per_year:.1f}"
 
 
-def _economy_rows(economy: tuple[Economy, Economy]) -> Iterator[tuple[str, ...]]:
-    for label, field, unit, _ in _ECONOMY:
-        values = [(_bound(side, field), at(side, field)) for side in economy]
-        if any(value is not None for _, value in values):
+def _fed_rows(sides: tuple[ComparedSide, ComparedSide]) -> Iterator[tuple[str, ...]]:
+    for label, field, unit, _ in _FED:
+        values = [at(side, field) for side in sides]
+        bounds = [_bound(side) if field == "accelerators_fed" else "" for side in sides]
+        if any(value is not None for value in values):
+            shown = zip(bounds, values, strict=True)
             yield (
                 label,
-                *("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in values),
+                *("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown),
             )
 
 
-def _bound(economy: Economy, field: str) -> str:
-    """Return the words for a figure of a storage that may feed more accelerators, empty for one that is no bound."""
-    if not (economy.may_feed_more and economy.accelerators_fed):
-        return ""
-    return "at least" if field == "accelerators_fed" else "at most" if field.endswith("_per_accelerator") else ""
+def _bound(side: ComparedSide) -> str:
+    """Return "at least" where the storage may feed more accelerators than were shown."""
+    return "at least" if side.may_feed_more and side.accelerators_fed else ""
 
 
 def _counts_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:

@@ -67,8 +67,8 @@ def _counts_table(answer: SizeAnswer) -> Table:
         rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
         return (
             str(tried.accelerators),
-            f"{tried.au_percent:.2f}",
-            interval(tried.au_percent, tried.half_width_percent),
+            f"{tried.au_sustained_percent:.2f}",
+            interval(tried.au_sustained_percent, tried.half_width_percent),
             *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
             str(tried.trials),
             number(sum(rates) / len(rates) if rates else None),
@@ -86,7 +86,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
 def _predicted(answer: SizeAnswer, accelerators: int) -> str:
     count = answer.predicted.au(accelerators) if answer.predicted else None
-    return "-" if count is None else f"{count.au_percent:.1f}"
+    return "-" if count is None else f"{count.au_sustained_percent:.1f}"
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
@@ -282,8 +282,8 @@ def _trials_table(answer: SizeAnswer) -> Table:
     rows = [
         (
             str(trial.accelerators),
-            number(trial.au_percent),
-            interval(trial.au_percent, trial.half_width_percent),
+            number(trial.au_sustained_percent),
+            interval(trial.au_sustained_percent, trial.half_width_percent),
             number(trial.app_mb_per_second),
             number(trial.device_mb_per_second),
             number(trial.seconds),

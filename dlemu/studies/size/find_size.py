@@ -114,7 +114,7 @@ def size(
             f"dataset.format is {workload.dataset.format}: without reads, every count passes; choose another"
         )
     folder = workload.output.folder or new_folder(workload.results_name, "size-")
-    check_place(folder, ours=(SIZE, WORKLOAD))
+    check_place(folder)
     if make is not None:
         is_settled = isinstance(source, Workload) or workload.workflow.generate_data
         if not is_settled and "dataset.num_files_train" not in given_keys(words):

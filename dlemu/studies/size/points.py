@@ -47,8 +47,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     trials = answer.trials_of(count.accelerators)
     limit = trials[-1].limited_by if trials else None
     catalogue = catalogue_of(KIND_OF_TRIALS)
-    copied = (metric.name for metric in catalogue if metric.name != catalogue.judged)  # a trial's is the sustained AU
-    metrics = {name: _mean_of(getattr(trial, name, None) for trial in trials) for name in copied}
+    metrics = {metric.name: _mean_of(getattr(trial, metric.name, None) for trial in trials) for metric in catalogue}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -58,7 +57,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: value for name, value in metrics.items() if value is not None}
-        | {catalogue.decisive: Value(count.au_percent, count.half_width_percent)},
+        | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
     )
 
 
@@ -73,13 +72,13 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
         predicted = answer.predicted and answer.predicted.au(tried.accelerators)
         if predicted:
             low, high = predicted.au_interval_percent
-            half_width, above = (high - low) / 2, predicted.au_percent - answer.threshold_percent
+            half_width, above = (high - low) / 2, predicted.au_sustained_percent - answer.threshold_percent
             figures = JobFigures(
                 kind="training",
                 workload=answer.question.workload,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
-                metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_percent, half_width)},
+                metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_sustained_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)

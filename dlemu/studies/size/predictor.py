@@ -13,7 +13,7 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.metrics.demand import row_group_reads
-from dlemu.studies.answers import PredictedAu, PredictedSize, sustained_au
+from dlemu.studies.answers import PredictedAu, PredictedSize
 from dlemu.studies.size.size_verdict import Known
 
 
@@ -47,7 +47,7 @@ class Predictor:
             counts=tuple(
                 PredictedAu(
                     accelerators=count.accelerators,
-                    **sustained_au(count.verdict_au("sustained")),
+                    au_sustained_percent=count.verdict_au("sustained"),
                     au_interval_percent=count.au_sustained_interval_percent,
                 )
                 for count in known

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.t_interval import estimate, half_width
-from dlemu.studies.answers import CountResult, Trial, sustained_au
+from dlemu.studies.answers import CountResult, Trial
 
 REPEATS = 2
 """Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
@@ -51,7 +51,7 @@ class Count:
         """The same in the form of size.json."""
         return CountResult(
             accelerators=self.accelerators,
-            **sustained_au(self.au_percent),
+            au_sustained_percent=self.au_percent,
             half_width_percent=self.half_width_percent,
             settled=self.decided,
             passed=self.passes if self.decided else None,

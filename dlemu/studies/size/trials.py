@@ -18,7 +18,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.stopping import request_stop
-from dlemu.studies.answers import SustainedAu, Trial, sustained_au
+from dlemu.studies.answers import Trial
 from dlemu.studies.size.steady import steady_series
 
 if TYPE_CHECKING:
@@ -131,23 +131,24 @@ def make_trial(
     sustained = estimate(values, plan.confidence)
     cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
     known = {name: value.mean for name, value in figures.metrics.items()}
-    headline = known.get("au_percent")  # a trial's own is the sustained one, over its steady windows
     columns = {field.name for field in fields(Trial)}
-    metrics: dict[str, Any] = {
-        name: value for name, value in known.items() if name in columns - SustainedAu.__annotations__.keys()
-    }
+    metrics: dict[str, Any] = {name: value for name, value in known.items() if name in columns}
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(run.folder),
-        **sustained_au(sustained.au_percent),
         half_width_percent=sustained.half_width_percent,
         settled=decided or sustained.decides(plan.threshold_percent),
         stretch_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
-        au_headline_percent=headline,
+        au_headline_percent=known.get("au_percent"),
         device_bytes_percent_of_app=share.mean if share else None,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
         limited_by=summary.limited_by,
         page_cache_warning=None if plan.cached or cache is None else cache.warning,
-        **{"samples_per_second": 0.0, "app_mb_per_second": 0.0, **metrics},
+        **{
+            "samples_per_second": 0.0,
+            "app_mb_per_second": 0.0,
+            **metrics,
+            "au_sustained_percent": sustained.au_percent,  # over its steady windows: not the run's own
+        },
     )

@@ -88,7 +88,7 @@ def _verb(count: CountResult) -> str:
 
 
 def _au(count: CountResult) -> str:
-    return f"{count.au_percent:.1f} % {plus_minus(count.au_percent, count.half_width_percent, 1)}"
+    return f"{count.au_sustained_percent:.1f} % {plus_minus(count.au_sustained_percent, count.half_width_percent, 1)}"
 
 
 def _limit(answer: SizeAnswer) -> str:

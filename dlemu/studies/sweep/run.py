@@ -105,7 +105,7 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
     def read(self) -> SweepAnswer | None:
-        """Return the sweep in the folder, also of an older version."""
+        """Return the sweep in the folder."""
         return read_sweep(self.folder)
 
     def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:

@@ -69,8 +69,8 @@ class Together:
     schema_version: int = ANSWER_VERSION
     complete: bool
     jobs: tuple[JobTogether, ...]
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in results of older versions."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
     issues: tuple[str, ...] = ()
     """What a reader of these numbers must know, as sentences."""
 
@@ -94,7 +94,7 @@ class TogetherQuestion:
 
     jobs: tuple[tuple[str, ...], ...]
     """For each job its command, then its overrides."""
-    settings_digest: str | None
+    settings_digest: str
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,6 @@ class RunColumns:
     au_dlio_fork_percent: float | None = None
     au_whole_percent: float | None = None
     """Total computation over total time of all epochs together, no step dropped."""
-    au_rules_percent: float | None = None
-    """Older name of `au_whole_percent`: audits of earlier versions have only this one."""
     au_sustained_percent: float | None = None
     """AU that an endless epoch would have; for dlemu's own runs."""
     au_sustained_least_percent: float | None = None
@@ -75,11 +73,6 @@ class RunColumns:
         """The sustained AU, and whether that is a lower bound."""
         least = self.au_sustained_least_percent
         return (self.au_sustained_percent, False) if least is None else (least, True)
-
-    @property
-    def whole_percent(self) -> float | None:
-        """AU of whole epochs, under either name."""
-        return self.au_rules_percent if self.au_whole_percent is None else self.au_whole_percent
 
     @property
     def au_recomputed_percent(self) -> float | None:

@@ -32,7 +32,6 @@ from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.contrib.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
-from dlemu.runner.clean_process import run_clean
 from dlemu.runner.crew import Worker, run_crew
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
@@ -43,7 +42,7 @@ _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout: a folder of tests beside them holds test data, not runs."""
 _MAX_RUNS_WITHOUT_WORKERS = 16  # auditing these takes less time than starting processes
 _RUNS_PER_PROCESS = 8  # one process for each 8 runs, at most: fewer runs do not repay its start
-_PROCESS, _AUDITOR = (Role(name, "audit fewer runs at a time") for name in ("the audit process", "auditor"))
+_AUDITOR = Role("auditor", "audit fewer runs at a time")
 _STOPPED_SECONDS = 60.0  # an auditor process that is stopped (SIGSTOP) for longer counts as lost
 
 
@@ -119,7 +118,8 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
     if workers == 1 or len(runs) <= _MAX_RUNS_WITHOUT_WORKERS:
         return [_audit_or_report_failure(run, shipped, book) for run in runs]
     shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
-    audited = {run.path: run for part in run_clean(_audit_all, shares, _PROCESS) for run in part}
+    parts = run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
+    audited = {run.path: run for part in parts for run in part}
     return [audited[run] for run in runs]
 
 
@@ -130,10 +130,6 @@ class _Share:
     runs: list[str]
     shipped: Shipped
     book: Rulebook | None
-
-
-def _audit_all(shares: list[_Share], _: object) -> list[list[AuditedRun]]:
-    return run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
 
 
 def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:

@@ -85,7 +85,7 @@ def _figures(run: AuditedRun) -> JobFigures:
             {
                 "total_seconds": times.total_seconds,
                 "au_percent": _mean(formula.au_by_epoch) if formula else None,
-                "au_rules_percent": run.recomputed.au_whole_percent or None,
+                "au_whole_percent": run.recomputed.au_whole_percent or None,
                 "samples_per_second": _mean(rates),
                 "app_mb_per_second": None if record_mb is None else _mean([rate * record_mb for rate in rates]),
                 "time_to_first_batch_seconds": _mean(times.first_batch_seconds_by_epoch),

@@ -213,10 +213,9 @@ def differences(
     import msgspec
 
     old, new = dict(_flatten(printed)), dict(_flatten(msgspec.to_builtins(recomputed)))
-    new["schema_version"] = old.get("schema_version")  # may be an older one: the keys it has mean the same today
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
-    if (by := old.get(_RULES_VERSION_KEY, 1)) != new[_RULES_VERSION_KEY]:
+    if (by := old.get(_RULES_VERSION_KEY)) != new[_RULES_VERSION_KEY]:
         # Another version may word its sentences differently; the codes and numbers beside them are still compared.
         keys = [key for key in keys if key != _RULES_VERSION_KEY and not _is_reworded(key, old, new)]
         judged = [key for key in keys if _JUDGED.match(key)]

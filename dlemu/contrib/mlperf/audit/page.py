@@ -151,7 +151,7 @@ def _system(name: str, runs: Sequence[PlacedRun]) -> list[str]:
         _fixed(_mean(printed)),
         _fixed(min(printed, default=None)),
         _fixed(max(printed, default=None)),
-        _fixed(_mean([run.whole_percent for run in runs])),
+        _fixed(_mean([run.au_whole_percent for run in runs])),
         number(_mean([run.samples_per_second_printed for run in runs])),
         str(sum(bool(run.errors) for run in runs)),
     ]
@@ -179,7 +179,7 @@ def _run(run: PlacedRun) -> list[str]:
         _fixed(run.au_printed_percent),
         f">={least:.2f}" if recomputed is None and least is not None else _fixed(recomputed),
         run.printed_by or "-",
-        _fixed(run.whole_percent),
+        _fixed(run.au_whole_percent),
         ">=" * is_least + _fixed(sustained),
         _fixed(run.prefetch_credit_percent),
         number(run.samples_per_second_printed),

@@ -82,7 +82,6 @@ def _columns(run: AuditedRun) -> RunColumns:
         **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
         **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
         au_whole_percent=recomputed.au_whole_percent,
-        au_rules_percent=recomputed.au_whole_percent,
         au_sustained_percent=run.prefetch.sustained_percent,
         au_sustained_least_percent=run.prefetch.sustained_least_percent,
         prefetch_credit_percent=run.prefetch.credit_percent,

@@ -56,10 +56,9 @@ class Question:
     division: str
     organisation: str
     system: str
-    hosts: int | None = None
-    """None in records of older versions."""
-    settings_digest: str | None = None
-    """Of all settings, those in the workload's file included; None in records of older versions."""
+    hosts: int
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,8 @@ from dlemu.config.published import without_secrets
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked
 from dlemu.contrib.mlperf.rehearsal import NOTE
 from dlemu.contrib.mlperf.rehearsal.merge import merge_into, read_record
-from dlemu.extend import UserError, check_place, write_text
+from dlemu.extend import UserError, check_place
+from dlemu.results.answer_files import save_answer
 
 SEPARATOR = "+"
 """Argument that separates the overrides of two parts on the command line."""
@@ -70,7 +70,7 @@ class Submission:
             UserError: a part has wrong settings; found before the first part begins.
             DlemuError, Interrupted: a part failed, or a signal stopped it.
         """
-        check_place(self.folder, ours=(REHEARSAL,))
+        check_place(self.folder)
         overrides = [list(words) for words in self.parts]
         planned = [self.make(words, self.folder) for words in overrides]  # all are checked before the first begins
         _check_parts(planned)
@@ -101,7 +101,7 @@ class Submission:
                 )
             return
         record = {"schema_version": 1, "rehearsal": NOTE, "complete": False, "parts": shown}
-        write_text(self.folder, REHEARSAL, json.dumps(record, indent=2) + "\n")
+        save_answer(self.folder, REHEARSAL, record)
 
     def _folder(self, part: Part) -> str:
         """Return a part's folder: of its finished rehearsal, of one to continue, or a new one."""

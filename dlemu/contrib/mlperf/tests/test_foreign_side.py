@@ -27,7 +27,7 @@ def test_a_run_has_the_numbers_of_the_audit(tmp_path: Path) -> None:
     side = foreign_side(str(tmp_path))
     (figures,) = side.runs.values()
     assert figures.mean("au_percent") == pytest.approx(run.recomputed.formulas["dlio"].au_percent)
-    assert figures.mean("au_rules_percent") == run.recomputed.au_whole_percent
+    assert figures.mean("au_whole_percent") == run.recomputed.au_whole_percent
     assert figures.mean("samples_per_second") == pytest.approx(run.recomputed.formulas["dlio_v1"].samples_per_second)
     assert (figures.workload, figures.accelerator, figures.ranks, figures.epochs) == ("unet3d", "h100", 3, 2)
     assert figures.metrics["total_seconds"].mean >= figures.metrics["training_seconds"].mean > 0
@@ -50,7 +50,7 @@ def test_time_stamps_alone_give_rates_and_the_rules_au(tmp_path: Path, edition: 
     write_foreign_run(tmp_path / "bare", edition, ranks=2, kept=0)
     (whole,), (bare,) = (foreign_side(str(tmp_path / name)).runs.values() for name in ("whole", "bare"))
     assert bare.mean("au_percent") is None
-    for name in ("au_rules_percent", "samples_per_second"):
+    for name in ("au_whole_percent", "samples_per_second"):
         assert bare.mean(name) == pytest.approx(whole.mean(name), rel=0.01)
     assert any("kept no steps" in warning for warning in foreign_side(str(tmp_path / "bare")).warnings)
 
@@ -79,7 +79,7 @@ def test_runs_of_two_trees_are_compared_by_their_names(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     pairs = json.loads((folder / "compare.json").read_text())["runs"]
     assert [pair["settings"] for pair in pairs] == [{"run": "run1"}, {"run": "run2"}]
-    assert {"au_percent", "au_rules_percent", "samples_per_second", "total_seconds"} <= pairs[0]["metrics"].keys()
+    assert {"au_percent", "au_whole_percent", "samples_per_second", "total_seconds"} <= pairs[0]["metrics"].keys()
 
 
 def test_dlio_and_dlemu_are_compared(tmp_path: Path) -> None:

@@ -44,7 +44,16 @@ LAPTOP |= {"runs.overlap", "workload.differs", "dataset.filesystem", "au.low", "
 """What is true of a small dataset in the one temporary folder."""
 PAIRS = {"1.0": "a100", "2.0": "h100", "3.0": "b200"}
 ASKED = datetime(2026, 1, 2)
-QUESTION = Question(overrides=(), launcher="", edition="2.0", division="closed", organisation="acme", system="box")
+QUESTION = Question(
+    overrides=(),
+    launcher="",
+    edition="2.0",
+    division="closed",
+    organisation="acme",
+    system="box",
+    hosts=1,
+    settings_digest="",
+)
 
 
 def make_plan(folder: Path, edition: str) -> RehearsalPlan:

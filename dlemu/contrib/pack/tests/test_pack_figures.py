@@ -27,7 +27,9 @@ from dlemu.contrib.pack.worker import FIELDS
 def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...], skipped: int, said: str) -> None:
     damaged = ((), (Skipped(path="x", reason="damaged"),) * skipped, ())
     made = tuple(
-        PackedFile(number=number, samples=samples, source_bytes=9, bytes=9, crc32=0, skipped=damaged[number])
+        PackedFile(
+            number=number, samples=samples, source_bytes=9, bytes=9, crc32=0, payload_bytes=9, skipped=damaged[number]
+        )
         for number, samples in enumerate(counts)
     )
     packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4, made=made)
@@ -45,7 +47,7 @@ def test_images_that_were_left_out_were_not_packed() -> None:
     )
     before = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=4)
     damaged = (Skipped(path="x", reason="damaged"),)
-    file = PackedFile(number=0, samples=3, source_bytes=9, bytes=9, crc32=0, skipped=damaged)
+    file = PackedFile(number=0, samples=3, source_bytes=9, bytes=9, crc32=0, payload_bytes=9, skipped=damaged)
     settings = PackSettings(source="x", target="y")
     figures = compute_figures(measured, settings, before, replace(before, made=(file,)), "y", 0)
     assert (figures.images, figures.skipped, figures.images_per_second) == (3, 1, 1.5)

@@ -88,7 +88,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
     for step in opened.answer.steps:
         if step.name not in _TITLES or step.name not in opened.results:
             continue
-        packing: Opened = kind_of_command(step.command).part("page")(os.path.join(opened.folder, step.place))
+        packing: Opened = kind_of_command(step.command).part("page")(os.path.join(opened.folder, step.folder))
         figure = find(packing.figures, "pack_rates", "draw")(packing.result, canvas)
         if figure is not None:
             yield f"colfax_{step.name.replace('-', '_')}", replace(figure, title=_TITLES[step.name])

@@ -56,7 +56,7 @@ def swept(seconds: dict[str, float]) -> SweepAnswer:
         for ranks in (1, 18)
         for drive in DRIVES
     )
-    return SweepAnswer(complete=True, question=SweepQuestion(overrides=(), launcher=""), points=points)
+    return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
 
 
 def probed(**cells: Any) -> ProbeAnswer:
@@ -109,7 +109,7 @@ def packing(axis: str) -> PackAnswer:
         for value in ("4", "8")
         for drive in DRIVES
     )
-    return PackAnswer(complete=True, question=PackQuestion(overrides=()), points=points)
+    return PackAnswer(complete=True, question=PackQuestion(overrides=(), settings_digest=""), points=points)
 
 
 def test_micron_s_figures_over_time() -> None:

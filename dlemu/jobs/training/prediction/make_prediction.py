@@ -198,7 +198,6 @@ class _Predictor:
             accelerators=ranks,
             au_interval_percent=headline,
             au_sustained_interval_percent=sustained,
-            au_rules_percent=outcome.au_whole_percent,
             samples_per_second_interval=(least_rate, most_rate),
             passed=None if inside or ahead else outcome.verdict_au(self._by) >= self._threshold_percent,
             null_model=self.null_model(ranks),

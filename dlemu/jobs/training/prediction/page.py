@@ -85,10 +85,9 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null, needed = answer.null_model, answer.needed_mb_per_second
     who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
-    needs = "" if needed is None else f"; {who} {number(needed)} MB/s to pass"
     return (
         f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s{needs}"
+        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
     )
 
 

@@ -5,7 +5,7 @@ docs/prediction.md explains it. Within a schema version fields may be added; non
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
@@ -80,8 +80,7 @@ class PredictedLimit:
     what: Limit
     evidence: tuple[str, ...] = ()
     """`seen` as sentences."""
-    seen: tuple[Finding, ...] = ()
-    """Empty in older files."""
+    seen: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,14 +90,12 @@ class PredictedCount(SimulatedFigures):
     accelerators: int
     au_interval_percent: Interval
     au_sustained_interval_percent: Interval
-    au_rules_percent: float
-    """`au_whole_percent` by its older name."""
     samples_per_second_interval: Interval
     passed: bool | None
     """By `metric.verdict`; None where the threshold is within the interval."""
     null_model: NullModel
-    needed_mb_per_second: float | None = None
-    """MB/s (1e6 bytes) that these accelerators read at the AU of the threshold; None in older files."""
+    needed_mb_per_second: float
+    """MB/s (1e6 bytes) that these accelerators read at the AU of the threshold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +120,12 @@ class Prediction(PredictedCount):
     question: PredictionQuestion
     verdict: str = ""
     """The answer as a sentence."""
-    verdict_code: PredictedVerdict | None = None
-    """The same as a code; None in older files."""
-    verdict_numbers: dict[str, Number] = field(default_factory=dict)
+    verdict_code: PredictedVerdict
+    """The same as a code."""
+    verdict_numbers: dict[str, Number]
     """Numbers in the sentence: `low` and `high` (how many pass for certain, and how many may), `ended_by`, ..."""
-    outcome: Outcome | None = None
-    """The same as in the exit status: for the requested number, else whether any passes; None in older files."""
+    outcome: Outcome
+    """The same as in the exit status: for the requested number, else whether any passes."""
     limited_by: PredictedLimit
     """What limits the requested number, or the first that does not pass."""
     max_accelerators: int | None = None

@@ -11,7 +11,6 @@ from dlemu.results.wording import Wording, sentence, sentences
 
 def in_words(answer: Prediction) -> Prediction:
     """Return a prediction with its verdict, its evidence and its findings as sentences."""
-    assert answer.verdict_code is not None  # only answers of older versions have none
     limit = answer.limited_by
     text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
     limited = "" if limit.what in ("nothing", "unknown") else f"; limited by {limit.what}"

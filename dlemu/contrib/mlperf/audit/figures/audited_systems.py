@@ -49,7 +49,7 @@ def _row(name: str, runs: Sequence[PlacedRun]) -> Row | None:
     printed = [run.au_printed_percent for run in runs if run.au_printed_percent is not None]
     if not printed:
         return None
-    whole = [run.whole_percent for run in runs if run.whole_percent is not None]
+    whole = [run.au_whole_percent for run in runs if run.au_whole_percent is not None]
     mean, low, high = rounded([sum(printed) / len(printed), min(printed), max(printed)])
     return {
         "system": name,
