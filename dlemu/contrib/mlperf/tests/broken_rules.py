@@ -1,6 +1,6 @@
 """What `dlemu mlperf check` says of trees that break a rule or are forged: broken_rules.json, word for word, and where.
 
-A change that is meant is written by `python -m tests.goldens.write`; its diff belongs to the commit.
+A change that is meant is written by `python -m dlemu.contrib.mlperf.tests.broken_rules`; the diff is of that commit.
 """
 
 from __future__ import annotations
@@ -86,3 +86,7 @@ def _forged(folder: Path) -> Iterator[tuple[str, list[str]]]:
             if forgery.fits(base) and workshop.forged(forgery) is not None
         )
         yield forgery.name, next(told, [])
+
+
+if __name__ == "__main__":
+    write()

@@ -13,12 +13,12 @@ import pytest
 
 from datagen.errors import DlemuError, UserError
 from dlemu.contrib.mlperf.rehearsal.submission import Submission, split
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.contrib.mlperf.tests import test_rehearsal_checkpoints as checkpoints
 from dlemu.contrib.mlperf.tests import test_rehearsal_kv as kv
 from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.contrib.mlperf.tests.test_rehearsal_checkpoints import calls
 from dlemu.contrib.mlperf.tests.test_rehearsal_kv import runs
+from tests.dlio import published_checkpoints as published
 
 __all__ = ["calls", "runs"]  # fixtures
 
