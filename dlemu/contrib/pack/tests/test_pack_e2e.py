@@ -16,8 +16,8 @@ import psutil
 import pytest
 from PIL import Image
 
-import dlemu as face
 from datagen.storage.posix import Storage
+from dlemu.contrib.pack import api
 from dlemu.contrib.pack.packed_set import verify_set
 from dlemu.contrib.pack.result import PackAnswer
 from tests.e2e.harness import assert_gone, dlemu, family, start, until, wait
@@ -120,7 +120,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
 def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path: Path) -> None:
     (images / "bad.png").write_bytes(b"no picture")
     told: list[object] = []
-    answer = face.pack(
+    answer = api.pack(
         {"output.folder": str(tmp_path / "sweep")},
         source=str(images),
         target=str(tmp_path / "packed"),
@@ -136,7 +136,7 @@ def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path
     assert isinstance(opened, PackAnswer)
     assert opened == answer
     with pytest.raises(face.UserError, match=r"bad\.png"):
-        face.pack(source=str(images), target=str(tmp_path / "one"), resize="8")
+        api.pack(source=str(images), target=str(tmp_path / "one"), resize="8")
     made = dlemu("report", str(tmp_path / "sweep"))
     assert made.status == 0, made.err
     page = (tmp_path / "sweep" / "report.html").read_text()
@@ -170,3 +170,13 @@ def test_a_process_that_packs_and_lacks_memory_is_named(tmp_path: Path) -> None:
         ended = wait(process)
     assert told.search(" ".join(ended.err.splitlines()[-3:])), ended
     assert ended.status == 3
+
+
+def test_packing_writes_no_secret(tmp_path: Path) -> None:
+    from tests.cli.test_secrets import run, words, written
+
+    given = [*words(tmp_path), "dataset.format=jpeg", "dataset.record_length_bytes=20000"]
+    run(tmp_path, "datagen", *given)
+    own = ("target=packed", "format=npz", "encode=raw", "resize=16x16", "images_per_file=8", "processes=1")
+    run(tmp_path, "pack", "workload=default", *given, *own, "output.folder=pack", "--no-report")
+    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]

@@ -1,4 +1,4 @@
-"""Lists of packed files from others, settings that are secret, and JSON for scripts."""
+"""Lists of packed files from others, and JSON for scripts."""
 
 from __future__ import annotations
 
@@ -50,14 +50,3 @@ def test_several_points_are_a_list_of_points(tmp_path: Path) -> None:
     assert json.loads(ended.stdout)["points"][0]["settings"] == {}
     verified = CliRunner().invoke(cli, ["pack", "verify", words[1], "--json"], catch_exceptions=False)
     assert (verified.exit_code, json.loads(verified.stdout)) == (0, [])
-
-
-@pytest.mark.slow
-def test_packing_writes_no_secret(tmp_path: Path) -> None:
-    from tests.cli.test_secrets import run, words, written
-
-    given = [*words(tmp_path), "dataset.format=jpeg", "dataset.record_length_bytes=20000"]
-    run(tmp_path, "datagen", *given)
-    own = ("target=packed", "format=npz", "encode=raw", "resize=16x16", "images_per_file=8", "processes=1")
-    run(tmp_path, "pack", "workload=default", *given, *own, "output.folder=pack", "--no-report")
-    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]
