@@ -16,8 +16,9 @@ import psutil
 import pytest
 from PIL import Image
 
+import dlemu as face
 from datagen.storage.posix import Storage
-from dlemu.contrib.pack import api
+from dlemu.contrib.pack.api import pack
 from dlemu.contrib.pack.packed_set import verify_set
 from dlemu.contrib.pack.result import PackAnswer
 from tests.e2e.harness import assert_gone, dlemu, family, start, until, wait
@@ -120,7 +121,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
 def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path: Path) -> None:
     (images / "bad.png").write_bytes(b"no picture")
     told: list[object] = []
-    answer = api.pack(
+    answer = pack(
         {"output.folder": str(tmp_path / "sweep")},
         source=str(images),
         target=str(tmp_path / "packed"),
@@ -136,7 +137,7 @@ def test_a_sweep_packs_each_point_and_leaves_only_figures(images: Path, tmp_path
     assert isinstance(opened, PackAnswer)
     assert opened == answer
     with pytest.raises(face.UserError, match=r"bad\.png"):
-        api.pack(source=str(images), target=str(tmp_path / "one"), resize="8")
+        pack(source=str(images), target=str(tmp_path / "one"), resize="8")
     made = dlemu("report", str(tmp_path / "sweep"))
     assert made.status == 0, made.err
     page = (tmp_path / "sweep" / "report.html").read_text()
