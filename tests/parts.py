@@ -13,10 +13,9 @@ import dlemu.contrib
 from datagen.registry import installed
 
 _GROUPS = ("dlemu.jobs", "dlemu.commands", "dlemu.loaders", "dlemu.foreign")
-_MISSING = [
-    entry.value for group in _GROUPS for entry in entry_points(group=group) if entry.name not in installed(group)
-]
-needs_all_parts = pytest.mark.skipif(bool(_MISSING), reason=f"is about the whole: {', '.join(_MISSING)} are not here")
+_ENTRIES = [entry for group in _GROUPS for entry in entry_points(group=group) if entry.name not in installed(group)]
+_MISSING = sorted({".".join(entry.module.split(".")[:3]) for entry in _ENTRIES})
+needs_all_parts = pytest.mark.skipif(bool(_MISSING), reason=f"is about the whole: without {', '.join(_MISSING)}")
 
 
 def of_parts(table: str) -> dict[str, Any]:
