@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests import budget
+from tests.parts import needs_all_parts
+
+pytestmark = needs_all_parts
 
 
 def test_no_package_grows() -> None:

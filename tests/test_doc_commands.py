@@ -15,10 +15,10 @@ import pytest
 from dlemu.cli import cli, commands
 from dlemu.config import load
 from dlemu.config.points import check_points, points
-from dlemu.contrib.pack.words import read_words
-from dlemu.contrib.reproduce.run import document_names
 from dlemu.dlio.command import load_command, read_command
+from dlemu.results.kinds import kinds
 from tests.doc_blocks import PAGES, ROOT, WITH_COMMANDS, lines
+from tests.parts import needs_all_parts, of_parts
 
 LAUNCHERS = re.compile(r"^(?:PYTHONPATH=\. |mpirun .*? (?=dlemu )|srun .*? (?=dlemu )|torchrun .*? (?=dlemu ))")
 """What may stand before a command of dlemu's on a page."""
@@ -51,6 +51,7 @@ def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     return found, words
 
 
+@needs_all_parts
 @pytest.mark.parametrize("page", WITH_COMMANDS)
 def test_commands_are_understood(page: str) -> None:
     for text in commands_of(page):
@@ -69,12 +70,10 @@ def test_commands_are_understood(page: str) -> None:
 def composed(name: str, words: list[str], text: str) -> None:
     """Compose the settings of a command as it would itself."""
     settings = [word for word in words if "=" in word and not word.startswith(("-", "launcher="))]
-    if name == "reproduce":
-        document, *_ = [word for word in words if "=" not in word]
-        assert document in document_names(), text
-    elif name == "pack" and words[0] != "verify":
-        assert all(read_words(one.words) for one in points(settings)), text
-    elif name in ("train", "checkpoint", "size", "sweep", "predict", "doctor", "datagen", "kvcache"):
+    jobs = {kind.command for kind in kinds() if kind.job}
+    if (compose := of_parts("COMPOSED").get(name)) is not None:
+        assert compose(words), text
+    elif name in {"size", "sweep", "predict", "doctor", "datagen", *jobs}:
         # A file or folder of the reader's own is not here.
         if any(word.endswith(".yaml") or word == "dataset.source=folder" for word in settings):
             return

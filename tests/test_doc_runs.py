@@ -17,9 +17,10 @@ import pytest
 from tests.doc_blocks import DOCS, WITH_COMMANDS
 from tests.e2e.harness import start, wait
 from tests.goldens.render import RESULTS
+from tests.parts import needs_all_parts, of_parts
 from tests.test_doc_commands import commands_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_all_parts]
 
 ELSEWHERE = {
     "dlemu reproduce": "minutes by design: dlemu/contrib/reproduce/tests",
@@ -92,14 +93,13 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 }
 """Command -> options that make it small."""
 KEPT = {
-    r"results/unet3d/(\d{8}-\d{6}-4711|old-drive)": "train_epochs",
-    r"results/unet3d/new-drive|DIR": "train",
-    r"results/\w+/sweep-[\d-]+": "sweep",
-    r"results/drive-[ab]": "size",
-    r"results/a": "checkpoint",
-    r"results/b": "checkpoint",
-    r"results/unet3d/mlperf-[\d-]+": "rehearsal",
-    r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": "rehearsal/tree/open",
+    r"results/unet3d/(\d{8}-\d{6}-4711|old-drive)": RESULTS / "train_epochs",
+    r"results/unet3d/new-drive|DIR": RESULTS / "train",
+    r"results/\w+/sweep-[\d-]+": RESULTS / "sweep",
+    r"results/drive-[ab]": RESULTS / "size",
+    r"results/a": RESULTS / "checkpoint",
+    r"results/b": RESULTS / "checkpoint",
+    **of_parts("KEPT"),
 }
 """A result that a page names -> the one of tests/goldens that is put there, if no command before has left one."""
 
@@ -157,7 +157,7 @@ def put_what_readers_have(root: Path, words: list[str]) -> None:
     for word in words[1:] if reads else ():
         kept = next((name for pattern, name in KEPT.items() if re.fullmatch(pattern, word)), None)
         if kept is not None and not any((root / word).glob("*.*")):
-            shutil.copytree(RESULTS / kept, root / word, dirs_exist_ok=True)
+            shutil.copytree(kept, root / word, dirs_exist_ok=True)
     if "--drive" in words:  # the data sheet that the page shows
         shown = re.search(r"```yaml\n(name: .*?)```", (DOCS / "prediction.md").read_text(), re.DOTALL)
         assert shown is not None

@@ -23,6 +23,7 @@ from dlemu.metrics.verdict import VerdictCode
 from dlemu.results.measured import write_run
 from dlemu.results.parts import SCHEMA_VERSION
 from dlemu.telemetry import Scope, Task, start_recorder
+from tests.parts import needs_all_parts
 from tests.runs import make_job, make_log
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -41,6 +42,7 @@ def documentation(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("documentation.__main__")
 
 
+@needs_all_parts
 def test_pages_that_are_made_are_up_to_date(documentation: Any) -> None:
     """The trademark at the end of each page that names MLPerf is made, too."""
     assert {*documentation.PAGES, *documentation.PARTS} <= set(documentation.pages())
@@ -130,6 +132,7 @@ def fault_rows() -> list[list[str]]:
     return [row for table in tables if table["columns"][-1] == "test" for row in table["rows"]]
 
 
+@needs_all_parts
 def test_each_fault_names_a_test_that_there_is() -> None:
     rows = fault_rows()
     assert len(rows) > 60
@@ -146,6 +149,7 @@ def test_what_a_user_may_fear_has_a_proof() -> None:
     assert [row for row in rows if not re.search(r"\| `tests/[\w/]+\.py` \|$", row)] == []
 
 
+@needs_all_parts
 def test_tests_that_documents_name_are_there() -> None:
     pages = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md"))]
     named = {test for page in pages for test in re.findall(r"`(tests/[\w/.]+)`", page.read_text())}
@@ -153,6 +157,7 @@ def test_tests_that_documents_name_are_there() -> None:
     assert [test for test in sorted(named) if not (DOCS.parent / test).exists()] == []
 
 
+@needs_all_parts
 def test_the_packages_of_mutants_are_where_code_and_tests_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package whose code or tests have moved has no mutants, or none that are found."""
     monkeypatch.syspath_prepend(DOCS.parent / "scripts")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.budget import product
+from tests.parts import needs_all_parts
 
 ROOT = Path(__file__).parent.parent
 INTERFACES = {
@@ -165,6 +166,7 @@ def test_what_starts_a_process_is_seen(source: str, starts: int) -> None:
     assert len(starts_in(source)) == starts
 
 
+@needs_all_parts
 def test_processes_are_started_in_these_places_alone() -> None:
     found = {path.relative_to(ROOT).as_posix(): len(starts_in(path.read_text())) for path in modules().values()}
     assert {name: count for name, count in found.items() if count} == {name: n for name, (n, _) in STARTERS.items()}
@@ -197,6 +199,7 @@ def reads_sentence(node: ast.AST) -> bool:
     return False
 
 
+@needs_all_parts
 def test_nothing_is_decided_by_what_a_sentence_says() -> None:
     found = {
         f"{path.relative_to(ROOT).as_posix()}: {ast.unparse(node)}"

@@ -17,6 +17,7 @@ from dlemu.jobs.training import advice
 from dlemu.jobs.training.advice import with_words
 from dlemu.runner import datasets
 from dlemu.runner.job import NoVerdictError
+from tests.parts import of_parts
 
 TYPED = ["mpirun", "-np", "18", "dlemu", "train", "workload=unet3d"]
 
@@ -70,7 +71,7 @@ def test_nothing_large_is_made_unless_somebody_agrees(monkeypatch: pytest.Monkey
         allow(workload, "data", 18, 10**12, yes=False)
 
 
-@pytest.mark.parametrize("command", ["size", "predict", "pack"])
+@pytest.mark.parametrize("command", ["size", "predict", *of_parts("MADE_FIRST")])
 def test_a_large_dataset_is_made_by_no_command_unless_somebody_agrees(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,8 +83,7 @@ def test_a_large_dataset_is_made_by_no_command_unless_somebody_agrees(
 
     monkeypatch.setattr(datasets, "make_on_this_host", record)
     words = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=500", "dataset.data_folder=data"]
-    if command == "pack":
-        words = ["workload=colfax", "images=500", "target=packed", "format=webdataset"]
+    words = of_parts("MADE_FIRST").get(command, words)
     with pytest.raises(UserError, match=r"GB will be made in \S+ \(.* are free there\): add --yes to make them"):
         CliRunner().invoke(cli, [command, *words, "--make"], catch_exceptions=False)
     assert made == []

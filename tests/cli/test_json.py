@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from dlemu.cli import cli
 from dlemu.cli.frontends import make_here
@@ -29,15 +27,3 @@ def test_what_is_made_first_is_not_said_where_json_is_wanted(tmp_path: Path, cap
         said = capfd.readouterr()
         assert ("made 2 files" in said.out) is not as_json
         assert ("made 2 files" in said.err) is as_json
-
-
-def test_several_points_are_a_list_of_points(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / "images").mkdir(exist_ok=True)
-        (tmp_path / "images" / f"{name}.png").write_bytes(b"x" * 5000)
-    words = [f"source={tmp_path / 'images'}", f"target={tmp_path / 'packed'}", "processes=1"]
-    ended = CliRunner().invoke(cli, ["pack", *words, "evict=false", "--json"], catch_exceptions=False)
-    assert ended.exit_code == 0, ended.output
-    assert json.loads(ended.stdout)["points"][0]["settings"] == {}
-    verified = CliRunner().invoke(cli, ["pack", "verify", words[1], "--json"], catch_exceptions=False)
-    assert (verified.exit_code, json.loads(verified.stdout)) == (0, [])

@@ -15,18 +15,14 @@ import pytest
 
 import dlemu
 from datagen.generate import finish, generate, prepare
-from datagen.manifest import PACKED_NAME
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.checkpoints.stored import NOTE
 from dlemu.cli import main
-from dlemu.contrib.mlperf.tests import foreign_runs
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
-from dlemu.contrib.pack.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, write_set
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.result import make_run
 from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.studies import pages
+from tests.parts import of_parts
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.test_received_names import write_answers
 from tests.run.test_checkpoint_jobs import run as run_checkpoints
@@ -80,8 +76,6 @@ SAVE = (
 )
 SIZE = ("size", *DATA, "train.computation_time=0.01", "output.report=false")
 SWEEP = ("sweep", *SMALL[:-1], "ranks=1,2", "output.folder=sweep")
-PACK = ("pack", "source=images", "target=t", "format=webdataset", "encode=keep", "--no-report")
-REHEARSE = ("mlperf", "run", "workload=unet3d", "accelerator=b200", "dataset.data_folder=data")
 
 FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a run's facts": ("run/facts.json", ("report", "run")),
@@ -94,14 +88,11 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
         f"the answer of {kind}": (f"{kind}/{name}", ("report", kind))
         for kind, name in (
             *(("size", "size.json"), ("sweep", "sweep.json"), ("compare", "compare.json"), ("probe", "probe.json")),
-            *(("pack", "pack.json"), ("document", "reproduce.json"), ("predict", "predict.json")),
+            ("predict", "predict.json"),
         )
     },
     "a sweep that goes on": ("sweep/sweep.json", SWEEP),
-    "a packing that goes on": ("pack/pack.json", (*PACK, "output.folder=pack")),
     "a search that goes on": ("size/size.json", (*SIZE, "output.folder=size")),
-    "a rehearsal that goes on": ("new/rehearsal.json", (*REHEARSE, "output.folder=new")),
-    "a document that goes on": ("document/reproduce.json", ("reproduce", "amax", "drives=.", "output.folder=document")),
     "a workload": ("mine.yaml", ("train", "workload=mine.yaml")),
     "a workload of a folder": ("own/workload/mine.yaml", ("train", "workload=mine", "--config-dir", "own")),
     "a manifest": ("data/dlemu.json", TRAIN),
@@ -109,9 +100,7 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a file of a dataset": ("data/train/img_1_of_4.npz", TRAIN),
     "a checkpoint's note": ("saved/global_epoch1_step1/" + NOTE, SAVE),
     "what a killed run left": ("killed/live/journal.json", (*TRAIN, "output.folder=killed")),
-    "a list of packed files": (f"packed/{PACKED_NAME}", ("pack", "verify", "target=packed")),
-    "a journal of packed files": (f"begun/{JOURNAL_NAME}", ("pack", "verify", "target=begun")),
-    "a packed file": ("packed/train/img_0_of_1.npz", ("pack", "verify", "target=packed")),
+    **of_parts("FILES"),
 }
 """What is read -> where it lies, and the command that reads it."""
 
@@ -121,10 +110,7 @@ FOLDERS_WANTED: dict[str, tuple[str, tuple[str, ...]]] = {
     "results of size": ("place", (*SIZE, "output.folder=place")),
     "results of sweep": ("place", (*SWEEP[:-1], "output.folder=place")),
     "results of predict": ("place", ("predict", *DATA, "--mb-per-second", "10", "output.folder=place")),
-    "results of pack": ("place", (*PACK, "output.folder=place")),
     "results of probe": ("place", ("probe", ".", "--output", "place")),
-    "results of a rehearsal": ("place", (*REHEARSE, "output.folder=place")),
-    "results of a document": ("place", ("reproduce", "amax", "drives=.", "output.folder=place")),
     "results of compare": ("place", ("compare", "run", "run", "--output", "place")),
     "a dataset": ("place", ("train", *SMALL, "dataset.data_folder=place")),
     "a dataset to make": ("place", ("datagen", *DATA, "dataset.data_folder=place")),
@@ -135,8 +121,7 @@ FOLDERS_WANTED: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "a result": ("place", ("report", "place")),
     "workloads": ("place", ("train", "workload=mine", "--config-dir", "place")),
-    "images": ("place", ("pack", "source=place", "target=t", "format=webdataset", "encode=keep", "--no-report")),
-    "packed files": ("place", ("pack", "verify", "target=place")),
+    **of_parts("FOLDERS"),
 }
 
 
@@ -168,20 +153,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_checkpoints(place, num_checkpoints_read="0")
         (place / "killed" / "live").mkdir(parents=True)
         (place / "killed" / "live" / "journal.json").touch()
-        packed = PackedSet(
-            about={},
-            format="npz",
-            ending="npz",
-            files=1,
-            images_per_file=1,
-            made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0, payload_bytes=1),),
-        )
-        for name, target in ((PACKED_NAME, "packed"), (JOURNAL_NAME, "begun")):
-            path = Path(layout_of(target, packed).path(0))
-            path.parent.mkdir(parents=True)
-            path.write_bytes(b"x")
-            write_set(target, packed, open_storage(FOLDERS))
-            os.rename(Path(target, PACKED_NAME), Path(target, name))
+        for put in of_parts("PLACED").values():
+            put(place)
         (place / "images").mkdir()
         (place / "images" / "one.jpg").write_bytes(b"x")
         assert dlemu.load_result(place / "run")
@@ -260,9 +233,6 @@ def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {
     "a page": ("report", "run", "--output", "place"),
     "a page of several": ("report", "run", "other", "--output", "place"),
-    "an audit's lines": ("audit", "run", "--csv", "place"),
-    "a check's lines": ("mlperf", "check", "run", "--csv", "place"),
-    "a check's page": ("mlperf", "check", "run", "--html", "place"),
     "a workload": (
         "workload",
         "new",
@@ -278,6 +248,7 @@ FILES_WRITTEN: dict[str, tuple[str, ...]] = {
         "--preprocess-seconds",
         "0",
     ),
+    **of_parts("FILES_WRITTEN"),
 }
 """What is written under a name that a user gives, and the command that writes it."""
 
@@ -301,25 +272,6 @@ def test_what_is_no_file_is_not_written_over(
         after = path.lstat()
         assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-
-
-@pytest.mark.slow
-def test_audits_and_checks_name_what_is_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """These judge whatever they find: what can't be read is a finding."""
-    foreign_runs.write_run(tmp_path / "run", steps=12)
-    tree = make_result(tmp_path / "tree")
-    config = next(iter(sorted(tree.rglob("config.yaml"))))
-    for kind in KINDS:
-        for path, command in (
-            (tmp_path / "run" / "summary.json", ("audit", str(tmp_path / "run"))),
-            (config, ("mlperf", "check", str(tmp_path / "tree"))),
-        ):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-            kind(path)
-            with pytest.MonkeyPatch.context() as patched:
-                status, said = ended(command, capfd, patched)
-            assert status in (0, 1, 2), (kind, command, said)
-            assert "Traceback" not in said
 
 
 def test_a_workload_of_very_many_keys_is_refused_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

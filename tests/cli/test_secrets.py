@@ -14,6 +14,7 @@ from dlemu.config.dump import withheld_words
 from dlemu.config.published import published, without_secrets
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import start, wait
+from tests.parts import of_parts
 
 pytest.importorskip("fsspec", reason="the extra `fsspec` is not installed")
 
@@ -75,7 +76,8 @@ def test_no_command_writes_or_prints_a_secret(tmp_path: Path) -> None:
     run(tmp_path, "predict", *given, "ranks=1", "accelerator=", "--from", "run", "output.folder=predict")
     run(tmp_path, "compare", "run", "run", "--output", "compare")
     run(tmp_path, "report", "run")
-    run(tmp_path, "mlperf", "datasize", "workload=unet3d", "accelerator=h100", *given[:11], "--json")
+    for command in of_parts("READS_SETTINGS").values():
+        run(tmp_path, *command, *given[:11])
     found = [path for path, data in written(tmp_path).items() if any(secret.encode() in data for secret in SECRETS)]
     assert found == []
     facts = json.loads((tmp_path / "run" / "facts.json").read_text())
@@ -102,16 +104,6 @@ def test_no_message_quotes_a_secret(tmp_path: Path) -> None:
     ):
         run(tmp_path, "train", *given, *wrong, "output.folder=wrong", status=(1, 2))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()], "what is refused writes nothing"
-
-
-@pytest.mark.slow
-def test_packing_writes_no_secret(tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
-    given = [*words(tmp_path), "dataset.format=jpeg", "dataset.record_length_bytes=20000"]
-    run(tmp_path, "datagen", *given)
-    own = ("target=packed", "format=npz", "encode=raw", "resize=16x16", "images_per_file=8", "processes=1")
-    run(tmp_path, "pack", "workload=default", *given, *own, "output.folder=pack", "--no-report")
-    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]
 
 
 def test_a_process_of_its_own_gets_what_is_withheld(tmp_path: Path) -> None:

@@ -104,19 +104,10 @@ def test_the_transfer_size_has_no_effect_where_a_library_reads() -> None:
         (["reader.engine=fast", "reader.data_loader=pytorch"], True),
         (["reader.odirect=true", "reader.data_loader=pytorch"], True),
         (["reader.engine=library"], True),  # of TensorFlow's own reader
-        (["reader.data_loader=dali"], False),
     ):
         workload = golden("tensorflow", *overrides)
         assert workload.reader.transfer_size == (262144 if has_effect else 0)
         assert any("reader.transfer_size" in note for note in workload.notes) is not has_effect
-
-
-def test_a_loader_of_dlio_that_is_dali_in_all_but_its_name() -> None:
-    workload = golden("tensorflow", "reader.data_loader=native_dali")
-    noted = {note.split(" ", 1)[0] for note in workload.notes}
-    assert workload.reader.data_loader == "dali"
-    assert {"reader.computation_threads", "reader.transfer_size"} <= noted
-    assert "reader.shuffle_size" not in noted
 
 
 def test_parquet_is_compressed_as_any_format_is() -> None:

@@ -172,20 +172,6 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
         check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))
 
 
-@pytest.mark.parametrize(
-    ("settings", "wanted"),
-    [
-        (["dataset.format=npz"], "'npz', for which DALI has no reader; wanted one of jpeg, npy, png, tfrecord"),
-        (["dataset.format=jpeg", "reader.odirect=true"], "reader.odirect is true: DALI itself reads jpeg files"),
-        (["dataset.format=npy", "reader.verify=true"], "reader.verify is true: DALI itself reads npy files"),
-    ],
-)
-def test_what_dali_can_not_do_is_refused_before_the_run(settings: list[str], wanted: str) -> None:
-    with pytest.raises(UserError, match=re.escape(wanted)):
-        check_runnable(load(["reader.data_loader=dali", *settings]))
-    check_runnable(load(["reader.data_loader=dali", "dataset.format=npy", "reader.odirect=true"]))
-
-
 def test_what_is_not_read_can_not_be_verified() -> None:
     with pytest.raises(UserError, match=r"reader\.verify is true, but files of format synthetic are not read"):
         check_runnable(load(["dataset.format=synthetic", "reader.verify=true"]))

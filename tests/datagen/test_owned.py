@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import MARKER
+from tests.budget import product
+from tests.parts import needs_all_parts
 from tests.users_files import UsersFiles
 
 ROOT = Path(__file__).parent.parent.parent
@@ -51,9 +53,10 @@ REMOVING = {"rmtree", "unlink", "rmdir", "removedirs", "remove_folder", "remove_
 """Methods and functions that remove files whoever has them; `remove` is also one of lists."""
 
 
+@needs_all_parts
 def test_nothing_is_removed_outside_of_the_list() -> None:
     found = set()
-    for path in [*ROOT.glob("datagen/**/*.py"), *ROOT.glob("dlemu/**/*.py")]:
+    for path in product():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 deletes = any(word.arg == "kind" and ast.unparse(word.value) == "'delete'" for word in node.keywords)

@@ -71,11 +71,6 @@ def test_the_option_writes_the_file_and_trains_nothing(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["workload"]
 
 
-def test_dali_is_called_there_as_the_loader_that_reads_by_itself() -> None:
-    text = dlio_yaml(load(["dataset.format=npy", "reader.data_loader=dali"]))
-    assert yaml.safe_load(text)["reader"]["data_loader"] == "native_dali"
-
-
 def test_checkpoints_alone_have_no_dataset() -> None:
     tree = exported("workload=llama3_405b", "checkpoint.rank_sync=true", "checkpoint.format=raw")
     assert set(tree) == {"model", "framework", "workflow", "checkpoint"}

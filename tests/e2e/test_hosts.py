@@ -207,18 +207,6 @@ def test_a_partial_checkpoint_is_removed_from_each_hosts_own_drive(hosts: Hosts)
     assert [[path.name for path in saved.iterdir()] for saved in both] == [["global_epoch1_step1"]] * 2
 
 
-def test_blocks_of_a_failed_run_are_removed_from_each_hosts_own_drive(hosts: Hosts) -> None:
-    words = ["workload=llama3_1_8b", "scale=laptop", "kv.seconds=60", "kv.odirect=false", "metric.ceiling_seconds=0"]
-    words += [f"kv.folder={hosts.folder}/own/kv", f"output.folder={hosts.own}", "telemetry.enabled=false"]
-    process = start("kvcache", *words, launcher=hosts.mpirun)
-    both = [hosts.folder / host / "kv" for host in (hosts.first, hosts.second)]
-    until(lambda: all(any(kv.rglob("*.kv")) for kv in both) or process.poll() is not None, "blocks on both hosts")
-    os.kill(max(ranks_on(hosts.second)), signal.SIGKILL)  # the last process: a rank
-    assert wait(process).status != 0
-    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks and guardians to end")
-    assert [path for kv in both for path in kv.iterdir()] == []
-
-
 @pytest.mark.parametrize("loss", ["killed", "cut off"])
 def test_what_was_measured_outlives_a_host(loss: str, hosts_apart: Hosts, dataset: Path, tmp_path: Path) -> None:
     """The host that is killed sees the folder of the results; the one that is cut off does not."""

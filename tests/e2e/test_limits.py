@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from PIL import Image
 
 from tests.e2e.harness import (
     DEADLINE_SECONDS,
@@ -103,22 +101,6 @@ def test_whom_the_out_of_memory_killer_takes_is_named_with_the_limit(
     assert told.search(last), ended
     assert ended.status in (3, 137)
     assert summary(tmp_path / "run")["complete"] is False
-
-
-def test_the_same_of_a_process_that_packs(tmp_path: Path) -> None:
-    large, source = tmp_path / "large.png", tmp_path / "images"
-    source.mkdir()
-    Image.new("RGB", (9000, 9000)).save(large)
-    for number in range(400):  # minutes of packing, so that however long the kernel takes somebody still packs
-        os.link(large, source / f"{number}.png")
-    words = (f"source={source}", f"target={tmp_path / 'packed'}", "resize=16x16", "images_per_file=3", "processes=2")
-    with group("memory") as folder:
-        process = start("pack", *words, "evict=false", "--no-report", launcher=inside(folder), cwd=tmp_path)
-        packers = partial(named, process.pid, "dlemu-packer")
-        told = starve(folder, until(packers, "who packs")[-1], spare_mib=512)  # the other wants a quarter of it
-        ended = wait(process)
-    assert told.search(" ".join(ended.err.splitlines()[-3:])), ended
-    assert ended.status == 3
 
 
 def test_memory_that_a_control_group_does_not_have_is_refused_before_the_ranks_start(

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from dlemu.cli import commands
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, DLIO, small_run, training, until
+from tests.parts import of_parts
 from tests.report.folders import write_run
 
 LASTS_SECONDS = 240
@@ -55,7 +54,7 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
             return run_settings(folder / "run", folder / "data"), 0, "data/dlemu.json"
         case "size":
             return [*train, "--cfg"], 0, ""
-        case "sweep" | "together" | "record" | "kvcache" | "demo" | "watch" | "schema":
+        case "sweep" | "together" | "demo" | "watch" | "schema":
             return ["--help"], 0, ""
         case "probe":
             words = ["--sizes", "4k", "--depths", "1", "--seconds", "0.1", "--file-size", "1m", "--output"]
@@ -63,11 +62,6 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
         case "predict":
             places = [f"output.folder={folder / 'prediction'}", "output.report=false"]
             return ["workload=unet3d", "ranks=1", "--mb-per-second", "100000", *places], 0, "prediction/predict.json"
-        case "pack":
-            Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(folder / "images.png")
-            return [f"source={folder}", f"target={folder / 'packed'}", "evict=false"], 0, "packed"
-        case "reproduce":
-            return ["kioxia"], 2, ""
         case "compare":
             sides = [str(write_run(folder / name, telemetry=False)) for name in "ab"]
             return [*sides, "--output", str(folder / "compared"), "--json"], 2, "compared/compare.json"
@@ -79,10 +73,9 @@ def cheapest(command: str, folder: Path, dataset: Path) -> tuple[list[str], int,
             return ["show", "unet3d"], 0, ""
         case "doctor":
             return ["--help"], 0, ""
-        case "mlperf":
-            return ["check", str(folder)], 2, ""
-        case "audit":
-            return [str(folder)], 2, ""
+    if (use := of_parts("CHEAPEST").get(command)) is not None:
+        words, status, left = use(folder)
+        return words, status, left
     raise AssertionError(f"no use of `dlemu {command}` here: add its cheapest")
 
 

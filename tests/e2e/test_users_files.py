@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from tests.e2e.harness import DLEMU, DLIO, Ended, dlemu, small_run, start, until, wait
 from tests.fuzzing.ends import commands, has_traceback
 from tests.goldens.render import RESULTS
+from tests.parts import of_parts
 from tests.users_files import UsersFiles
 
 pytestmark = pytest.mark.slow
@@ -29,25 +31,17 @@ ENDS: dict[str, signal.Signals | None] = {
     "checkpoint": signal.SIGINT,
     "node local": signal.SIGKILL,
     "datagen": signal.SIGKILL,
-    "pack": signal.SIGINT,
-    "packs": signal.SIGKILL,
     "probe": signal.SIGINT,
     "sweep": signal.SIGINT,
     "readers": None,
     "predict": None,
     "size": signal.SIGKILL,
-    "reproduce": signal.SIGKILL,
-    "rehearsal": signal.SIGINT,
     "dlio": signal.SIGINT,
     "together": signal.SIGINT,
-    "kvcache": signal.SIGKILL,
-    "record": signal.SIGINT,
-    "replay": None,
+    **of_parts("ENDS"),
 }
 """How the first of two calls ends here, None: by itself; `scripts/fuzz ends` draws it."""
-OWN_OPTION = ("probe", "together", "record", "replay")
-"""Commands that are given their folder by `--output`."""
-STUDIES = ("reproduce", "rehearsal", "size")
+STUDIES = ("size", *of_parts("MANY_RUNS"))
 """Lists of many runs, each as `train` or `probe`: the second call goes on with what the first left, and is ended."""
 
 
@@ -63,15 +57,6 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
         Image.effect_noise((60, 40), 50 + number).save(images / f"{number}.png")
         np.save(arrays / f"{number}.npy", np.zeros(5000, np.uint8))
 
-    def packs(folder: Path) -> list[str]:
-        words = (f"source={images}", f"target={folder}-packed", f"output.folder={folder}", "processes=1,2")
-        return [DLEMU, "pack", *words, "resize=16x16", "images_per_file=4", "evict=false", "--no-report"]
-
-    def reproduce(folder: Path) -> list[str]:
-        drive = Path(f"{folder}-drive")
-        drive.mkdir(exist_ok=True)
-        return [DLEMU, "reproduce", "colfax", f"drives={drive}", f"output.folder={folder}", "--no-report"]
-
     def dlio(folder: Path) -> list[str]:
         few = [word for word in small_run(folder, data) if not word.startswith(("workload", "output.", "ranks"))]
         few = [f"++workload.{word}" for word in few if word.split(".")[0] in ("dataset", "reader", "train")]
@@ -80,10 +65,10 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     def node_local(folder: Path) -> list[str]:
         return [*checkpoint(folder), "checkpoint.node_local=true"]
 
-    named = commands(data, images, arrays)
+    named = commands(top)
     checkpoint = named["checkpoint"]
-    own = {"node local": node_local, "packs": packs, "reproduce": reproduce, "dlio": dlio}
-    return named | own
+    more = {name: partial(words, top) for name, words in of_parts("MORE_COMMANDS").items()}
+    return named | more | {"node local": node_local, "dlio": dlio}
 
 
 def test_every_command_that_fuzzing_ends_is_tried(everything: dict[str, Command]) -> None:
@@ -104,7 +89,7 @@ def test_a_folder_of_results_with_files_of_others_is_refused(
     assert ended.status == 2, ended.err
     assert "did not make, such as" in ended.err
     assert str(made) in ended.err
-    setting = "dataset.data_folder" if name == "datagen" else "--output" if name in OWN_OPTION else "output.folder"
+    setting = "dataset.data_folder" if name == "datagen" else "--output" if "--output" in command else "output.folder"
     assert f"{setting} is " in ended.err
     assert theirs.changed() == []
     assert sorted(tmp_path.rglob("*")) == before, "nothing was made there, nor beside it"
@@ -157,9 +142,8 @@ def result(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 OPTIONS: dict[str, Callable[[Path, Path], list[str]]] = {
     "compare --output": lambda run, folder: ["compare", str(run), str(run), "--output", str(folder)],
     "report --png": lambda run, folder: ["report", str(run), "--output", str(folder / "page.html"), "--png"],
-    "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
-    "check --csv": lambda run, folder: ["mlperf", "check", str(run), "--csv", str(folder / "c.csv")],
     "train --export-dlio": lambda run, folder: ["train", "workload=bert", "--export-dlio", str(folder / "b.yaml")],
+    **of_parts("PLACE_OPTIONS"),
 }
 
 
@@ -177,7 +161,7 @@ def test_options_that_name_a_place_leave_what_lies_there(option: str, result: Pa
 
 
 def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
-    few = shutil.copytree(RESULTS / "pack", tmp_path / "result")  # its page has one figure
+    few = shutil.copytree(RESULTS / "probe", tmp_path / "result")  # its page has few figures
     words = ("report", str(few), "--output", str(tmp_path / "page.html"), "--svg")
     assert dlemu(*words).status == 0
     own = next((tmp_path / "figures").glob("*.svg"))
@@ -191,10 +175,10 @@ def test_a_figure_of_others_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / own.name).read_text() == "of the user"
 
 
-@pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "pack", "sweep"])
+@pytest.mark.parametrize("what", ["train", "checkpoint", "datagen", "sweep", *of_parts("WRONG")])
 def test_a_usage_error_touches_nothing(what: str, everything: dict[str, Command], tmp_path: Path) -> None:
     theirs, folder = UsersFiles(), tmp_path / "case"
-    command = [*everything[what](folder), "reader.read_threads=-7" if what != "pack" else "resize=1x"]
+    command = [*everything[what](folder), of_parts("WRONG").get(what, "reader.read_threads=-7")]
     theirs.put(tmp_path / "case-made")
     theirs.put(tmp_path / "case-packed")
     theirs.put(tmp_path / "case-checkpoints")

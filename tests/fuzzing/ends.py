@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,10 +29,9 @@ import psutil
 from PIL import Image
 
 import dlemu
-from dlemu.contrib.mlperf.check.judge import check_folder
-from dlemu.contrib.mlperf.tests.test_mlperf_run import words as rehearsal_words
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.harness import DLEMU, PYTORCH, small_run
+from tests.parts import of_parts
 from tests.report.folders import write_run
 from tests.users_files import UsersFiles
 
@@ -48,7 +48,8 @@ _WHOLE = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _ENDED = {130, 137, 139, 143, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, -signal.SIGSEGV}
 """Of a command that a signal ended, or one of whose processes; mpirun has statuses of its own."""
 _OF_MPIRUN = "BAD TERMINATION", "[mpiexec@"
-JOB = Path(__file__).parents[1] / "recording" / "job.py"
+_JOB = "/tests/job.py"
+"""A training that is recorded."""
 _MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
 
@@ -80,8 +81,9 @@ Command = Callable[[Path], list[str]]
 """A command line for a folder of results; whatever else it makes begins with that folder's name."""
 
 
-def commands(data: Path, images: Path, arrays: Path) -> dict[str, Command]:
-    """Return what measures and packs."""
+def commands(sources: Path) -> dict[str, Command]:
+    """Return what measures the data in a folder."""
+    data = sources / "data"
     few = "ranks=2"
 
     def train(*changes: str) -> Command:
@@ -101,28 +103,9 @@ def commands(data: Path, images: Path, arrays: Path) -> dict[str, Command]:
         many = ("dataset.num_files_train=2000", few)
         return [DLEMU, "datagen", *small_run(folder, Path(f"{folder}-made"), *_QUICK, *many)]
 
-    def pack(folder: Path) -> list[str]:
-        words = (f"source={images}", f"target={folder}-packed", f"output.folder={folder}")
-        return [DLEMU, "pack", *words, "resize=16x16", "images_per_file=4", "processes=3", "evict=false"]
-
     def probe(folder: Path) -> list[str]:
         small = ("--sizes", "4k", "--depths", "1,8", "--jobs", "2", "--seconds", "0.5", "--file-size", "16m")
         return [DLEMU, "probe", f"{folder.parent}", *small, "--output", str(folder)]
-
-    def kvcache(folder: Path) -> list[str]:
-        load = ("kv.seconds=2", "kv.users=4", "kv.think_seconds=1", "kv.prefill_tokens_per_second=1000000")
-        small = (
-            "workload=llama3_1_8b",
-            "scale=laptop",
-            f"kv.folder={folder}-kv",
-            "kv.threads=2",
-            "kv.system_prompts=1",
-        )
-        return [DLEMU, "kvcache", *small, *load, few, f"output.folder={folder}", "metric.ceiling_seconds=0.1", _TIMEOUT]
-
-    def record(folder: Path, *words: str) -> list[str]:
-        job = (sys.executable, str(JOB), str(arrays), "--epochs", "2", "--step", "0.01", "--workers", "1")
-        return [DLEMU, "record", *words, "--skip", "2", "--no-report", "--output", str(folder), "--", *job]
 
     def size(folder: Path) -> list[str]:
         one = without_ranks(folder, "reader.batch_size=1", "train.computation_time=0.5")
@@ -142,37 +125,27 @@ def commands(data: Path, images: Path, arrays: Path) -> dict[str, Command]:
         "mpirun": of_mpirun,
         "checkpoint": checkpoint,
         "datagen": datagen,
-        "pack": pack,
         "probe": probe,
         "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder), "ranks=1,2"],
         "readers": lambda folder: [DLEMU, "probe", *without_ranks(folder)],
         "predict": lambda folder: [DLEMU, "predict", *small_run(folder, data, *_QUICK, "ranks=1")],
         "size": size,
         "together": together,
-        "kvcache": kvcache,
-        "record": lambda folder: record(folder, "--no-replay"),
-        "replay": record,
-        "rehearsal": lambda at: [DLEMU, *_rehearsal(at, Path(f"{at}-made"))],
+        **{name: partial(words, sources) for name, words in of_parts("COMMANDS").items()},
     }
 
 
-def readings(data: Path, images: Path, run: Path, rehearsal: Path) -> dict[str, Command]:
-    """Return what looks at data and results and writes a file or a page."""
+def readings(sources: Path) -> dict[str, Command]:
+    """Return what looks at data and results in a folder and writes a file or a page."""
+    data, images, run = (sources / name for name in ("data", "images", "run"))
     asked = ("--batch-size", "8", "--step-seconds", "0.02", "--workers", "2", "--preprocess-seconds", "0.001")
     return {
         "workload new": lambda at: [DLEMU, "workload", "new", f"{at}.yaml", "--data-folder", str(images), *asked],
         "workload show": lambda at: [DLEMU, "workload", "show", "default", f"dataset.data_folder={data}"],
-        "check": lambda at: [DLEMU, "mlperf", "check", str(rehearsal), "--csv", f"{at}.csv"],
-        "audit": lambda at: [DLEMU, "audit", str(rehearsal), "--csv", f"{at}.csv"],
         "compare": lambda at: [DLEMU, "compare", str(run), str(run), "--output", str(at)],
         "report": lambda at: [DLEMU, "report", str(run), "--output", f"{at}.html"],
+        **{name: partial(words, sources) for name, words in of_parts("READINGS").items()},
     }
-
-
-def _rehearsal(results: Path, data: Path) -> list[str]:
-    """Return a rehearsal of six short runs and the dataset of them."""
-    words = [word for word in rehearsal_words(results) if str(results) not in word]
-    return [*words, f"dataset.data_folder={data}", f"output.folder={results}"]
 
 
 def chosen(there: dict[str, Command], only: Sequence[str]) -> dict[str, Command]:
@@ -181,24 +154,19 @@ def chosen(there: dict[str, Command], only: Sequence[str]) -> dict[str, Command]
 
 
 def made_sources(folder: Path, only: Sequence[str] = ()) -> dict[str, Command]:
-    """Make data, and results where one of the commands reads them, in a folder; return the commands of these names."""
+    """Make data and results in a folder; return the commands of these names."""
     sources = folder / "sources"
-    data, images, arrays, run, rehearsal = (sources / name for name in ("data", "images", "arrays", "run", "rehearsal"))
+    data, images, arrays, run = (sources / name for name in ("data", "images", "arrays", "run"))
     subprocess.run([DLEMU, "datagen", *small_run(folder / "none", data)], check=True, capture_output=True)
     images.mkdir()
     arrays.mkdir()
     for number in range(60):
         Image.effect_noise((300, 200), 50 + number).save(images / f"{number}.png")
         np.save(arrays / f"{number}.npy", np.zeros(5000 + 10 * number, np.uint8))
-    reading = readings(data, images, run, rehearsal)
-    wanted = set(only or reading)
-    if wanted & {"compare", "report"}:
-        write_run(run)
-    if wanted & {"check", "audit"}:  # takes as long as the cases of one round
-        subprocess.run([DLEMU, *_rehearsal(rehearsal, folder / "none")], capture_output=True)
-        assert (rehearsal / "tree").is_dir()
-        shutil.rmtree(folder / "none", ignore_errors=True)
-    return chosen(commands(data, images, arrays) | reading, only)
+    write_run(run)
+    for name, whole in of_parts("SOURCES").items():
+        shutil.copytree(whole, sources / name)
+    return chosen(commands(sources) | readings(sources), only)
 
 
 class Endings:
@@ -316,16 +284,16 @@ def has_traceback(said: str) -> bool:
     together = re.sub(r"exception(?: occurred)?:\s+Traceback \(most recent call last\)", "exception", said)
     parts = together.split("Traceback (most recent call last)")
     starting = ("Python runtime state: core initialized", "Python runtime state: initialized")
-    return any(str(JOB) not in one and not before.rstrip().endswith(starting) for before, one in pairwise(parts))
+    return any(_JOB not in one and not before.rstrip().endswith(starting) for before, one in pairwise(parts))
 
 
 def unread(folder: Path, *, whole: bool) -> Iterator[str]:
     """Say what of the results can't be read: what is refused is refused by dlemu's own errors."""
     if not folder.exists():
         return
-    read = check_folder if (folder / "rehearsal.json").exists() else dlemu.load_result
+    readers = (read for mark, read in of_parts("RESULT_READERS").items() if (folder / mark).exists())
     try:
-        read(str(folder))
+        next(readers, dlemu.load_result)(str(folder))
     except dlemu.DlemuError as error:
         if whole:
             yield f"no result: {error}"

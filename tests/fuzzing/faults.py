@@ -30,6 +30,7 @@ from tests.fuzzing.ends import (
     shared_memory,
     unread,
 )
+from tests.parts import of_parts
 from tests.users_files import UsersFiles
 
 _STATUSES = {*range(8), 120, 130, 141, 143}
@@ -81,12 +82,10 @@ PLACES = ("", "/live", "/point-01", "/trial-01-1", "/replay-1", "/rows", "/summa
 """Where, behind the name of the results' folder."""
 OWN_PLACES = {
     **dict.fromkeys(("checkpoint", "together"), "-checkpoints"),
-    **dict.fromkeys(("datagen", "rehearsal"), "-made"),
-    "pack": "-packed",
-    "kvcache": "-kv",
+    "datagen": "-made",
     "workload new": ".yaml",
-    "check": ".csv",
     "report": ".html",
+    **of_parts("OWN_PLACES"),
 }
 """Of commands that have another folder, or a file alone."""
 INPUTS = {
@@ -94,14 +93,13 @@ INPUTS = {
     "images": ("", "1*.png"),
     "arrays": ("", "1*.npy"),
     "run": ("", "facts.json", "summary.json", "steps.parquet"),
-    "rehearsal": ("", "rehearsal.json", "tree", "tree/**/summary.json", "tree/**/*_output.json", "runs"),
+    **of_parts("INPUTS"),
 }
 """What of the dataset, the images, the results is odd."""
 READ = {
-    **dict.fromkeys(("pack", "workload new"), "images"),
-    **dict.fromkeys(("record", "replay"), "arrays"),
+    "workload new": "images",
     **dict.fromkeys(("compare", "report"), "run"),
-    **dict.fromkeys(("check", "audit"), "rehearsal"),
+    **of_parts("READ"),
 }
 """What a command reads: others the dataset, if anything."""
 STREAMS = ("out closed", "err closed", "all closed", "out full", "err full", "out is not read")

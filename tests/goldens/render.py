@@ -31,7 +31,7 @@ HERE = Path(__file__).parent
 RESULTS, EXPECTED = HERE / "results", HERE / "expected"
 WIDTH = 100
 
-KINDS = ("train", "checkpoint", "size", "sweep", "compare", "predict_rate", "probe", "pack")
+KINDS = ("train", "checkpoint", "size", "sweep", "compare", "predict_rate", "probe")
 """Results whose numbers and codes are kept: one of each kind."""
 
 SHOWN: Mapping[str, Callable[[Any, str, Console], None]] = {

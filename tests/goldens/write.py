@@ -6,7 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.goldens.render import EXPECTED, RESULTS, goldens, surroundings
+from tests.goldens.render import EXPECTED, RESULTS, goldens, numbers, surroundings
+from tests.parts import of_parts
 
 
 def main() -> None:
@@ -21,6 +22,8 @@ def main() -> None:
     for name, text in made.items():
         (EXPECTED / name).write_text(text)
     print(f"{len(made)} files in {EXPECTED}")
+    for folder in of_parts("RESULTS").values():
+        folder.with_suffix(".json").write_text(numbers(str(folder)))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dlemu.contrib.mlperf.audit.own_result import audit_own
 from dlemu.jobs.training import repaired_causes
 from dlemu.jobs.training.page import run_page
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics import read_times
 from dlemu.results.measured import write_run
+from tests.parts import of_parts
 from tests.results.long_run import long_run
 
 RANKS, EPOCHS = 16, 2
@@ -44,7 +44,7 @@ def show(path: str) -> None:
     assert run.read_mb_per_second is not None
 
 
-@pytest.mark.parametrize("command", [show, audit_own])
+@pytest.mark.parametrize("command", [show, *of_parts("READERS").values()])
 def test_nothing_is_called_for_each_row(results: dict[str, str], command: Any) -> None:
     command(results["small"])
     calls = {name: _calls(command, path) for name, path in results.items()}

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,10 @@ import dlemu
 from datagen.errors import DlemuError, UserError
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
-from datagen.manifest import PACKED_NAME
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import FOLDERS, open_storage
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load_received
-from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
-from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
-from dlemu.contrib.mlperf.check.judge import check_folder
-from dlemu.contrib.mlperf.tests import foreign_runs
-from dlemu.contrib.mlperf.tests.checkpoint_leaves import make_result
-from dlemu.contrib.mlperf.tests.golden import make_tree
-from dlemu.contrib.pack.packed_set import PackedSet, read_set, verify_set, write_set
-from dlemu.contrib.pack.result import PACK
-from dlemu.contrib.pack.tests.made_packing import packing
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
-from dlemu.contrib.reproduce.steps import DocumentQuestion
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
@@ -49,13 +37,13 @@ from dlemu.results.live import write_live_facts
 from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
+from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.results.made_probe import probed
 from tests.run.test_checkpoint_jobs import SmallJob, run
 from tests.runs import HOST, make_job, make_log, with_telemetry
 
-SHIPPED = shipped_pairs()
 PLANTED = "planted_by_others"
 NAMES = (f"{PLANTED}.Format", PLANTED)
 MODULES = ("format", "data_loader", "storage_type", "compute")
@@ -122,7 +110,7 @@ def read_every_way(folder: Path, number: int | None) -> None:
         lambda: _open([str(folder)]),
         lambda: dlemu.compare(folder, folder),
         lambda: dlemu.predict(ranks=1, from_folder=str(folder)),
-        lambda: audit_run(str(folder), SHIPPED),
+        *(partial(read, str(folder)) for read in of_parts("READERS").values()),
     ]
     for read in (lambda: dlemu.load_result(folder), *(others if number is None else [others[number % len(others)]])):
         with contextlib.suppress(DlemuError):
@@ -184,7 +172,8 @@ def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
     write_measured(run)
     write_summary(run)
     assert read_planted(folder / "facts.json", lambda number: read_every_way(folder, number)) > 10
-    assert read_planted(folder / "summary.json", lambda _: audit_run(str(folder), SHIPPED)) > 10
+    for read in of_parts("READERS").values():
+        assert read_planted(folder / "summary.json", lambda _, read=read: read(str(folder))) > 10  # type: ignore[misc]
 
 
 def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) -> None:
@@ -208,29 +197,19 @@ def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) 
 
 def write_answers(folder: Path) -> dict[str, Path]:
     """Write an answer of each kind; return their files."""
-    probe = replace(probed(), host=HOST)
-    document = DocumentQuestion(document="amax", drives=("/mnt/a",))
-    save_answer(str(folder / "probe"), PROBE, probe)
-    save_answer(str(folder / "pack"), PACK, packing("images"))
-    save_answer(
-        str(folder / "document"),
-        REPRODUCED,
-        Reproduced(complete=True, title="T", about="A.", question=document, capacity_tb=(4.0,)),
-    )
+    save_answer(str(folder / "probe"), PROBE, replace(probed(), host=HOST))
     dlemu.predict(
         ["workload=unet3d", "accelerator=h100", "ranks=2", f"output.folder={folder / 'predict'}"], mb_per_second=1000
     )
     sweep = write_sweep(folder / "sweep")
     save_answer(str(folder / "compare"), COMPARE, dlemu.compare(sweep))
-    foreign_runs.write_run(folder / "tree" / "run", steps=12)
     return {
         "size": write_size(folder / "size") / SIZE,
         "sweep": sweep / SWEEP,
         "compare": folder / "compare" / COMPARE,
         "probe": folder / "probe" / PROBE,
-        "pack": folder / "pack" / PACK,
-        "document": folder / "document" / REPRODUCED,
         "predict": folder / "predict" / PREDICT,
+        **{name: write(folder / name) for name, write in of_parts("ANSWERS").items()},
     }
 
 
@@ -240,26 +219,6 @@ def test_answers_of_commands(tmp_path: Path) -> None:
         for kind, file in write_answers(tmp_path).items()
     }
     assert min(counts.values()) >= 3, counts
-
-
-def test_results_of_dlio_and_of_mlperf(tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    foreign_runs.write_run(tmp_path / "run", steps=12)
-    make_tree(tree, "2.0")
-    result = make_result(tmp_path / "checkpoints")
-
-    def read_foreign(number: int | None) -> None:
-        with contextlib.suppress(DlemuError):
-            foreign_run(str(tmp_path / "run"))
-        read_every_way(tmp_path / "run", number)
-
-    counts = [read_planted(file, read_foreign) for file in sorted(tmp_path.glob("run/**/*.yaml"))]
-    counts += [read_planted(tmp_path / "run" / "summary.json", read_foreign)]
-    for folder in (tree, result):
-        for name in ("config.yaml", "*_metadata.json"):
-            file = next(iter(sorted(folder.rglob(name))))
-            counts.append(read_planted(file, lambda _, folder=folder: check_folder(str(folder))))  # type: ignore[misc]
-    assert sum(counts) > 40, counts
 
 
 def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,18 +235,6 @@ def test_a_received_configuration_draws_in_nothing(tmp_path: Path, monkeypatch: 
         load_received(str(config))
     config.write_text(whole.replace("name: handmade", r"name: \${of-ours}"))
     assert load_received(str(config)).model.name == "${of-ours}"
-
-
-def test_a_foreign_run_names_no_file_to_load(tmp_path: Path) -> None:
-    evil = tmp_path / "evil.yaml"
-    evil.write_text(f"hydra:\n  searchpath: [pkg://{PLANTED}]\n")
-    foreign_runs.write_run(tmp_path / "run", steps=12)
-    for config in (tmp_path / "run").rglob("config.yaml"):
-        tree = yaml.safe_load(config.read_text())
-        tree["workload"]["model"] = {"name": str(evil)}
-        config.write_text(yaml.safe_dump(tree))
-    with pytest.raises(UserError, match=r"evil.yaml'|lacks"):
-        foreign_run(str(tmp_path / "run"))
 
 
 def test_the_manifest_of_a_dataset(tmp_path: Path) -> None:
@@ -324,19 +271,6 @@ def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"if you trust it, set checkpoint.format yourself"):
         read_note()
     note.write_text(json.dumps(tree))
-
-
-def test_the_list_of_packed_files(tmp_path: Path) -> None:
-    packed = PackedSet(about={"source": "x"}, format="npz", ending="npz", files=1, images_per_file=1, complete=True)
-    storage = open_storage(FOLDERS)
-    write_set(str(tmp_path), packed, storage)
-
-    def read_list(_: int | None) -> None:
-        for read in (read_set, verify_set):
-            with contextlib.suppress(DlemuError):
-                read(str(tmp_path), storage)
-
-    assert read_planted(tmp_path / PACKED_NAME, read_list) >= 2
 
 
 def test_what_is_looked_for_can_be_found(tmp_path: Path, imported: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,10 @@ from dlemu.cli import cli
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_of, kinds, read_result
 from dlemu.results.schemas import schema_text
+from tests.parts import of_parts
 
 GOLDENS = Path(__file__).parents[1] / "goldens" / "results"
-OF_FOLDERS = "rehearsal"
-"""A tree of results, none itself."""
-
-
-def results() -> Iterator[Path]:
-    yield from (folder for folder in sorted(GOLDENS.iterdir()) if folder.name != OF_FOLDERS)
+RESULTS = [*sorted(GOLDENS.iterdir()), *of_parts("RESULTS").values()]
 
 
 def written(folder: Path) -> tuple[Kind, dict[str, Any]]:
@@ -37,7 +32,7 @@ def valid(schema: dict[str, Any], answer: object) -> bool:
     return not list(validator.iter_errors(answer))
 
 
-@pytest.mark.parametrize("folder", list(results()), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda folder: folder.name)
 def test_what_is_written_is_valid(folder: Path) -> None:
     kind, answer = written(folder)
     schema = json.loads(schema_text(kind))

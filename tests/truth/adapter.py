@@ -12,6 +12,7 @@ from dataclasses import asdict, is_dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
@@ -20,16 +21,6 @@ from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
-from dlemu.contrib.kvcache.job import KVCACHE
-from dlemu.contrib.kvcache.rows import COLUMNS as KV_COLUMNS
-from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
-from dlemu.contrib.pack.limits import Advice as PackAdvice
-from dlemu.contrib.pack.limits import Seen as PackEvidence
-from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
-from dlemu.contrib.pack.result import What as PackCause
-from dlemu.contrib.pack.words import PackSettings
-from dlemu.contrib.pack.worker import ROW_DTYPE as PACK_ROW_DTYPE
 from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
 from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence
 from dlemu.jobs.checkpoint.limits import What as CheckpointCause
@@ -114,12 +105,20 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
         "advice": CheckpointAdvice,
         "issue": CheckpointIssue,
     },
-    "pack": {"cause": get_args(PackCause), "evidence": PackEvidence, "advice": PackAdvice},
     "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
     "predict_checkpoints": {"issue": PredictedCheckpointIssue},
     "size": {"evidence": SizeEvidence},
 }
-"""Kind -> origin -> the codes that there are."""
+"""Kind -> origin -> the codes that there are; those of a packing by `pack_codes`."""
+
+
+def pack_codes() -> dict[str, Iterable[str]]:
+    """Return origin -> the codes that there are of a packing."""
+    pytest.importorskip("dlemu.contrib.pack")
+    from dlemu.contrib.pack.limits import Advice, Seen
+    from dlemu.contrib.pack.result import What
+
+    return {"cause": get_args(What), "evidence": Seen, "advice": Advice}
 
 
 # What all kinds of run have
@@ -526,7 +525,12 @@ def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
 
 
 def _kv_numbers(frozen: FrozenRun) -> Numbers:
-    dtype = np.dtype([(name, np.int64) for name in KV_COLUMNS])
+    pytest.importorskip("dlemu.contrib.kvcache")
+    from dlemu.contrib.kvcache.job import KVCACHE
+    from dlemu.contrib.kvcache.rows import COLUMNS
+    from dlemu.contrib.kvcache.summary import KvSummary
+
+    dtype = np.dtype([(name, np.int64) for name in COLUMNS])
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), KVCACHE)
     summary: KvSummary = run.summary
@@ -575,6 +579,12 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 
 
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
+    pytest.importorskip("dlemu.contrib.pack")
+    from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
+    from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
+    from dlemu.contrib.pack.words import PackSettings
+    from dlemu.contrib.pack.worker import ROW_DTYPE
+
     facts, rows = frozen.facts, frozen.rows("pack_processes")
     telemetry = _telemetry(frozen)
     files = tuple(
@@ -590,7 +600,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         for number, file in enumerate(facts["packed_files"])
     )
     measured = PackMeasurement(
-        rows=np.rec.fromarrays([rows[name] for name in PACK_ROW_DTYPE.names or ()], dtype=PACK_ROW_DTYPE),
+        rows=np.rec.fromarrays([rows[name] for name in ROW_DTYPE.names or ()], dtype=ROW_DTYPE),
         begin_ns=facts["began_ns"],
         end_ns=facts["ended_ns"],
         telemetry=telemetry[0] if telemetry else None,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.truth import frozen
-from tests.truth.adapter import CODES, numbers_of
+from tests.truth.adapter import CODES, numbers_of, pack_codes
 
 TOLERANCE = 1e-9
 """Relative; sums in another order differ by less."""
@@ -116,9 +116,9 @@ def test_the_numbers_of_a_frozen_run_are_computed_again(name: str) -> None:
     assert findings_of(run.kind, now) == findings_of(run.kind, run.numbers)
 
 
-@pytest.mark.parametrize("kind", CODES)
+@pytest.mark.parametrize("kind", [*CODES, "pack"])
 def test_it_is_known_what_becomes_of_each_code(kind: str) -> None:
-    for origin, codes in CODES[kind].items():
+    for origin, codes in (pack_codes() if kind == "pack" else CODES[kind]).items():
         for code in codes:
             becomes_of(kind, origin, str(code))
 

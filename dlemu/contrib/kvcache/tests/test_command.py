@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 import dlemu as library
 from datagen import owned
+from dlemu.cli.predict import command
 from dlemu.contrib.kvcache.summary import KvSummary
 from tests.e2e.harness import dlemu, start, wait
 
@@ -180,3 +182,8 @@ def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_
     html = (tmp_path / "run" / "report.html").read_text()
     assert "trademark of the MLCommons Association" in html
     assert "tool would publish for its load" in html
+
+
+def test_a_run_is_measured_and_not_predicted() -> None:
+    refused = CliRunner().invoke(command, ["workload=llama3_1_8b", "--mb-per-second", "5"])
+    assert "can't predict a run of KV-cache offload: measure it with `dlemu kvcache`" in str(refused.exception)

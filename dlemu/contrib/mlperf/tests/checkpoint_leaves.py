@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dlemu.contrib.mlperf.tests import golden
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
+from tests.dlio import published_checkpoints as published
 
 MODEL = "llama3-8b"
 

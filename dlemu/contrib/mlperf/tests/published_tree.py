@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from dlemu.contrib.mlperf.tests import checkpoint_leaves, golden
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.contrib.mlperf.tests.foreign_runs import RECORD_BYTES, write
+from tests.dlio import published_checkpoints as published
 
 ORG, SYSTEM, FILES = "NewFW", "drive", 14_000
 TYPED_AS = "Solidigm"

@@ -26,11 +26,11 @@ from dlemu.contrib.mlperf.check.system_description import RanOn, matches_run
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.checkpoints import MODELS, WRONG_SIZES, official_model, wrong_size
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.contrib.mlperf.tests.changes import Change, edited, end, ended_at, processes, setting
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import describe, leaves, make_result
 from dlemu.contrib.mlperf.tests.golden import CODE, edit
 from dlemu.contrib.mlperf.tests.test_check import well_formed
+from tests.dlio import published_checkpoints as published
 
 
 def told(checked: Checked) -> set[tuple[str, str]]:

@@ -13,7 +13,6 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.cli.compare import command
 from dlemu.contrib.mlperf.audit.foreign_side import foreign_checkpoints
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves, make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_training
 from dlemu.dlio.config import DlioFolders
@@ -21,6 +20,7 @@ from dlemu.dlio.results import write_results
 from dlemu.results.figures import Value
 from dlemu.studies.compare.page import open_page
 from dlemu.studies.compare.sides import Side
+from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
 
 SLOWEST = [max(ranks) for ranks in zip(*published.SAVED.values(), strict=True)]

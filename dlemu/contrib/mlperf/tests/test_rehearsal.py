@@ -16,8 +16,10 @@ from datagen.inspection import Dataset
 from datagen.layout import layouts
 from datagen.manifest import Manifest
 from datagen.owned import MARKER
+from dlemu.comm import Interrupted
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
+from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt, Attempts, Question, late_by
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
@@ -29,7 +31,7 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal, Rehearsed
-from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan, read_figures, sum_up
+from dlemu.contrib.mlperf.rehearsal.run_figures import Figures, RehearsalPlan, read_figures, sum_up
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.dlio.export import export_beside
 from dlemu.jobs.training.plan import TrainingJob
@@ -37,6 +39,7 @@ from dlemu.jobs.training.run import TRAINING
 from dlemu.results.finding import Finding, Located
 from dlemu.runner.job import save as save_run
 from dlemu.runner.run_list import RunEnded
+from tests.run.studies import Children
 from tests.runs import make_log
 
 LAPTOP = {"dataset.size", "dataset.made", "dataset.phases", "settings.changed", "overrides.unknown", "hosts.few"}
@@ -46,6 +49,22 @@ ASKED = datetime(2026, 1, 2)
 QUESTION = Question(
     overrides=(), launcher="", division="closed", organisation="acme", system="box", hosts=1, settings_digest=""
 )
+FIGURES = Figures(
+    au_dlio_percent=95.0,
+    samples_per_second=10.0,
+    mib_per_second=1.0,
+    au_threshold_percent=90.0,
+    au_percent=None,
+    ceiling_au_percent=None,
+    limited_by=None,
+    accelerators=2,
+    hosts=1,
+    memory_gib_per_host=64.0,
+    num_files=96,
+    start="",
+    end="",
+)
+"""Of a run that was not run."""
 
 
 def make_plan(folder: Path) -> RehearsalPlan:
@@ -306,3 +325,20 @@ def test_figures_are_those_of_dlios_files(tmp_path: Path) -> None:
     assert figures.mib_per_second == pytest.approx(metric["train_io_mean_MB_per_second"], rel=1e-12)
     assert (figures.start, figures.end) == (summary["start"], summary["end"])
     assert (figures.accelerators, figures.num_files) == (summary["num_accelerators"], summary["num_files_train"])
+
+
+def test_a_rehearsal_goes_on_with_as_many_hosts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "read_figures", lambda folder: FIGURES)
+    plan = replace(make_plan(tmp_path), folder=str(tmp_path / "rehearsal"))
+
+    def on(hosts: int, children: Children) -> Attempts:
+        asked = replace(QUESTION, hosts=hosts)
+        return Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
+
+    first = Children()
+    first.stops_at, first.error = 2, Interrupted(2)
+    with pytest.raises(Interrupted):
+        on(2, first).run_missing()
+    on(2, Children()).resume()
+    with pytest.raises(UserError, match="hosts was 2, is 3"):
+        on(3, Children()).resume()

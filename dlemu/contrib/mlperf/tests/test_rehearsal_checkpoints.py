@@ -19,9 +19,9 @@ from dlemu.contrib.mlperf.check.judge import Checked
 from dlemu.contrib.mlperf.rehearsal import rehearse_checkpoints
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-from dlemu.contrib.mlperf.tests import published_checkpoints as published
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
+from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
 
 Words = list[Sequence[str]]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,9 @@ from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
 from dlemu.contrib.mlperf.rules.training import GIB, RunFacts, check_run, override_keys, smallest_dataset
+from dlemu.dlio.config import dlio_workload
 from dlemu.results.finding import Finding
+from tests.dlio import published_checkpoints as published
 
 V2 = EDITIONS["2.0"]
 UNET3D = V2.officials["unet3d", "h100"]
@@ -375,3 +379,18 @@ def test_datasize_of_what_no_edition_has_is_a_mistake() -> None:
         datasize(load(["workload=bert", "accelerator=v100"]), edition=None, hosts=1, memory_gib_per_host=1)
     with pytest.raises(UserError, match=r"not in the rules of v3\.0"):
         datasize(load(["workload=unet3d", "accelerator=h100"]), edition="3.0", hosts=1, memory_gib_per_host=1)
+
+
+@pytest.mark.parametrize("model", published.OFFICIAL)
+def test_the_official_files_keep_their_hash_from_reading_to_writing(model: str, tmp_path: Path) -> None:
+    *_, whole, copies, subset = published.OFFICIAL[model]
+    file = tmp_path / "theirs.yaml"
+    file.write_text(yaml.safe_dump(published.official_yaml(model)))
+    workload = load([f"workload={file}", "++workload.checkpoint.num_checkpoints_read=0"])
+    assert (workload.notes, workload.unsupported) == ((), ())
+    assert core_config_hash(dlio_workload(workload), checkpointing=True) == whole
+    if subset:
+        part = load([f"workload={file}", "checkpoint.mode=subset", f"model.parallelism.data={copies}"])
+        assert core_config_hash(dlio_workload(part), checkpointing=True) == subset
+    ours = load([f"workload={model.replace('-', '_')}"])
+    assert replace(ours.model, name=workload.model.name) == workload.model, "the shipped one is the same model"

@@ -22,6 +22,7 @@ from dlemu.contrib.pack.api import pack
 from dlemu.contrib.pack.packed_set import verify_set
 from dlemu.contrib.pack.result import PackAnswer
 from tests.e2e.harness import assert_gone, dlemu, family, start, until, wait
+from tests.e2e.test_limits import group, inside, named, starve
 
 pytestmark = pytest.mark.slow
 IMAGES = 8
@@ -153,3 +154,30 @@ def test_a_sweep_leaves_what_another_command_packed(images: Path, tmp_path: Path
     assert ended.status == 2
     assert f"{target / 'point-01'} holds a packed set that another command made" in ended.err
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.root
+def test_a_process_that_packs_and_lacks_memory_is_named(tmp_path: Path) -> None:
+    large, source = tmp_path / "large.png", tmp_path / "images"
+    source.mkdir()
+    Image.new("RGB", (9000, 9000)).save(large)
+    for number in range(400):  # minutes of packing, so that however long the kernel takes somebody still packs
+        os.link(large, source / f"{number}.png")
+    words = (f"source={source}", f"target={tmp_path / 'packed'}", "resize=16x16", "images_per_file=3", "processes=2")
+    with group("memory") as folder:
+        process = start("pack", *words, "evict=false", "--no-report", launcher=inside(folder), cwd=tmp_path)
+        packers = partial(named, process.pid, "dlemu-packer")
+        told = starve(folder, until(packers, "who packs")[-1], spare_mib=512)  # the other wants a quarter of it
+        ended = wait(process)
+    assert told.search(" ".join(ended.err.splitlines()[-3:])), ended
+    assert ended.status == 3
+
+
+def test_packing_writes_no_secret(tmp_path: Path) -> None:
+    from tests.cli.test_secrets import run, words, written
+
+    given = [*words(tmp_path), "dataset.format=jpeg", "dataset.record_length_bytes=20000"]
+    run(tmp_path, "datagen", *given)
+    own = ("target=packed", "format=npz", "encode=raw", "resize=16x16", "images_per_file=8", "processes=1")
+    run(tmp_path, "pack", "workload=default", *given, *own, "output.folder=pack", "--no-report")
+    assert not [path for path, data in written(tmp_path).items() if b"SECRET" in data]

@@ -10,8 +10,10 @@ import pytest
 
 from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures, images_not_trained_on, train_command
 from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
+from dlemu.contrib.pack.tests.cases import RESULTS
 from dlemu.contrib.pack.words import PackSettings
 from dlemu.contrib.pack.worker import ROW_DTYPE
+from tests.goldens.render import numbers
 
 
 @pytest.mark.parametrize(
@@ -70,3 +72,9 @@ def test_how_much_came_from_the_storage(storage_bytes: int, file_system: str, pe
     figures = compute_figures(measured, settings, packed_set, packed_set, "y", 0)
     assert figures.from_storage_percent == percent
     assert any("page cache served" in warning for warning in figures.warnings) == (percent not in (None, 100))
+
+
+def test_no_number_of_a_saved_packing_changes() -> None:
+    """A change that is meant is written by `python -m tests.goldens.write`."""
+    folder = RESULTS["pack"]
+    assert numbers(str(folder)) == folder.with_suffix(".json").read_text()

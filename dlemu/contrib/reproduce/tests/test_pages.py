@@ -168,7 +168,6 @@ def test_micron_s_gb_per_second_and_watt() -> None:
     [
         ("kioxia", ["kioxia_metrics"]),
         ("amax", ["amax_storages"]),
-        ("colfax", ["colfax_table_2", "colfax_table_3", "colfax_table_4"]),
         ("micron-6550", ["micron_6550_rates"]),
     ],
 )

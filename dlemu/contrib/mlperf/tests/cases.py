@@ -1,0 +1,102 @@
+"""What this part adds to the tests that walk all commands, results and crews (`tests.parts`)."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from dlemu.contrib.mlperf.audit import audited_run
+from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
+from dlemu.contrib.mlperf.check.judge import REHEARSAL, check_folder
+from dlemu.contrib.mlperf.rehearsal import attempts
+from dlemu.contrib.mlperf.tests.test_mlperf_run import words
+from dlemu.contrib.mlperf.tests.test_rehearsal import FIGURES, QUESTION, make_plan, minutes
+from tests.e2e.harness import DLEMU
+from tests.run.studies import Children, Study
+
+HERE = Path(__file__).parent
+REHEARSE = ("mlperf", "run", "workload=resnet50", "accelerator=h100", "dataset.data_folder=data")
+
+
+def audit(folder: str) -> None:
+    """Audit a run, whatever it is."""
+    assert "audit.failed" not in {finding.rule for finding in audit_run(folder, _shipped()).findings}
+
+
+@cache
+def _shipped() -> Any:
+    return shipped_pairs()
+
+
+def rehearsal(sources: Path, results: Path) -> list[str]:
+    """Return a rehearsal of six short runs, which makes the dataset of them."""
+    own = [word for word in words(results) if str(results) not in word]
+    return [DLEMU, *own, f"dataset.data_folder={results}-made", f"output.folder={results}"]
+
+
+def auditor(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> None:
+    """Audit runs."""
+    patch.object(audited_run, "_audit_or_report_failure", work).start()
+    patch.object(audited_run, "_STOPPED_SECONDS", stopped_seconds).start()
+    patch.object(audited_run, "find_runs", lambda trees: [f"run {number}" for number in range(17)]).start()
+    audited_run.audit_trees([str(folder)], processes=2)
+
+
+def rehearse(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
+    """Rehearse without running anything."""
+    patch.setattr(attempts, "read_figures", lambda folder: FIGURES)
+    plan = replace(make_plan(folder.parent), folder=str(folder))
+    asked = replace(QUESTION, system=word)
+    runs = attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
+    runs.resume()
+    return runs.run_missing()
+
+
+# Foreign files and users' files
+READERS = {"audit": audit}
+FILES = {"a rehearsal that goes on": (f"new/{REHEARSAL}", (*REHEARSE, "output.folder=new"))}
+FOLDERS = {"results of a rehearsal": ("place", (*REHEARSE, "output.folder=place"))}
+FILES_WRITTEN = {
+    "an audit's lines": ("audit", "run", "--csv", "place"),
+    "a check's lines": ("mlperf", "check", "run", "--csv", "place"),
+    "a check's page": ("mlperf", "check", "run", "--html", "place"),
+}
+PLACE_OPTIONS = {
+    "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
+    "check --csv": lambda run, folder: ["mlperf", "check", str(run), "--csv", str(folder / "c.csv")],
+}
+
+# Commands that are ended or have odd surroundings
+COMMANDS = {"rehearsal": rehearsal}
+READINGS = {
+    "check": lambda sources, at: [DLEMU, "mlperf", "check", f"{sources}/rehearsal", "--csv", f"{at}.csv"],
+    "audit": lambda sources, at: [DLEMU, "audit", f"{sources}/rehearsal", "--csv", f"{at}.csv"],
+}
+SOURCES = {"rehearsal": HERE / "rehearsal"}
+INPUTS = {"rehearsal": ("", REHEARSAL, "tree", "tree/**/summary.json", "tree/**/*_output.json", "runs")}
+READ = {"check": "rehearsal", "audit": "rehearsal"}
+OWN_PLACES = {"rehearsal": "-made", "check": ".csv", "audit": ".csv"}
+ENDS = {"rehearsal": signal.SIGINT}
+MANY_RUNS = {"rehearsal": True}
+RESULT_READERS = {REHEARSAL: check_folder}
+CHEAPEST = {
+    "mlperf": lambda folder: (["check", str(folder)], 2, ""),
+    "audit": lambda folder: ([str(folder)], 2, ""),
+}
+READS_SETTINGS = {"datasize": ("mlperf", "datasize", "workload=unet3d", "accelerator=h100", "--json")}
+NO_TEXT = {"audit": ["audit", "\udce4"]}
+
+# What others start and go on with
+CREWS = {"auditor": auditor}
+STUDIES = {"rehearse": Study(rehearse, REHEARSAL, "rehearsal", keeps_failures=True)}
+KEPT = {
+    r"results/unet3d/mlperf-[\d-]+": HERE / "rehearsal",
+    r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": HERE / "rehearsal" / "tree" / "open",
+}
