@@ -18,7 +18,7 @@ from datagen.storage.storage_base import FOLDERS as IN_FOLDERS
 from datagen.storage.storage_base import open_storage
 from dlemu.config.points import points
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack import api, process, run, worker
+from dlemu.contrib.pack import process, run, worker
 from dlemu.contrib.pack.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, write_set
 from dlemu.contrib.pack.result import PACK, PackFigures
 from dlemu.contrib.pack.tests.made_packing import packing
@@ -97,7 +97,7 @@ def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch)
     patch.setattr(run, "pack_here", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return api.pack(words, on_progress=children.watch)
+    return run.pack(words, on_event=children.watch)
 
 
 # Foreign files and users' files
