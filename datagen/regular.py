@@ -63,3 +63,13 @@ def check_regular(path: str, mode: int) -> None:
 
 def _irregular(path: str, mode: int) -> OSError:
     return OSError(errno.ENODEV, f"it is {_KINDS.get(stat.S_IFMT(mode), 'not a file')}, wanted a regular file", path)
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null for closed standard streams: otherwise a file of the run gets the number, and the output."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            os.set_inheritable(descriptor, True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from datagen.errors import DatasetError, UserError
 from datagen.registry import installed_part
+from datagen.regular import open_standard_streams
 from dlemu.comm import Interrupted, detect_launcher
 from dlemu.config import load
 from dlemu.config.literal import override
@@ -451,6 +452,7 @@ def main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
             f"dlemu.{name} was called in a thread, but forks processes and takes signals: wanted a call in the main "
             f"thread; or run `dlemu {name}` as a command, and read its folder with dlemu.load_result"
         )
+    open_standard_streams()  # a service may have closed them
     try:
         yield
     except RunFailedError as error:

@@ -105,10 +105,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 
 
 def source_files() -> Iterator[tuple[Path, str]]:
-    """Yield each file that must be installed, and its path in the wheel."""
+    """Yield each file that must be installed, and its path in the wheel; tests and pages of parts are not."""
     for folder, target in SOURCES.items():
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
+            inside = path.relative_to(ROOT).parts
+            if path.is_file() and not {"__pycache__", "tests", "docs"} & set(inside):
                 yield path, f"{target}/{path.relative_to(ROOT / folder).as_posix()}"
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import os
 import select
 import sys
 from collections.abc import Iterator
 from typing import Any, TextIO
 
 from datagen.errors import UserError
+from datagen.regular import open_standard_streams
 
-_STANDARD = 3  # stdin, stdout and stderr
 _RAISING = ("strict", "surrogateescape", "surrogatepass")
 """Error handlers of text streams that raise; Python uses the second one in the locales C and POSIX."""
 _READER_GONE = (errno.EPIPE, errno.EIO)  # `| head` has ended, or the terminal was closed: nobody misses the output
@@ -45,7 +44,7 @@ def lasting_outlets() -> Iterator[None]:
 
     Except with --json, for programs: status 0 becomes 2 where stdout could not be written.
     """
-    _open_closed_descriptors()
+    open_standard_streams()
     sys.stdin = sys.stdin or io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     out, err = _Outlet(1), _Outlet(2)
     sys.stdout = _text(out, sys.stdout, line_buffering=out.isatty())
@@ -62,16 +61,6 @@ def lasting_outlets() -> Iterator[None]:
             status = UserError.exit_status
     sys.stderr.flush()
     sys.exit(status)
-
-
-def _open_closed_descriptors() -> None:
-    """Open /dev/null for closed standard streams: otherwise a file of the run gets the number, and the output."""
-    for descriptor in range(_STANDARD):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
-            os.set_inheritable(descriptor, True)
 
 
 def _text(outlet: _Outlet, before: TextIO | None, *, line_buffering: bool) -> TextIO:

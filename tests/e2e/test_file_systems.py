@@ -232,17 +232,6 @@ def test_a_file_that_another_process_changes_meanwhile_is_named(place: Place, di
         assert fetcher.fetch([3], out).app_bytes == len(kept) + 9999, "what is read is counted"
 
 
-def test_a_probe_never_writes_to_a_device_that_is_mounted(place: Place) -> None:
-    if place.kind not in MADE_BY:
-        pytest.skip("not a file system of its own on a device")
-    (place.folder / "mine").write_bytes(b"x" * 100_000)
-    device = f"/dev/{os.path.basename(describe_folder(str(place.folder)).device)}"
-    ended = dlemu("probe", device, "--rw", "randwrite", "--overwrite-device", "--sizes", "4k", "--seconds", "0.1")
-    assert ended.status == 2, ended.err
-    assert f"{device} is in use: mounted" in ended.err
-    assert (place.folder / "mine").read_bytes() == b"x" * 100_000
-
-
 @pytest.mark.parametrize("where", ["elsewhere", "behind a link"])
 def test_a_mount_whose_name_is_no_text_ends_nothing(where: str, tmp_path: Path) -> None:
     """Any on the host is in the kernel's lists; that of the dataset and of the results is stated by these."""
