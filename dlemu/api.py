@@ -185,7 +185,7 @@ def predict(
         read_foreign=installed_part("dlemu.foreign", "run"),
         on_event=on_progress or ignore,
     )
-    with _main_thread("predict"):
+    with main_thread("predict"):
         return run_prediction(
             source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
         )[0]
@@ -255,7 +255,7 @@ def probe(
         check_letters([os.fspath(target), folder])
         if settings and not os.fspath(target).startswith("s3://"):
             raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted only one of them")
-        with _main_thread("probe"):
+        with main_thread("probe"):
             return run.probe_target(
                 os.fspath(target),
                 preset=preset,
@@ -273,7 +273,7 @@ def probe(
                 on_event=on_progress or ignore,
             )[0]
     overrides = overrides_of(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
-    with _main_thread("probe"):
+    with main_thread("probe"):
         return run.probe_workload(
             overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
         )[0]
@@ -380,7 +380,7 @@ def _run(
 
     make_first = MakeFirst(size_is_given, lambda making, ranks: None) if make else None
     request = JobRequest(load=lambda: workload, make_first=make_first, keeps_run=True)
-    with _main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
+    with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
         try:
             result = run_alone(request, on_event, kind_of_command(command).part("job"), caller.look)
@@ -397,7 +397,7 @@ def _make(workload: Workload, on_progress: Callable[[Event], None] | None, *, fs
     from dlemu.runner import datasets
     from dlemu.runner.job import JobRequest
 
-    with _main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
+    with main_thread("datagen", starts_ranks=True), _Caller(on_progress or ignore) as caller:
         made = datasets.make(JobRequest(load=lambda: workload), caller, fsync=fsync, on_look=caller.look)
     assert made is not None  # this process leads
     return made
@@ -436,7 +436,7 @@ class _Caller:
 
 
 @contextlib.contextmanager
-def _main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
+def main_thread(name: str, *, starts_ranks: bool = False) -> Iterator[None]:
     """Context for what forks: refuse it where it can't fork, and make Ctrl-C a KeyboardInterrupt that says what was
     kept. Raises UserError."""
     from dlemu.runner.ranks import RunFailedError

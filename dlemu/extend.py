@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dlemu.comm import Interrupted as Interrupted
     from dlemu.comm import detect_launcher as detect_launcher
     from dlemu.comm import interrupt_on as interrupt_on
+    from dlemu.comm.row_log import Rows as Rows
     from dlemu.loaders.loader_base import Batch as Batch
     from dlemu.loaders.loader_base import BatchTrace as BatchTrace
     from dlemu.loaders.loader_base import LoaderSpec as LoaderSpec
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from dlemu.runner.child_run import run_train as run_train
     from dlemu.runner.job import Job as Job
     from dlemu.runner.job import Notify as Notify
-    from dlemu.runner.row_log import Rows as Rows
     from dlemu.runner.rows_job import RowsKind as RowsKind
     from dlemu.runner.rows_job import RowsLog as RowsLog
     from dlemu.runner.rows_job import RowsRun as RowsRun
@@ -77,6 +77,7 @@ _NAMES = {
         "detect_launcher",
         "interrupt_on",
     ),
+    "dlemu.comm.row_log": ("Rows",),
     "dlemu.loaders.loader_base": (
         "Batch",
         "BatchTrace",
@@ -97,7 +98,6 @@ _NAMES = {
         "Job",
         "Notify",
     ),
-    "dlemu.runner.row_log": ("Rows",),
     "dlemu.runner.rows_job": (
         "RowsKind",
         "RowsLog",

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from datagen.errors import UserError
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.result import Run, read_run
 from dlemu.metrics.verdict import COMPLETED
 
 SMALL = (

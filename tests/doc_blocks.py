@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MADE = {"answers.md", "cli.md", "settings.md", "mlperf-rules.md"}
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")))
+PARTS = ROOT.glob("dlemu/contrib/*/docs/*.md")
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *PARTS))
 WITH_COMMANDS = [page for page in PAGES if page != "CHANGELOG.md" and Path(page).name not in MADE]
 SHELLS = ("", "bash", "console", "sh")
 """Languages of fences that hold commands; output and other languages name theirs."""

@@ -19,7 +19,7 @@ from tests.parts import needs_all_parts
 
 ROOT = Path(__file__).parent.parent
 INTERFACES = {
-    "altair": ["dlemu/report/*", "dlemu/*/figures/*"],
+    "altair": ["dlemu/report/*", "dlemu/*/figures*"],
     "click": ["dlemu/cli/*", "dlemu/contrib/*command.py"],
     "h5py": ["datagen/formats/*hdf5*.py"],
     "hydra": ["dlemu/config/*"],
@@ -175,8 +175,6 @@ def test_processes_are_started_in_these_places_alone() -> None:
 
 SENTENCES = {"advice", "evidence", "issue", "issues", "sentence", "verdict", "warning"}
 """Names of what is said to people: what is decided is decided by a code, a severity or a number."""
-READ_BACK = {"dlemu/contrib/mlperf/audit/own_result.py: str(verdict).partition(':')"}
-"""The verdict of a received summary.json, which may be older than its codes."""
 LONG_TEXTS_OF_METRICS = 2
 """Texts of 40 characters or more with a space in dlemu/metrics: a type's error, and a note on uncertainty."""
 
@@ -210,7 +208,7 @@ def test_nothing_is_decided_by_what_a_sentence_says() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if reads_sentence(node)
     }
-    assert found == READ_BACK
+    assert not found
 
 
 @pytest.mark.parametrize(

@@ -36,22 +36,18 @@ class Accelerator(Protocol):
     @classmethod
     def check_host(cls, spec: AcceleratorSpec) -> None:
         """Raise UserError if this host can't run the accelerator; called once per host before the run."""
-        ...
 
     def draw_compute_ns(self, phase: Phase, epoch: int, steps: int) -> NDArray[np.int64]:
         """Return the nominal computation time of each step, shape (steps,); `epoch` is from 1, 0 for the ceiling."""
-        ...
 
     def start(self, data: Any, begin_ns: int, compute_ns: int) -> int:
         """Start a step at `begin_ns` on a batch, of the loader's own type; return when it is expected to end."""
-        ...
 
     def finish(self, end_ns: int) -> int:
         """Wait until the step is over and return its end on the accelerator's own timeline.
 
         `end_ns` is what `start` returned. A host that wakes late must not make the step longer.
         """
-        ...
 
 
 def draw_ns(duration: Duration, spec: AcceleratorSpec, epoch: int, steps: int) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from datagen.bulk_content import BulkContent, Pattern
 from datagen.content import STAMP_BYTES, find_stamps, identify
 from datagen.spec import BLOCK_BYTES
-from dlemu.checkpoints.file_layout import FileLayout
+from dlemu.checkpoints.shards import FileLayout
 from dlemu.config.schema import Checkpoint
 
 _RANK_BITS, _FILE_BITS = 24, 20  # 16 million ranks, a million files each; of 64 bits 20 are left for checkpoints

@@ -7,7 +7,6 @@ nanoseconds, points in time on CLOCK_MONOTONIC of the rank's host. A mover is a 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,8 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.errors import SpaceError
-from datagen.owned import create_new
+from dlemu.comm.row_log import RowLog, read_row_logs
 from dlemu.comm.thread_accounting import ThreadAccounting
 
 WRITE, READ = 0, 1
@@ -100,24 +98,13 @@ class FileTimings:
 
 
 class IoLog:
-    """One rank's rows and progress, kept in memory and, if a folder is given, appended to files there as well.
-
-    The files stay open until `close`, because closing one on a network file system can be slow.
-    """
+    """One rank's rows and progress, kept in memory and, if a folder is given, appended to files there as well."""
 
     def __init__(self, rank: int, folder: str | None = None) -> None:
         self._rank = rank
-        self._rows: list[tuple[int, ...]] = []
-        self._progress: list[tuple[int, ...]] = []
-        names = () if folder is None else PARTS
-        self._paths = [rows_path(folder or "", rank, name) for name in names]
-        self._outs = [create_new(path, flags=os.O_WRONLY | os.O_APPEND) for path in self._paths]
-
-    def add(self, **columns: int) -> None:
-        """Add a row; missing columns are 0."""
-        row = tuple(columns.get(name, 0) for name in IO_COLUMNS)
-        self._rows.append(row)
-        self._append(0, np.array([row], IO_DTYPE))
+        paths = ("", "") if folder is None else tuple(rows_path(folder, rank, part) for part in PARTS)
+        self._rows, self._progress = RowLog(IO_DTYPE, paths[0]), RowLog(PROGRESS_DTYPE, paths[1])
+        self.add = self._rows.add
 
     def add_progress(self, phase: int, checkpoint: int, files: Iterable[FileTimings]) -> None:
         """Add the progress of one checkpoint's files, with the calls of each 0.1 s merged into one row."""
@@ -126,37 +113,22 @@ class IoLog:
             for file in files
             for at_ns, size_bytes in _merged(file.ends_ns, file.sizes)
         ]
-        self._progress += rows
-        self._append(1, np.array(rows, PROGRESS_DTYPE))
+        self._progress.extend(np.array(rows, PROGRESS_DTYPE))
 
     @property
     def rows(self) -> IoRows:
         """The rows so far."""
-        return np.array(self._rows, IO_DTYPE)
+        return self._rows.rows
 
     @property
     def progress(self) -> IoRows:
         """The progress so far."""
-        return np.array(self._progress, PROGRESS_DTYPE)
+        return self._progress.rows
 
     def close(self) -> None:
         """Close the files; later rows are kept in memory only."""
-        for out in self._outs:
-            os.close(out)
-        self._outs = []
-
-    def _append(self, which: int, rows: IoRows) -> None:
-        if not self._outs:
-            return
-        data = rows.tobytes()
-        try:
-            if os.write(self._outs[which], data) < len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            raise SpaceError(
-                f"{self._paths[which]} could not be written: {error.strerror}; free some space, or set output.folder "
-                "to a writable folder"
-            ) from error
+        self._rows.close()
+        self._progress.close()
 
 
 def rows_path(folder: str, rank: int, name: str) -> str:
@@ -193,14 +165,35 @@ def _merged(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int
 
 def read_logs(folder: str) -> tuple[IoRows, IoRows]:
     """Return the rows and the progress of all ranks from a run's live folder."""
-    found = []
-    for ending, kind in ((".rows", IO_DTYPE), (".progress", PROGRESS_DTYPE)):
-        names = sorted(name for name in os.listdir(folder) if name.startswith("checkpoint_") and name.endswith(ending))
-        found.append(np.concatenate([np.empty(0, kind), *(_read(os.path.join(folder, name), kind) for name in names)]))
-    return found[0], found[1]
+    names = [name for name in os.listdir(folder) if name.startswith("checkpoint_")]
+    rows, progress = ([name for name in names if name.endswith(f".{part}")] for part in PARTS)
+    return read_row_logs(folder, rows, IO_DTYPE), read_row_logs(folder, progress, PROGRESS_DTYPE)
 
 
-def _read(path: str, kind: np.dtype[np.void]) -> IoRows:
-    with open(path, "rb") as file:
-        data = file.read()
-    return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)  # the last row may be incomplete
+@dataclass(frozen=True, kw_only=True)
+class SavedCheckpoint:
+    """One checkpoint as rank 0 recorded it, from its start until the last rank's fsync."""
+
+    epoch: int
+    block: int
+    bytes: int
+    """Bytes written by all ranks."""
+    started_ns: int
+    ended_ns: int
+    released_ns: int | None = None
+    """When training went on, if the checkpoint was asynchronous; None: at `ended_ns`."""
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the checkpoint."""
+        return (self.ended_ns - self.started_ns) / 1e9
+
+    @property
+    def writing_seconds(self) -> float:
+        """Duration without an asynchronous checkpoint's snapshot, which is no time of the storage."""
+        return (self.ended_ns - (self.released_ns or self.started_ns)) / 1e9
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long training stalled for the checkpoint."""
+        return ((self.released_ns or self.ended_ns) - self.started_ns) / 1e9

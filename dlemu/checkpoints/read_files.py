@@ -15,8 +15,7 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
-from dlemu.checkpoints.started_pool import StartedPool
-from dlemu.checkpoints.write_files import MovedFile
+from dlemu.checkpoints.write_files import MovedFile, StartedPool
 from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.config.schema import Checkpoint
 

@@ -15,10 +15,9 @@ from functools import cached_property
 from datagen.storage.storage_base import StorageBase
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.file_content import FileNumber, content_of
-from dlemu.checkpoints.file_layout import FileLayout
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.piece_ring import make_buffers
-from dlemu.checkpoints.saved import SavedCheckpoint
-from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import block_name
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile, explained
 from dlemu.comm import Comm

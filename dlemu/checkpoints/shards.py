@@ -1,4 +1,4 @@
-"""Which files a rank writes of a checkpoint, and which tensors each contains: pure arithmetic.
+"""Which files a rank writes of a checkpoint, and which tensors are where in each: pure arithmetic.
 
 Names, counts and sizes are DLIO's (`BaseCheckpointing` of DLIO 2.0 and later), so that dlemu and DLIO can read each
 other's checkpoints; experts' files are named as in DeepSpeed.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.checkpoints.grid import Grid, Place
-from dlemu.config.model import DATATYPE_BYTES, Datatype, Model
+from dlemu.config.schema import DATATYPE_BYTES, Datatype, Model
 
 Role = Literal["model", "optimizer"]
 OPTIMIZER_COPIES = 3
@@ -61,6 +61,51 @@ class Shard:
     def bytes(self) -> int:
         """Bytes of the tensors; a format adds its headers."""
         return sum(tensor.bytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """One file of a checkpoint: literals and tensors cover it without gaps."""
+
+    path: str
+    """Relative to the checkpoint's folder."""
+    size_bytes: int
+    literals: tuple[tuple[int, bytes], ...]
+    """(offset, bytes) of everything that is no tensor: headers, names, padding; sorted by offset."""
+    tensors: tuple[tuple[int, Tensor], ...]
+    """(offset, tensor), sorted by offset; `FileContent` generates the bytes."""
+
+    @property
+    def tensor_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.bytes for _, tensor in self.tensors)
+
+
+class LayoutBuilder:
+    """Builds a layout by appending literals and tensors."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._literals: list[tuple[int, bytes]] = []
+        self._tensors: list[tuple[int, Tensor]] = []
+
+    def literal(self, data: bytes) -> None:
+        """Append bytes; they are merged with a literal right before."""
+        if self._literals and self._literals[-1][0] + len(self._literals[-1][1]) == self.size_bytes:
+            offset, before = self._literals.pop()
+            self._literals.append((offset, before + data))
+        elif data:
+            self._literals.append((self.size_bytes, data))
+        self.size_bytes += len(data)
+
+    def tensor(self, tensor: Tensor) -> None:
+        """Append a tensor."""
+        self._tensors.append((self.size_bytes, tensor))
+        self.size_bytes += tensor.bytes
+
+    def layout(self, path: str) -> FileLayout:
+        """Return the finished layout."""
+        return FileLayout(path, self.size_bytes, tuple(self._literals), tuple(self._tensors))
 
 
 def shards_of_rank(model: Model, grid: Grid, rank: int) -> tuple[Shard, ...]:

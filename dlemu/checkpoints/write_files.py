@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from datagen.errors import DlemuError, SpaceError, UserError, no_space
@@ -14,7 +16,6 @@ from datagen.storage.storage_base import StorageBase, Writer
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.piece_ring import PieceRing
-from dlemu.checkpoints.started_pool import StartedPool
 from dlemu.comm import PatienceError, within
 from dlemu.comm.thread_accounting import ThreadAccounting
 
@@ -188,3 +189,32 @@ def explained(error: OSError, path: str, size_bytes: int) -> UserError:
         f"checkpoint {path} can't be written: {error.strerror or error}; set "
         "checkpoint.checkpoint_folder to a writable folder"
     )
+
+
+class StartedPool:
+    """A pool of `threads` running threads, one of which is the caller's own."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(max(1, threads - 1), name)
+        started = threading.Barrier(threads)
+        for _ in range(threads - 1):
+            self._pool.submit(started.wait)
+        started.wait()
+
+    def run(self, work: Callable[[int], None], threads: int | None = None) -> None:
+        """Call `work(number)` on every thread; when all have returned, raise the first exception.
+
+        `threads` limits it to fewer: waking a thread that has nothing to do costs as much as a small read.
+        """
+        others = [self._pool.submit(work, number) for number in range(1, threads or self._threads)]
+        try:
+            work(0)
+        finally:
+            failures = [failure for other in others if (failure := other.exception())]
+        if failures:
+            raise failures[0]
+
+    def shutdown(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()

@@ -24,7 +24,7 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
     mlpstorage training run --dlio-bin-path "$(dirname "$(which dlio_benchmark)")" ...
 
     DLIO's files go where DLIO writes them (output.folder, or hydra.run.dir), with DLIO's definitions of each number;
-    dlemu's own result goes into `dlemu` below that. This is not DLIO: see docs/mlperf.md for what that means.
+    dlemu's own result goes into `dlemu` below that. This is not DLIO: see mlperf.md.
 
     Exit status, as DLIO's: 0 the run completed, whether it passed or not; 2 a usage error; 3 a worker or a rank
     failed; 128 + signal for a run that a signal ended.

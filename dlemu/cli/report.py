@@ -22,7 +22,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     dlemu report results/unet3d/20260102-030405-4711
     dlemu report results/unet3d/2026* --output drive-a.html      # several side by side, on one page
 
-    DIR is a result's folder, such as one of train, size, sweep, compare or `dlemu audit --report`. Without --output
+    DIR is a result's folder, such as one of train, size, sweep or compare. Without --output
     each gets its own page, DIR/report.html.
 
     The page loads nothing and runs no script; it works on a phone, in print, in light and dark mode. `dlemu train`

@@ -11,7 +11,7 @@ import click
 from dlemu.cli.options import config_dir_option
 
 if TYPE_CHECKING:
-    from dlemu.checkpoints.checkpoint_size import CheckpointSize
+    from dlemu.checkpoints.checkpoint_plan import CheckpointSize
     from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
 
@@ -61,7 +61,7 @@ def _all_demands(workloads: dict[str, Workload], config_dir: str | None) -> list
 
 
 def _all_sizes(workloads: dict[str, Workload]) -> list[CheckpointSize]:
-    from dlemu.checkpoints.checkpoint_size import checkpoint_size
+    from dlemu.checkpoints.checkpoint_plan import checkpoint_size
 
     return [checkpoint_size(name, workload) for name, workload in workloads.items() if workload.workflow.checkpoint]
 

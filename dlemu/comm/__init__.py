@@ -4,36 +4,19 @@ On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI c
 import datagen alone.
 """
 
-from dlemu.comm.comm_base import (
-    Comm,
-    Interrupted,
-    Launcher,
-    PeerLostError,
-    detect_launcher,
-    launcher_size,
-    name_ranks,
-)
-from dlemu.comm.failure import Failure, RankEnd, first_failure
-from dlemu.comm.launch import run_ranks
-from dlemu.comm.local import LocalComm
-from dlemu.comm.patience import PatienceError, within
-from dlemu.comm.process_control import die_with_parent, interrupt_on
-
-__all__ = [
-    "Comm",
-    "Failure",
-    "Interrupted",
-    "Launcher",
-    "LocalComm",
-    "PatienceError",
-    "PeerLostError",
-    "RankEnd",
-    "detect_launcher",
-    "die_with_parent",
-    "first_failure",
-    "interrupt_on",
-    "launcher_size",
-    "name_ranks",
-    "run_ranks",
-    "within",
-]
+from dlemu.comm.comm_base import Comm as Comm
+from dlemu.comm.comm_base import Interrupted as Interrupted
+from dlemu.comm.comm_base import Launcher as Launcher
+from dlemu.comm.comm_base import PeerLostError as PeerLostError
+from dlemu.comm.comm_base import detect_launcher as detect_launcher
+from dlemu.comm.comm_base import launcher_size as launcher_size
+from dlemu.comm.comm_base import name_ranks as name_ranks
+from dlemu.comm.failure import Failure as Failure
+from dlemu.comm.failure import RankEnd as RankEnd
+from dlemu.comm.failure import first_failure as first_failure
+from dlemu.comm.launch import run_ranks as run_ranks
+from dlemu.comm.local import LocalComm as LocalComm
+from dlemu.comm.process_control import PatienceError as PatienceError
+from dlemu.comm.process_control import die_with_parent as die_with_parent
+from dlemu.comm.process_control import interrupt_on as interrupt_on
+from dlemu.comm.process_control import within as within

@@ -1,4 +1,4 @@
-"""How much CPU time and memory a container or a batch job may use: the limits of its control groups.
+"""How much CPU time and memory a container or a batch job may use: limits of its control groups, space in /dev/shm.
 
 cgroup v2: `cpu.max`, `memory.max` (Documentation/admin-guide/cgroup-v2.rst). v1: `cpu.cfs_quota_us` over
 `cpu.cfs_period_us` (Documentation/scheduler/sched-bwc.rst), `memory.limit_in_bytes`
@@ -17,6 +17,8 @@ import psutil
 
 _NO_LIMIT = 2**62
 """Numbers from here on mean "no limit": v1 shows 2^63 rounded down to a multiple of the page size."""
+LEAST_SHARED_BYTES = 1 << 20
+"""Least free space; MPI libraries take more, and are killed by SIGBUS when it runs out."""
 
 
 @dataclass(frozen=True)
@@ -142,3 +144,21 @@ def _lines(path: str) -> list[str]:
     with contextlib.suppress(OSError), open(path, errors="surrogateescape") as lines:
         return lines.read().splitlines()
     return []
+
+
+def shared_memory_problem(folder: str = "/dev/shm") -> str:
+    """Return why programs can't use /dev/shm, with what to do; empty when they can.
+
+    MPI libraries and PyTorch's workers need it, and their own messages on a full one are hard to read.
+    """
+    import tempfile  # few processes look, and it takes milliseconds
+
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            state = os.statvfs(folder)
+    except OSError as error:
+        return f"{folder} can't be written ({error.strerror}): mount a tmpfs there"
+    free_bytes = state.f_bavail * state.f_frsize
+    if free_bytes < LEAST_SHARED_BYTES:
+        return f"{folder} is full ({free_bytes} bytes left): free some, or start the container with a larger --shm-size"
+    return ""

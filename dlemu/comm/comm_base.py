@@ -64,31 +64,24 @@ class Comm(Protocol):
 
     def all_reduce_max(self, value_ns: int) -> int:
         """Return the maximum of `value_ns` over all ranks (CLOCK_MONOTONIC; translated between the clocks of hosts)."""
-        ...
 
     def synchronise_clocks(self) -> tuple[int, ...]:
         """Estimate each node's monotonic clock against node 0's; nanoseconds to add to get node 0's time."""
-        ...
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value in rank order on rank 0, None elsewhere."""
-        ...
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value on every rank."""
-        ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
         """Wait at most this long for other ranks from now on. Each rank sets its own; not collective."""
-        ...
 
     def close(self) -> None:
         """Leave once all ranks have arrived here: the last call. After a failure only free what this rank holds."""
-        ...
 
     def abort(self, status: int) -> None:
         """End every rank now because this one failed; does not return where a launcher (MPI) does the ending."""
-        ...
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

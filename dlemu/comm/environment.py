@@ -6,6 +6,7 @@ import os
 import platform
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
 
 import psutil
 
@@ -64,7 +65,7 @@ def describe_host() -> HostFacts:
         kernel=platform.release(),
         python=platform.python_version(),
         dlemu=__version__,
-        packages={name: installed for name in _PACKAGES if (installed := _version(name))},
+        packages={name: installed for name in _PACKAGES if (installed := installed_version(name))},
     )
 
 
@@ -99,7 +100,7 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
 def describe_folder(folder: str) -> StorageFacts:
     """Return the file system that a folder is on."""
     path = os.path.realpath(folder)
-    mounts = [part for part in psutil.disk_partitions(all=True) if _within(path, part.mountpoint)]
+    mounts = [part for part in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(part.mountpoint)]
     usage = psutil.disk_usage(path)
     mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     return StorageFacts(
@@ -120,15 +121,12 @@ def existing_folder(folder: str) -> str:
     return path
 
 
-def _within(path: str, mount: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
-
-
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str:
+    """Return the version of an installed package; empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return None
+        return ""
 
 
 def _processor() -> str:

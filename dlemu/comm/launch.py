@@ -1,12 +1,18 @@
-"""Fork ranks or workers from this process, and stay until all of them and all they started have ended."""
+"""Fork ranks or workers from this process, and stay until all of them and all they started have ended.
+
+The parent waits without polling, and ends all of them when one fails. No process may outlive a run: those that ended
+ranks left behind are found and ended too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import pickle
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -16,15 +22,320 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from datagen.errors import SpaceError
-from dlemu.comm.comm_base import Comm
-from dlemu.comm.failure import LONE_RANK, RANK, RankEnd, Role, describe
+import psutil
+
+from datagen.errors import DlemuError, SpaceError
+from dlemu.comm.comm_base import Comm, Interrupted
+from dlemu.comm.failure import (
+    LATE,
+    LONE_RANK,
+    RANK,
+    Failure,
+    RankEnd,
+    Role,
+    describe,
+    killed_by,
+    overdue,
+    stopped_for,
+)
 from dlemu.comm.local import LocalComm
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
-from dlemu.comm.supervise import Ending, Supervisor, children_of_this_process, end_adopted
 
+_KILLED = 128 + signal.SIGKILL  # exit status
+_NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
+_LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
+_LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
+_LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
+
+
+class Ending:
+    """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
+
+    After the first failure the ranks have a fifth of the grace to notice it by themselves, then they get SIGTERM, and
+    SIGKILL at the end of the grace; a rank that survives SIGKILL is given up. An interruption sends SIGTERM at once.
+    A rank that is stopped (SIGSTOP) must continue within `timeout_seconds`: while no other rank waits for it, as when
+    it writes the results, nobody else would notice. A rank that still runs after `most_seconds` has failed.
+    """
+
+    def __init__(
+        self,
+        grace_seconds: float,
+        timeout_seconds: float = math.inf,
+        most_seconds: float = math.inf,
+        begin_ns: int = 0,
+        role: Role = RANK,
+    ) -> None:
+        self.running: dict[int, int] = {}
+        """Rank by process id."""
+        self._ranks: dict[int, int] = {}
+        self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
+        self._role = role
+        self._stopped: dict[int, float] = {}
+        """Process id -> when that stopped process must have continued, in ns."""
+        self._ends: dict[int, RankEnd] = {}
+        self._failures: dict[int, Failure] = {}
+        self._interruption: Failure | None = None
+        self._terminated: set[int] = set()
+        self._killed: set[int] = set()
+        self._ending = False
+        self._terminate_ns = self._kill_ns = self._give_up_ns = math.inf
+        self._late_ns = begin_ns + most_seconds * 1e9
+
+    @property
+    def ends(self) -> list[RankEnd]:
+        """How each rank ended, in rank order."""
+        return [self._ends[rank] for rank in sorted(self._ends)]
+
+    @property
+    def due_ns(self) -> float:
+        """When to call `step` next, in ns; infinite while nothing is due."""
+        return min(self._late_ns, self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
+
+    def started(self, process: int, rank: int) -> None:
+        """Note a process that was just forked."""
+        self.running[process] = rank
+        self._ranks[process] = rank
+
+    def reported(self, failure: Failure, now_ns: int) -> None:
+        """Note a rank's failure; only the first one of each rank counts, as later ones follow from it."""
+        self._failures.setdefault(failure.rank, failure)
+        self._start_grace(now_ns)
+
+    def interrupted(self, signal_number: int, now_ns: int) -> None:
+        """Note a signal that requests the end of the run; a second one makes SIGKILL due at once."""
+        if self._interruption is not None:
+            self._kill_ns = min(self._kill_ns, now_ns)
+            return
+        self._interruption = _interrupted(-1, signal_number, now_ns, echo=self._ending)  # `_explain` sets the rank
+        self._start_grace(now_ns)
+        self._terminate_ns = min(self._terminate_ns, now_ns)
+
+    def stopped(self, process: int, now_ns: int) -> None:
+        """Note that a process was stopped (SIGSTOP)."""
+        self._stopped.setdefault(process, now_ns + self._timeout_seconds * 1e9)
+
+    def continued(self, process: int) -> None:
+        """Note that a stopped process continued (SIGCONT)."""
+        self._stopped.pop(process, None)
+
+    def ended(self, process: int, code: int, now_ns: int) -> None:
+        """Note how a process ended; `code` is its exit status, or minus the signal that ended it."""
+        self.running.pop(process, None)
+        self._stopped.pop(process, None)
+        rank, failure = self._ranks[process], self._explain(process, code, now_ns)
+        if failure is not None:
+            self._start_grace(now_ns)
+        status = 0 if failure is None else failure.status
+        self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
+
+    def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
+        """Do what is due; `send(process, signal)` returns whether the process still existed."""
+        for process in [process for process, due_ns in self._stopped.items() if now_ns >= due_ns]:
+            del self._stopped[process]
+            message = stopped_for(self._name(process), process, self._timeout_seconds)
+            self.reported(self._failure(process, "Stopped", message, now_ns), now_ns)
+        if now_ns >= self._late_ns:
+            self._late_ns = math.inf
+            for process in self.running:
+                message = overdue(self._name(process), process, self._most_seconds)
+                self.reported(self._failure(process, LATE, message, now_ns), now_ns)
+        if now_ns >= self._terminate_ns:
+            self._terminate_ns = math.inf
+            self._terminated |= {process for process in self.running if send(process, signal.SIGTERM)}
+        if now_ns >= self._kill_ns:
+            self._kill_ns = math.inf
+            self._give_up_ns = now_ns + give_up_seconds(self._grace_seconds) * 1e9
+            self._killed |= {process for process in self.running if send(process, signal.SIGKILL)}
+        if now_ns >= self._give_up_ns:
+            self._give_up_ns = math.inf
+            for process, rank in self.running.items():
+                message = (
+                    f"{self._name(process)} (process {process}) was killed but does not end: it is blocked in the "
+                    "kernel, as in a read from hung storage; see `dmesg` and the state of the file system"
+                )
+                failure = self._failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
+                self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
+            self.running.clear()
+
+    def _start_grace(self, now_ns: int) -> None:
+        if not self._ending:
+            self._ending = True
+            self._terminate_ns = now_ns + _NOTICE_SHARE * self._grace_seconds * 1e9
+            self._kill_ns = now_ns + self._grace_seconds * 1e9
+
+    def _explain(self, process: int, code: int, now_ns: int) -> Failure | None:
+        """Return why a process failed, or None; an echo if it only obeyed the signal that ends the others."""
+        rank = self._ranks[process]
+        own = self._failures.get(rank)
+        ended_on_request = code in (0, -signal.SIGTERM) if own is None else own.echo or own.kind == Interrupted.__name__
+        if self._interruption is not None and (ended_on_request or process in self._killed):
+            return dataclasses.replace(self._interruption, rank=rank)
+        if own is not None:
+            return dataclasses.replace(own, echo=own.echo or (ended_on_request and process in self._terminated))
+        name = self._name(process)
+        if process in self._killed:
+            message = f"{name} (process {process}) did not stop within {self._grace_seconds:g} s and was killed"
+            return self._failure(process, "Stuck", message, now_ns, _KILLED)
+        if process in self._terminated and code == -signal.SIGTERM:
+            return _interrupted(rank, signal.SIGTERM, now_ns, echo=True)
+        if code < 0:
+            message = killed_by(name, process, -code, self._role.remedy)
+            return self._failure(process, "Signal", message, now_ns, 128 - code)
+        return self._failure(process, "Exit", f"{name} ended with exit status {code}", now_ns, code) if code else None
+
+    def _name(self, process: int) -> str:
+        return f"{self._role.name} {self._ranks[process]}"
+
+    def _failure(
+        self, process: int, kind: str, message: str, now_ns: int, status: int = DlemuError.exit_status
+    ) -> Failure:
+        """Return the failure of a process that can't report itself; that it had to be killed follows from another."""
+        rank, echo = self._ranks[process], kind == "Stuck"
+        return Failure(rank=rank, kind=kind, message=message, status=status, at_ns=now_ns, echo=echo)
+
+
+def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Failure:
+    name = "Ctrl-C (SIGINT)" if signal_number == signal.SIGINT else signal.Signals(signal_number).name
+    message, status = f"interrupted by {name}", 128 + signal_number
+    return Failure(rank=rank, kind="Interrupted", message=message, status=status, at_ns=at_ns, echo=echo)
+
+
+class Supervisor:
+    """Waits for the ranks of one run without polling, and passes what happens to them to an `Ending`.
+
+    `reports` delivers datagrams, each a pickled `Failure` or a process's number with a message for `on_message`;
+    `wakeups` delivers a byte for each signal that this process got (signal.set_wakeup_fd), SIGCHLD among them.
+    """
+
+    def __init__(
+        self, reports: socket.socket, wakeups: socket.socket, ending: Ending, on_message: Callable[[int, object], None]
+    ) -> None:
+        self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
+
+    def add(self, process: int, rank: int) -> None:
+        """Take charge of a process that was just forked."""
+        self._ending.started(process, rank)
+
+    def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile."""
+        look_ns = time.monotonic_ns() + look_seconds * 1e9
+        poll = select.poll()
+        poll.register(self._reports, select.POLLIN)
+        poll.register(self._wakeups, select.POLLIN)
+        while self._ending.running:
+            due_ns = min(self._ending.due_ns, look_ns)
+            poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
+            self._take_signals()
+            self._take_reports()
+            self._reap()
+            self._ending.step(time.monotonic_ns(), _send)
+            if on_look is not None and time.monotonic_ns() >= look_ns:
+                on_look()
+                look_ns = time.monotonic_ns() + look_seconds * 1e9
+        return self._ending.ends
+
+    def end(self) -> None:
+        """Kill and reap every rank that still runs, for when this process itself failed."""
+        for process in self._ending.running:
+            _send(process, signal.SIGKILL)
+        for process in self._ending.running:
+            os.waitpid(process, 0)
+        self._ending.running.clear()
+
+    def _take_reports(self) -> None:
+        while True:
+            try:
+                report = pickle.loads(self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT))
+            except BlockingIOError:
+                return
+            if isinstance(report, Failure):
+                self._ending.reported(report, time.monotonic_ns())
+            else:
+                self._on_message(*report)
+
+    def _take_signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in self._wakeups.recv(4096, socket.MSG_DONTWAIT):
+                if number != signal.SIGCHLD:
+                    self._ending.interrupted(number, time.monotonic_ns())
+
+    def _reap(self) -> None:
+        ended = {}
+        for process in self._ending.running:
+            waited, wait_status = os.waitpid(process, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
+            if waited != process:
+                continue
+            if os.WIFSTOPPED(wait_status):
+                self._ending.stopped(process, time.monotonic_ns())
+            elif os.WIFCONTINUED(wait_status):
+                self._ending.continued(process)
+            else:
+                ended[process] = os.waitstatus_to_exitcode(wait_status)
+        if ended:
+            self._take_reports()  # what a rank reported before it ended is in the queue now
+        for process, code in ended.items():
+            self._ending.ended(process, code, time.monotonic_ns())
+
+
+def _send(process: int, signal_number: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal_number)
+        return True
+    return False
+
+
+def children_of_this_process() -> frozenset[int]:
+    """Return the process ids of the direct children."""
+    return frozenset(child.pid for child in psutil.Process().children())
+
+
+def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: float) -> int:
+    """End every descendant of this process that does not descend from `known`; return how many there were.
+
+    They get SIGTERM, and SIGKILL after the grace; a process that ignores SIGTERM but ends by itself (such as
+    multiprocessing's resource tracker, which cleans up after its last user) has that time to do so. `wakeups` gets a
+    byte for each SIGCHLD. This process must adopt orphans (`adopt_orphans`).
+    """
+    kill_seconds = time.monotonic() + grace_seconds
+    signalled: set[int] = set()
+    while adopted := [child for child in psutil.Process().children() if child.pid not in known]:
+        for process in [*adopted, *_below(adopted)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if time.monotonic() >= kill_seconds:
+                    process.send_signal(signal.SIGKILL)
+                elif process.pid not in signalled:
+                    process.send_signal(signal.SIGTERM)
+            signalled.add(process.pid)
+        reaped = [child for child in adopted if _reap(child)]
+        if not reaped and time.monotonic() >= kill_seconds + give_up_seconds(grace_seconds):
+            break
+        if not reaped:
+            select.select([wakeups], [], [], _LOOK_AGAIN_MILLISECONDS / 1000)
+            with contextlib.suppress(BlockingIOError):
+                wakeups.recv(4096, socket.MSG_DONTWAIT)
+    return len(signalled)
+
+
+def give_up_seconds(grace_seconds: float) -> float:
+    """Return how long to wait for the end of a killed process: one that storage blocks must not delay the others."""
+    return max(grace_seconds, _LEAST_GIVE_UP_SECONDS)
+
+
+def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
+    descendants = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendants += process.children(recursive=True)
+    return descendants
+
+
+def _reap(child: psutil.Process) -> bool:
+    """Reap a child if it has ended; its own children are adopted by then, so the next check finds them."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(child.pid, os.WNOHANG)[0] != 0
+    return True
 
 
 @dataclass(frozen=True)

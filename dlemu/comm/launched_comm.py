@@ -1,54 +1,90 @@
 """Ranks that a launcher started, on one host or several: what mpirun's ranks and torchrun's have in common.
 
 The ranks of a host talk over the node-local tree; the first rank of each host, its leader, talks to the other hosts.
+Ports between hosts are open to whoever reaches them, and receivers unpickle what they get: so each payload has a code
+(`Seal`).
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import hmac
 import pickle
 import socket
+import struct
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from datagen.errors import DlemuError
 from dlemu import __version__
 from dlemu.comm.comm_base import name_ranks
 from dlemu.comm.local import connect_tree, dump
 from dlemu.comm.process_control import after_fork_in_child, flush_output
 from dlemu.comm.tree import LocalTree
 
+CODE_NUMBERS = 2
+"""Length of a code, in 64-bit numbers."""
+TO_ALL = -1
+"""Takes the place of a rank's number in the code of a payload that is broadcast."""
+
+
+class Seal:
+    """Codes of payloads (keyed BLAKE2b, RFC 7693). They also cover the call's number, so none can be replayed."""
+
+    def __init__(self, secret: bytes, way: str) -> None:
+        """`way` is how error messages name the transport: "MPI" or "TCP"."""
+        self._secret, self._way, self._calls = secret, way, 0
+
+    def next_call(self) -> None:
+        """Count a collective call; every host counts the same calls."""
+        self._calls += 1
+
+    def code(self, rank: int, payload: bytes | bytearray) -> array[int]:
+        """Return the payload's code in the present call, as 64-bit numbers; `rank` is its owner, or TO_ALL."""
+        code = hashlib.blake2b(struct.pack("<qq", self._calls, rank), key=self._secret, digest_size=8 * CODE_NUMBERS)
+        code.update(payload)
+        return array("q", code.digest())
+
+    def check(self, rank: int, payload: bytes | bytearray, code: Sequence[int], sender: str) -> None:
+        """Raise DlemuError unless this code is the payload's."""
+        if not hmac.compare_digest(self.code(rank, payload).tobytes(), array("q", code).tobytes()):
+            raise DlemuError(
+                f"a message over {self._way} in place of one from {sender} is not from this run, and was not read: "
+                f'keep other processes away from the ports of {self._way} (docs/reliability.md, "Others on the host '
+                'and the network")'
+            )
+
 
 class HostLeaders(Protocol):
     """The leaders of several hosts, seen by one of them. All calls except `leave` are collective over the leaders."""
 
     node: int
+    names: Sequence[str]
     others_text: str
     """How messages name the hosts other than this one."""
     timeout_seconds: float
 
     def name_nodes(self, names: Sequence[str]) -> None:
         """Set how messages name each node."""
-        ...
+        self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
+        self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
         """Return the maximum (int64) over the nodes; `last` waits longer, while rank 0 writes results."""
-        ...
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
         """Return each world rank's bytes on node 0, an empty dictionary elsewhere."""
-        ...
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
         """Return node 0's bytes on every node."""
-        ...
 
     def clock_offsets(self) -> tuple[int, ...]:
         """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's."""
-        ...
 
     def leave(self, message: str) -> None:
         """Send the other hosts the reason why this one is lost, where the launcher does not end them."""
-        ...
 
 
 class LaunchedComm:

@@ -29,51 +29,38 @@ class Account(NamedTuple):
     storage_bytes: int = 0
 
 
-class ThreadAccount:
-    """The kernel's account of the thread that made this object; only that thread may read it."""
+class ThreadAccounting(threading.local):
+    """The kernel's account of whichever thread calls; several threads may share one object."""
 
     def __init__(self) -> None:
-        self._schedule = _open("/proc/thread-self/schedstat")
+        """Called in each thread when it first uses the object."""
+        self._schedule = _Schedule()
 
     def look(self) -> Account:
-        """Return the account so far."""
+        """Return the calling thread's account so far."""
         storage_bytes = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock * _BLOCK_BYTES
         return Account(*self.scheduled(), storage_bytes)
 
     def scheduled(self) -> tuple[int, int]:
-        """Return cpu_ns and cpu_wait_ns alone, in half the time that `look` takes."""
-        words = _read(self._schedule).split()
+        """Return the calling thread's cpu_ns and cpu_wait_ns alone, in half the time that `look` takes."""
+        words = _read(self._schedule.descriptor).split()
         if len(words) < 2:
             return 0, 0
         # schedstat's first number, the CPU time, is only updated at a timer tick (4 ms) or when the thread sleeps: most
         # of the time of shorter batches would be missing. So the thread's clock is read instead.
         return time.thread_time_ns(), int(words[1])
 
-    def __del__(self) -> None:
-        if self._schedule >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._schedule)
 
-
-class ThreadAccounting:
-    """The account of whichever thread calls; several threads may share one object."""
+class _Schedule:
+    """A thread's own schedstat, open until the thread has ended."""
 
     def __init__(self) -> None:
-        self._local = threading.local()
+        self.descriptor = _open("/proc/thread-self/schedstat")
 
-    def look(self) -> Account:
-        """Return the calling thread's account so far."""
-        return self._mine().look()
-
-    def scheduled(self) -> tuple[int, int]:
-        """Return the calling thread's cpu_ns and cpu_wait_ns alone."""
-        return self._mine().scheduled()
-
-    def _mine(self) -> ThreadAccount:
-        mine: ThreadAccount | None = getattr(self._local, "account", None)
-        if mine is None:
-            mine = self._local.account = ThreadAccount()
-        return mine
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.descriptor)
 
 
 def process_storage_bytes() -> int:

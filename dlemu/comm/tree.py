@@ -43,34 +43,27 @@ class Link(Protocol):
 
     def send(self, frame: Frame, number: int) -> None:
         """Send a frame that is a number alone, or the head of `number` bytes."""
-        ...
 
     def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
         """Send the bytes that belong to the last frame."""
-        ...
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         """Wait for a frame of this kind and return its number.
 
         The deadline counts from `started_seconds` (time.monotonic()), or from now; math.inf means none.
         """
-        ...
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
         """Receive the bytes of a frame whose head was just received."""
-        ...
 
     def notify(self, message: str) -> None:
         """Notify the neighbour that a rank is lost, if that needs no waiting."""
-        ...
 
     def set_timeout(self, timeout_seconds: float) -> None:
         """Take the neighbour for lost after this many seconds without a frame that is due."""
-        ...
 
     def close(self) -> None:
         """Close the connection; the neighbour notices it at once."""
-        ...
 
 
 class LocalTree:

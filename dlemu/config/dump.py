@@ -42,7 +42,7 @@ _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scal
 
 
 def to_yaml(workload: Workload) -> str:
-    """Write every setting; see `dlemu.config.to_yaml`."""
+    """Return all settings as YAML; loading it as a workload file gives an equal Workload."""
     settings = plain(published(workload))
     own = settings.pop(OWN)
     return yaml.dump(
@@ -68,13 +68,13 @@ _Dumper.add_representer(str, _Dumper.text)
 
 
 def digest(workloads: Sequence[Workload]) -> str:
-    """Return a digest of the settings; see `dlemu.config.digest`."""
+    """Return a digest of all settings but those of `output`, credentials left out: equal settings have equal ones."""
     texts = (to_yaml(replace(workload, output=Output())) for workload in workloads)
     return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
 
 
 def explained(workload: Workload) -> str:
-    """Write the same with the meaning of each setting as a comment; see `dlemu.config.explained`."""
+    """Return the YAML of `to_yaml` with the meaning of each setting as a comment above it."""
     text = to_yaml(workload)
     pieces, done = [], 0
     for place, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
@@ -114,7 +114,10 @@ def withheld_words(workload: Workload) -> list[str]:
 
 
 def datagen_command(source: Sequence[str] | Workload) -> str:
-    """Write the command for a shell; see `dlemu.config.datagen_command`."""
+    """Return the `dlemu datagen ...` command, quoted for a shell, that makes the dataset of overrides or a Workload.
+
+    Overrides are kept as the user wrote them; for a Workload it names a shipped workload and what differs from it.
+    """
     words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
@@ -125,7 +128,11 @@ def storage_words(workload: Workload) -> list[str]:
 
 
 def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
-    """Add to overrides the settings of another workload that they leave open; see `dlemu.config.completed`."""
+    """Return overrides `words` completed by the settings of another workload.
+
+    Its accelerator, scale and other settings apply unless the words set them; another accelerator or scale brings its
+    own settings. If the words select a different workload, nothing is added. Raises UserError.
+    """
     choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
     if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
         return list(words)

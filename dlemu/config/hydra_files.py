@@ -1,4 +1,6 @@
-"""Composes, with Hydra, a workload whose file includes others by a defaults list."""
+"""Reads what is more than plain YAML: with Hydra files that include others by a defaults list, and with OmegaConf
+references between settings and numbers such as 1e6.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dlemu.config.references import plain
+from datagen.errors import UserError
 from dlemu.config.workload_files import SUFFIX
 
 _CONFIG_MODULE = "dlemu.configs"
@@ -25,6 +25,9 @@ def composed_by_hydra(path: str) -> dict[str, Any]:
 
     Raises ValueError with Hydra's message.
     """
+    from hydra import compose, initialize_config_dir  # takes 0.05 CPU s, and references need OmegaConf alone
+    from hydra.errors import HydraException
+
     folder, file = os.path.split(path)
     name = file.removesuffix(SUFFIX)
     parent, group = os.path.split(folder)
@@ -43,27 +46,40 @@ def composed_by_hydra(path: str) -> dict[str, Any]:
 @contextmanager
 def _own_hydra() -> Iterator[None]:
     """Put aside the calling program's Hydra, as Hydra has one global instance per process."""
+    from hydra.core.global_hydra import GlobalHydra
+
     theirs = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with _existing_folder():
-            yield
+        yield
     finally:
         GlobalHydra.instance().hydra = theirs
 
 
-@contextmanager
-def _existing_folder() -> Iterator[None]:
-    """If the current folder was removed, change to / meanwhile, as Hydra asks for the current folder's name."""
+def read_text(text: str) -> dict[str, Any] | None:
+    """Return the sections in a text of YAML, references unresolved; None if it is no mapping. Raises ValueError."""
     try:
-        os.getcwd()
-    except FileNotFoundError:
-        gone = os.open(".", os.O_PATH | os.O_DIRECTORY)
-        os.chdir(os.sep)
-        try:
-            yield
-        finally:
-            os.fchdir(gone)  # so that relative paths find nothing, as before
-            os.close(gone)
-    else:
-        yield
+        config = OmegaConf.create(text)
+        return plain(config) if isinstance(config, DictConfig) else None
+    except OmegaConfBaseException as error:
+        raise ValueError(str(error)) from None
+
+
+def with_references(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return nested values with each `${...}` replaced by its value; raises UserError for one without a value."""
+    try:
+        return plain(OmegaConf.create(tree), resolve=True)
+    except RecursionError:
+        raise UserError("the settings refer to themselves, or nest too deep: wanted sections of plain values") from None
+    except OmegaConfBaseException as error:
+        raise UserError(
+            f"{str(error).splitlines()[0]} (at {error.full_key}): wanted a value, or a reference to a key that is set"
+        ) from None
+
+
+def plain(config: Any, *, resolve: bool = False) -> dict[str, Any]:
+    """Return a configuration as nested values; raises UserError for one that is no mapping."""
+    plain = OmegaConf.to_container(config, resolve=resolve, throw_on_missing=resolve)
+    if not isinstance(plain, dict):
+        raise UserError(f"the workload is a {type(plain).__name__}: wanted a mapping of sections")
+    return {str(key): value for key, value in plain.items()}

@@ -63,7 +63,13 @@ def load_received(path: str) -> Workload:
 
 
 def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
-    """Compose, resolve, build and check; see `dlemu.config.load`."""
+    """Return the workload that the overrides select and change: composed, resolved, built strictly and checked.
+
+    `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
+    win: the file; batch size and computation time of `accelerator=NAME`; the entries of `scale=NAME`; other overrides.
+
+    Raises UserError that lists all problems: bad grammar, unknown names and keys (with suggestions), impossible values.
+    """
     request = parse(overrides)
     choice = request.workload or DEFAULT_WORKLOAD
     file = layer((), composed(choice, config_dir))

@@ -102,7 +102,7 @@ def plain_setting(text: str) -> Setting | None:
 def _by_grammar(text: str) -> Setting:
     from hydra.errors import HydraException
 
-    from dlemu.config.grammar import parse_word
+    from dlemu.config.points import parse_word
 
     key, value = text.split("=", 1)
     try:

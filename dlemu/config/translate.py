@@ -6,20 +6,21 @@ The keys are those that DLIO 1.0 to 3.0 read from a workload file (its `LoadConf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from datagen.errors import UserError
-from datagen.registry import names
+from datagen.registry import built_in, companion, names
 from datagen.spec import joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, LIBRARIES_OF_OBJECTS
 from dlemu.config.duration import Duration
-from dlemu.config.loader_settings import LOADERS, settings_used
+from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
 
 KeyPath = tuple[str, ...]
 """The parts of a dotted key."""
+LOADERS = "dlemu.loaders"
 
 RENAMED_SECTIONS = {"data_reader": "reader"}
 
@@ -102,6 +103,9 @@ _ENDPOINTS = ("storage.endpoint_uris", "storage.use_mpi_endpoint_distribution", 
 NO_EFFECT_ON_FOLDERS = {key: Reason("it is for object storage") for key in ("storage.storage_options", *_ENDPOINTS)}
 """Key -> why it has no effect where the storage consists of folders."""
 _LIBRARY = "storage.storage_options.storage_library"
+LEFT_OUT = Reason("credentials are never saved in a run's files; give them in the environment")
+_BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
+
 NO_EFFECT_ON_OBJECTS = {
     _LIBRARY: Reason("dlemu reads with a client of its own, which docs/objects.md compares with libraries"),
     "storage.storage_options.decode_mode": Reason("reader.decode sets what is decoded", (None, "none")),
@@ -115,7 +119,6 @@ SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
 """Options that may be credentials."""
-LEFT_OUT = Reason("credentials are never saved in a run's files; give them in the environment")
 
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
@@ -141,7 +144,6 @@ PLUG_INS = {
 }
 """Section and key whose value names a plug-in -> package of the built-in ones."""
 
-_BYTES = Reason("samples are shipped as bytes", (None, "uint8"))
 
 UNSUPPORTED = {
     **{key: Reason("requests go to one endpoint, storage.storage_options.endpoint_url") for key in _ENDPOINTS},
@@ -155,6 +157,19 @@ UNSUPPORTED = {
     "checkpoint.checkpoint_mechanism_classname": Reason("there is one way to write a checkpoint"),
 }
 """Key, or section with all its keys -> what dlemu has instead. Ignoring it silently would change data or meaning."""
+
+
+class SettingTraits(Protocol):
+    """The part of a loader's traits that concerns settings, as this package may not import dlemu.loaders."""
+
+    def settings_used(self, dataset_format: str) -> Collection[str]:
+        """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this one."""
+
+    def reads_files(self, dataset_format: str) -> bool:
+        """Return whether the loader itself opens and reads files of a format."""
+
+    def problems(self, workload: Workload) -> list[str]:
+        """Return what the workload requires that the loader can't do."""
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:
@@ -308,3 +323,26 @@ def _default(path: KeyPath) -> Any:
             return None
         section = getattr(section, name)
     return section
+
+
+def settings_used(
+    data_loader: str, dataset_format: str, engine: str, *, direct: bool = False, received: bool = False
+) -> Collection[str]:
+    """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this loader with this engine.
+
+    When reads bypass the page cache (`direct`), they are not made by a library, so their size can be set. An unknown
+    loader is reported elsewhere. The module of a user's own loader is not imported for a configuration from an unknown
+    source (`received`).
+    """
+    transfers = "reader.transfer_size"
+    traits: type[SettingTraits] | None
+    try:
+        traits = (built_in if received else companion)(LOADERS, data_loader, "Traits", None)
+    except UserError:
+        return ()
+    loader = None if traits is None else traits()
+    used = (transfers,) if loader is None else loader.settings_used(dataset_format)
+    by_library = engine == "library" or (engine == "matched" and not direct)
+    if by_library and not (loader and loader.reads_files(dataset_format)):
+        return [key for key in used if key != transfers]
+    return used

@@ -12,10 +12,9 @@ from datagen.registry import companion, is_dotted, names
 from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.duration import is_zero
-from dlemu.config.loader_settings import LOADERS, loader_problems
-from dlemu.config.model import Model
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Model, Workload
 from dlemu.config.sections import sections
+from dlemu.config.translate import LOADERS, SettingTraits
 from dlemu.config.workload_files import nearest
 
 
@@ -83,16 +82,12 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
     settings = workload.checkpoint
     if settings.transfer_size % 4096:
         yield f"checkpoint.transfer_size is {settings.transfer_size}: wanted a multiple of 4096"
-    if settings.writers * settings.transfer_size > 128 << 20:
-        yield (
-            f"checkpoint.writers is {settings.writers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
-        )
-    if settings.readers * settings.transfer_size > 128 << 20:
-        yield (
-            f"checkpoint.readers is {settings.readers} with a checkpoint.transfer_size of {settings.transfer_size}: "
-            "wanted at most 128 MiB for their product, the limit of a rank's buffers"
-        )
+    for name in ("writers", "readers"):
+        if getattr(settings, name) * settings.transfer_size > 128 << 20:
+            yield (
+                f"checkpoint.{name} is {getattr(settings, name)} with a checkpoint.transfer_size of "
+                f"{settings.transfer_size}: wanted at most 128 MiB for their product, the limit of a rank's buffers"
+            )
     if settings.odirect and settings.read_as == "torch_load":
         yield (
             "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
@@ -226,7 +221,10 @@ def _is_inside(path: str, folder: str) -> bool:
 
 def _loader_problems(workload: Workload) -> list[str]:
     unknown = list(_name_problems("reader.data_loader", workload.reader.data_loader, LOADERS))
-    return unknown or loader_problems(workload)
+    if unknown:
+        return unknown
+    traits: type[SettingTraits] | None = companion(LOADERS, workload.reader.data_loader, "Traits")
+    return [] if traits is None else traits().problems(workload)
 
 
 def _verify_problems(workload: Workload) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Workload
 from dlemu.dlio.files import GIB, stamp
 from dlemu.dlio.results import DlioRun, checkpoint_figures

@@ -1,8 +1,8 @@
-"""Checks of a host before a run, one check per file: `doctor/NAME.py` has
+"""Checks of a host before a run. Each module of this folder has some of them:
 
-NAME     the check's name in the output
-ORDER    its position in the output: software below 100, the host below 200, storage below 300, all together above
-check    (Facts) -> Check, or None where it does not apply; an exception is reported as the check's failure
+ORDER    the position of its checks in the output
+CHECKS   name of each check -> function (Facts) -> Check, or None where it does not apply; an exception is reported as
+         the check's failure
 
 Checks that only one kind of job (training, checkpoint, ...) needs are in that kind's folder, in files like these
 (`Kind.host_checks`). May import report, runner, results and the packages below them.
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 from datagen.registry import names
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Check, Facts, HostCheck, failed
+from dlemu.doctor.check_base import Check, Facts, HostChecks, failed
 from dlemu.results.kinds import kind_wanted
 
 
@@ -27,18 +28,19 @@ def examine(workload: Workload, *packages: str) -> Iterator[Check]:
     """
     kind = kind_wanted(workload)
     own = [f"{kind.package}.{kind.host_checks}"] if kind.host_checks else []
-    host_checks: list[HostCheck] = []
+    modules: list[HostChecks] = []
     for folder in packages or (__name__, *own):
         for name in names(folder):
             try:
-                host_checks.append(cast(HostCheck, importlib.import_module(f"{folder}.{name}")))
+                modules.append(cast(HostChecks, importlib.import_module(f"{folder}.{name}")))
             except Exception as error:  # a broken library may raise anything
-                yield failed(name.replace("_", " "), error)
+                yield replace(failed(error), name=name.replace("_", " "))
     facts = Facts(workload)
-    for host_check in sorted(host_checks, key=lambda host_check: host_check.ORDER):
-        try:
-            check = host_check.check(facts)
-        except Exception as error:
-            check = failed(host_check.NAME, error)
-        if check is not None:
-            yield check
+    for module in sorted(modules, key=lambda module: module.ORDER):
+        for name, look in module.CHECKS.items():
+            try:
+                check = look(facts)
+            except Exception as error:
+                check = failed(error)
+            if check is not None:
+                yield replace(check, name=name)

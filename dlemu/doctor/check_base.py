@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
@@ -14,8 +15,9 @@ from dlemu.comm.cgroup_limits import HostMemory, cpu_limit, host_memory
 from dlemu.comm.environment import StorageFacts, describe_folder, existing_folder
 from dlemu.config import datagen_command
 from dlemu.config.schema import Workload
-from dlemu.doctor._block_device import BlockDevice, block_device
 from dlemu.metrics.demand import Demand, demand
+from dlemu.telemetry import DeviceFacts
+from dlemu.telemetry._devices import device_facts, device_stack, mounts
 
 Level = Literal["ok", "skip", "warn", "fail"]
 """`skip`: settings switch the check off."""
@@ -25,17 +27,18 @@ Level = Literal["ok", "skip", "warn", "fail"]
 class Check:
     """The outcome of one check. `wanted` and `advice` are empty where nothing needs to change."""
 
-    name: str
+    name: str = ""
+    """Given by `examine`."""
     level: Level
     observed: str
     wanted: str = ""
     advice: str = ""
 
 
-def failed(name: str, error: Exception) -> Check:
+def failed(error: Exception) -> Check:
     """Return the outcome of a check that raised."""
     text = str(error) if isinstance(error, DlemuError) else f"{type(error).__name__}: {error}"
-    return Check(name=name, level="fail", observed=text)
+    return Check(level="fail", observed=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +89,10 @@ class Facts:
         return None if self.folder is None else describe_folder(self.folder)
 
     @cached_property
-    def device(self) -> BlockDevice | None:
-        """The block device below `file_system`; None when there is none (memory, a network, an overlay)."""
-        return None if self.file_system is None else block_device(self.file_system.folder, self.file_system.device)
+    def device(self) -> DeviceFacts | None:
+        """The block device that `folder` is on, the first of several; None when there is none (memory, a network)."""
+        devices = () if self.folder is None else device_stack(self.folder, mounts()).devices
+        return next((device_facts(device) for device in devices if device.counted), None)
 
     @cached_property
     def dataset(self) -> Dataset | DlemuError | None:
@@ -111,12 +115,8 @@ class Facts:
         return None if isinstance(self.dataset, DlemuError) else self.dataset
 
 
-class HostCheck(Protocol):
-    """The interface of a module with a check."""
+class HostChecks(Protocol):
+    """The interface of a module of checks."""
 
-    NAME: str
     ORDER: int
-
-    def check(self, facts: Facts) -> Check | None:
-        """Return the outcome; None where the check does not apply. May raise."""
-        ...
+    CHECKS: Mapping[str, Callable[[Facts], Check | None]]

@@ -4,25 +4,323 @@ from __future__ import annotations
 
 import itertools
 import queue
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from datagen.errors import DlemuError, UserError
+from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.formats.format_base import damaged, own_damaged
+from datagen.places import NO_PLACES
+from dlemu.comm.thread_accounting import process_storage_bytes
+from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory
 from dlemu.loaders._slots import SharedSlots
-from dlemu.loaders._tf_records import Records
-from dlemu.loaders.loader_base import Batch, BatchMaker, BatchTrace, LoaderSpec, Phase, Samples
+from dlemu.loaders.loader_base import (
+    Batch,
+    BatchMaker,
+    BatchTrace,
+    Interleave,
+    LoaderSpec,
+    Phase,
+    Preprocessing,
+    Samples,
+)
 from dlemu.loaders.traits_base import traits_of
+from dlemu.plan.samples import hash_samples
+from dlemu.plan.streams import StreamBatchPlan
 
+FRAMING_BYTES = 16
+"""Bytes around each record: its length (8), the CRC of the length (4) and the CRC of the record (4)."""
+_FEATURES = {"image": tf.io.FixedLenFeature([], tf.string), "size": tf.io.FixedLenFeature([], tf.int64)}
 _plain = tf.autograph.experimental.do_not_convert
-"""Marks functions without Python control flow, which TensorFlow need not rewrite for its graphs."""
+"""Rewriting `if` and `for` for graphs takes most of a first epoch's start, and there are none to rewrite."""
+_NUMBER, _NUMBERS = tf.TensorSpec([], tf.int64), tf.TensorSpec([None], tf.int64)
+_RECORD = (_NUMBER, tf.TensorSpec([], tf.string))
+"""Type of a dataset's element: a sample's number and its record."""
+_PATHS_AT_A_TIME = 1024  # spreads the cost of a call from TensorFlow into Python
+_STAMPS = 6
+"""Numbers that precede the sample numbers in an element: four times, the bytes read, the CPU ns of preprocessing."""
+_SPREAD = 0x9E3779B1
+"""An odd multiplier, so that neighbouring samples get distant crops."""
+
+
+class Records:
+    """The batches of one phase.
+
+    TensorFlow does not report how long its reads take nor how many it makes. So a batch's trace holds: `started_ns`,
+    when it was begun; `read_ns`, how long it waited for its records to come out of the files and the shuffle window;
+    `decode_ns`, parsing and cropping; `app_bytes`, the size of the records parsed (and of those skipped as other ranks'
+    share) with their framing; `read_calls`, 0; `sample_hash`, of the samples' numbers: each record's place in its file.
+    """
+
+    def __init__(self, spec: LoaderSpec, phase: Phase, turns: Interleave) -> None:
+        self._spec, self._phase, self._turns = spec, phase, turns
+        self._plan = cast(StreamBatchPlan, phase.plan)
+        self._in_memory = phase.fetch.reads_nothing
+        self._traced: Any = None
+
+    def trace(self) -> None:
+        """Build the pipeline's graph, which all epochs share: this takes longer than reading a thousand records.
+
+        A training script too builds its pipeline once and iterates it epoch after epoch.
+        """
+        if self._in_memory:
+            return
+        shares = self._plan.streams(1, 1)
+        self._traced = tf.function(
+            partial(self._read, shares.first, shares.stride),
+            input_signature=[_NUMBERS, _NUMBERS, _NUMBER, _NUMBER],
+            autograph=False,
+        )
+        self._traced.get_concrete_function()
+
+    def dataset(self, epoch: int, steps: int) -> Any:
+        """Return the pipeline of an epoch's first `steps` batches."""
+        if self._in_memory:
+            return self._batches(self._made_up(steps), steps, self._spec.seed, 0)
+        streams = self._plan.streams(epoch, steps)
+        return self._traced(streams.files, streams.counts, np.int64(steps), np.int64(streams.seed))
+
+    def _read(self, first: int, stride: int, files: Any, counts: Any, steps: Any, seed: Any) -> Any:
+        """Return the batches of `counts` records of each file: record `first` and each `stride` after it."""
+        records = self._together(
+            self._files(files, counts), lambda path, file, count: self._records(path, file, count, first, stride)
+        )
+        return self._batches(records, steps, seed, stride)
+
+    def _batches(self, records: Any, steps: Any, seed: Any, reads_per_record: int) -> Any:
+        """Return batches of parsed records, for each of which `reads_per_record` records are read."""
+        spec = self._spec
+        if spec.shuffle_window:
+            records = records.shuffle(spec.shuffle_window, seed=seed + spec.rank)
+        batches = records.batch(self._phase.batch_size, drop_remainder=True)
+        ticks = _clock(steps)
+        # zip takes one element of each in this order: the time the batch is begun, the batch, the time it is complete.
+        put_together = tf.data.Dataset.zip((ticks, batches, ticks))
+        parsed = put_together.map(
+            _plain(lambda begun, batch, together: self._parse(begun, batch, together, reads_per_record)),
+            num_parallel_calls=spec.computation_calls,
+        )
+        return parsed.prefetch(spec.prefetch_size) if spec.prefetch_size else parsed
+
+    def _together(self, sources: Any, records: Callable[..., Any]) -> Any:
+        """Read several sources at a time, a block of records of each in turn.
+
+        With one source at a time (flat_map) the thread that assembles batches also reads: no second thread, and no
+        handover between the two, which would cost as much as reading a record of a few kB.
+        """
+        turns = self._turns
+        return sources.flat_map(_plain(records)) if turns.files == 1 else _interleave(sources, records, turns)
+
+    def _made_up(self, steps: int) -> Any:
+        """Return one Example in memory over and over: records for null storage, which has no files."""
+        features = {
+            "image": tf.train.Feature(
+                bytes_list=tf.train.BytesList(value=[bytes(self._phase.fetch.nominal_sample_bytes)])
+            ),
+            "size": tf.train.Feature(int64_list=tf.train.Int64List(value=[0])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+        files, total = self._turns.files, steps * self._phase.batch_size
+        records = self._together(
+            tf.data.Dataset.range(files),
+            lambda source: tf.data.Dataset.zip(
+                (
+                    tf.data.Dataset.range(source, total + files, files),
+                    tf.data.Dataset.from_tensors(example).repeat(),
+                )
+            ),
+        )
+        return records.take(total)
+
+    def _files(self, files: Any, counts: Any) -> Any:
+        """Return for each file its path, its number and how many records to keep; paths are made when needed."""
+        layout = self._phase.fetch.layout
+
+        def paths(files: NDArray[np.int64]) -> NDArray[np.object_]:
+            return np.array([layout.path(file).encode() for file in files.tolist()], object)
+
+        numbers = tf.data.Dataset.from_tensor_slices((files, counts)).batch(_PATHS_AT_A_TIME)
+        return numbers.map(
+            _plain(lambda files, counts: (_vector(tf.numpy_function(paths, [files], tf.string)), files, counts))
+        ).unbatch()
+
+    def _records(self, path: Any, file: Any, count: Any, first: int, stride: int) -> Any:
+        """Return the records of one file that this rank keeps, each with the number of its sample."""
+        records = tf.data.TFRecordDataset(path, buffer_size=self._spec.transfer_bytes or None)
+        if stride > 1:
+            records = records.shard(stride, first)
+        begin = file * self._phase.fetch.layout.num_samples_per_file + first
+        samples = tf.data.Dataset.range(begin, begin + count * stride, stride)
+        return tf.data.Dataset.zip((samples, records))
+
+    def _parse(self, begun: Any, batch: tuple[Any, Any], together: Any, reads_per_record: int) -> tuple[Any, ...]:
+        parsing = tf.timestamp()
+        samples, records = batch
+        # Per record kept, `stride` records of the same size are read: the others are other ranks' share.
+        size = tf.reduce_sum(tf.cast(tf.strings.length(records), tf.int64) + FRAMING_BYTES) * reads_per_record
+        with tf.control_dependencies([parsing]):
+            images = tf.io.parse_example(records, _FEATURES)["image"]
+        resize = self._phase.fetch.resize_bytes
+        if resize:
+            images = _crop(images, samples, resize)
+        burned_ns = tf.constant(0, tf.int64)
+        if self._phase.preprocesses and not is_zero(self._spec.preprocess_time):
+            burned_ns = tf.numpy_function(self._preprocess, [samples], tf.int64)
+            burned_ns = tf.ensure_shape(burned_ns, [])
+        with tf.control_dependencies([images, burned_ns]):
+            done = tf.timestamp()
+        # One tensor, because each tensor of an element costs the trainer's thread some Python. A float64 holds whole
+        # numbers up to 2^53 exactly, far more than there are samples.
+        stamps = tf.stack([begun, together, parsing, done, *(tf.cast(each, tf.float64) for each in (size, burned_ns))])
+        return tf.concat([stamps, tf.cast(samples, tf.float64)], 0), images
+
+    def _preprocess(self, samples: NDArray[np.int64]) -> np.int64:
+        random = np.random.default_rng([self._spec.seed, *samples[:1].tolist()])
+        preprocessing = Preprocessing(self._spec.preprocess_time, self._spec.preprocess, random)
+        return np.int64(preprocessing.spend(len(samples)).cpu_ns)
+
+    def batches(self, epoch: int, elements: Iterator[list[Any]], steps: int) -> Iterator[Batch]:
+        """Deliver `steps` batches out of the running pipeline, with their traces.
+
+        Raises:
+            DatasetError: a file is gone, damaged, no tfrecord of Examples, or has fewer records than the settings say.
+        """
+        wall_clock_ns = time.time_ns() - time.monotonic_ns()
+        before = process_storage_bytes()
+        for step in range(steps):
+            try:
+                element = next(elements, None)
+            except tf.errors.OpError as error:
+                raise self._damaged(epoch, steps, step, str(error.message)) from None
+            if element is None:
+                raise self._damaged(epoch, steps, step, "the files ended early")
+            after = process_storage_bytes()
+            yield _batch(element, wall_clock_ns, after - before)
+            before = after
+
+    def _damaged(self, epoch: int, steps: int, step: int, reason: str) -> DatasetError:
+        """Find the faulty file, which TensorFlow does not name: one whose records are not all delivered yet."""
+        layout, streams = self._phase.fetch.layout, self._plan.streams(epoch, steps)
+        behind = np.searchsorted(np.cumsum(streams.counts), step * self._phase.batch_size)
+        for file in streams.files[max(0, int(behind) - self._turns.files) :].tolist():
+            fault = _fault(layout.path(file), layout.num_samples_per_file)
+            if fault:
+                error = damaged(layout.path(file), fault)
+                return own_damaged(error) if self._phase.fetch.dataset.source == "folder" else error
+        return DatasetError(
+            f"TensorFlow could not read a file in {layout.folder} ({reason}), but now can read them all: "
+            "the storage failed temporarily; see the kernel's log (dmesg) for why"
+        )
+
+
+def _vector(tensor: Any) -> Any:
+    return tf.ensure_shape(tensor, [None])
+
+
+def _crop(images: Any, samples: Any, size: int) -> Any:
+    """Return `size` bytes of each image, from a start that its sample number decides; short images are whole."""
+    spare = tf.cast(tf.strings.length(images), tf.int64) - size
+
+    def cut() -> Any:
+        start = tf.cast(tf.math.floormod(samples * _SPREAD, tf.maximum(spare, 0) + 1), tf.int32)
+        return tf.strings.substr(images, start, tf.fill(tf.shape(start), size))
+
+    # Images that are all too short are not copied once more.
+    return tf.cond(tf.reduce_max(spare) > 0, cut, lambda: images)
+
+
+def _batch(element: list[Any], wall_clock_ns: int, storage_bytes: int) -> Batch:
+    account, images = element
+    numbers = account.numpy()
+    *stamps, app_bytes, burned_ns = numbers[:_STAMPS].tolist()
+    begun, together, parsing, done = (int(stamp * 1e9) - wall_clock_ns for stamp in stamps)
+    ids = numbers[_STAMPS:].astype(np.int64)
+    trace = BatchTrace(
+        slot=0,
+        places=NO_PLACES,
+        started_ns=begun,
+        finished_ns=min(max(begun, done), time.monotonic_ns()),  # the wall clock is only good to a microsecond
+        read_ns=max(0, together - begun),
+        decode_ns=max(0, done - parsing),
+        worker=0,
+        samples=len(ids),
+        app_bytes=int(app_bytes),
+        read_calls=0,
+        sample_hash=hash_samples(ids),
+        storage_bytes=storage_bytes,
+        preprocess_cpu_ns=int(burned_ns),
+    )
+    return Batch(images, trace)
+
+
+def _fault(path: str, samples: int) -> str:
+    """Return what is wrong with a file; empty if nothing is."""
+    records = 0
+    try:
+        for record in tf.data.TFRecordDataset(path):
+            tf.io.parse_single_example(record, _FEATURES)
+            records += 1
+    except tf.errors.NotFoundError:
+        return "the file is gone"
+    except tf.errors.OpError as error:
+        return f"TensorFlow can't read record {records} ({str(error.message).splitlines()[0][-200:]})"
+    return "" if records >= samples else f"it holds {records} records, not {samples} as in the settings"
+
+
+def _interleave(sources: Any, records: Callable[..., Any], turns: Interleave) -> Any:
+    """Return the records of each source in turn, by the operation below `Dataset.interleave`.
+
+    The latter has no parameter for the number of files to begin ahead: always twice as many as are read at a time.
+    """
+
+    def opened(*source: Any) -> Any:
+        return tf.data.experimental.to_variant(records(*source))
+
+    signature = tf.nest.flatten(sources.element_spec)
+    interleaved = tf.raw_ops.ParallelInterleaveDatasetV4(
+        input_dataset=tf.data.experimental.to_variant(sources),
+        other_arguments=[],
+        f=tf.function(opened, input_signature=signature, autograph=False).get_concrete_function(),
+        cycle_length=turns.files,
+        block_length=turns.block_length,
+        buffer_output_elements=turns.ready_per_file,
+        prefetch_input_elements=turns.files_ahead,
+        num_parallel_calls=turns.files,
+        output_types=[spec.dtype for spec in _RECORD],
+        output_shapes=[spec.shape for spec in _RECORD],
+    )
+    return tf.data.experimental.from_variant(interleaved, _RECORD)
+
+
+def _clock(steps: Any) -> Any:
+    """Return a dataset whose elements are the times at which they are requested.
+
+    The requesting thread itself reads the clock, by `use_inter_op_parallelism=False` of the raw operation.
+    `Dataset.map` would leave it to a thread of the pool, and the thread that assembles batches would wait for it until
+    whole batches are parsed.
+    """
+
+    def look(step: Any) -> Any:
+        with tf.control_dependencies([step]):
+            return tf.timestamp()
+
+    times = tf.raw_ops.MapDataset(
+        input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.range(steps)),
+        other_arguments=[],
+        f=tf.function(look, input_signature=[_NUMBER], autograph=False).get_concrete_function(),
+        output_types=[tf.float64],
+        output_shapes=[[]],
+        use_inter_op_parallelism=False,
+    )
+    return tf.data.experimental.from_variant(times, tf.TensorSpec([], tf.float64))
 
 
 class Loader:

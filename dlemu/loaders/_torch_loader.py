@@ -27,8 +27,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate, get_worker_info
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.comm.cgroup_limits import out_of_memory_hint
-from dlemu.comm.dev_shm import shared_memory_problem
+from dlemu.comm.cgroup_limits import out_of_memory_hint, shared_memory_problem
 from dlemu.comm.failure import killed_by
 from dlemu.comm.process_control import ignore
 from dlemu.loaders._direct_queue import DirectQueue, NotInTime, direct_context

@@ -11,15 +11,75 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.places import Places
+from dlemu.comm.clock import BurnerThreads
 from dlemu.comm.thread_accounting import ThreadAccounting
-from dlemu.config.schema import Duration
-from dlemu.loaders._preprocessing import Preprocessing, Spent
-from dlemu.loaders.interleave_base import Interleave
+from dlemu.config.duration import Duration, draw_seconds, is_zero
 from dlemu.plan.samples import BatchPlan, PlanAhead
+
+DRAWN_AT_ONCE = 1024
+"""Samples whose times are drawn together: the samples of one batch would be too few for an even spread of times."""
+_NUMBERS = struct.Struct("<14q")
+"""The numbers of a `BatchTrace`: `slot`, and all fields after `places`."""
+S = TypeVar("S")
+
+
+class Spent(NamedTuple):
+    """Wall time and CPU time of preprocessing, in ns."""
+
+    took_ns: int = 0
+    cpu_ns: int = 0
+
+
+class Preprocessing:
+    """Preprocesses the samples of one worker."""
+
+    def __init__(self, duration: Duration, how: str, random: np.random.Generator, threads: int = 1) -> None:
+        """`threads`: how many threads share the samples of one batch; `how`: `burn` or `sleep`."""
+        self._duration, self._random, self._threads = duration, random, threads
+        self._burners = BurnerThreads(threads) if how == "burn" and not is_zero(duration) else None
+        self._drawn: NDArray[np.float64] = np.empty(0)
+
+    def spend(self, samples: int) -> Spent:
+        """Preprocess this number of samples."""
+        if is_zero(self._duration):
+            return Spent()
+        seconds, cpu_ns = self._draw(samples), 0
+        began_ns = time.monotonic_ns()
+        if self._burners is None:
+            time.sleep(seconds / self._threads)
+        else:
+            cpu_ns = self._burners.burn(seconds)
+        return Spent(time.monotonic_ns() - began_ns, cpu_ns)
+
+    def _draw(self, samples: int) -> float:
+        """Return the total preprocessing time of this number of samples, in seconds."""
+        if len(self._drawn) < samples:
+            more = draw_seconds(self._duration, self._random, max(DRAWN_AT_ONCE, samples))
+            self._drawn = np.concatenate([self._drawn, more])
+        drawn, self._drawn = np.split(self._drawn, [samples])
+        return float(drawn.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleave:
+    """How many files a rank reads as streams at a time, and how they take turns."""
+
+    files: int
+    """Files read at a time."""
+    block_length: int = 1
+    """Records to take from a file before it is the next one's turn."""
+    files_ahead: int = 0
+    """Further files that are begun before it is their turn."""
+
+    @property
+    def ready_per_file(self) -> int:
+        """The most records of a file that wait for their turn: two blocks, tf.data's default."""
+        return 2 * self.block_length
 
 
 @dataclass(frozen=True)
@@ -83,10 +143,6 @@ class LoaderSpec:
         return max((phase.fetch.slot_bytes(phase.batch_size) for phase in self.phases.values()), default=0)
 
 
-_NUMBERS = struct.Struct("<14q")
-"""The numbers of a `BatchTrace`: `slot`, and all fields after `places`."""
-
-
 class BatchTrace(NamedTuple):
     """How one batch was made. Times are nanoseconds of CLOCK_MONOTONIC; `places` are (offset, length) in the slot."""
 
@@ -124,7 +180,6 @@ class BatchTrace(NamedTuple):
         return cls(slot, np.frombuffer(data, np.int64, offset=_NUMBERS.size).reshape(-1, 2), *numbers)
 
 
-S = TypeVar("S")
 Cut = Callable[[memoryview, int, int], S]
 """Makes a sample of (slot, offset, length): a view of these bytes, no copy."""
 
@@ -183,22 +238,18 @@ class Loader(Protocol):
 
     def start(self) -> None:
         """Bring the workers up; from here on no batch pays for starting them."""
-        ...
 
     def batches(self, phase: str, epoch: int, steps: int) -> Iterator[Batch]:
         """Deliver the batches of one epoch, if possible as `TimedBatches`, which spare the trainer a thread.
 
         Raises DlemuError when a batch can't be made.
         """
-        ...
 
     def explain(self, error: Exception) -> DlemuError | None:
         """Turn a framework's exception about a dead worker into one for users; None for any other."""
-        ...
 
     def close(self) -> None:
         """End the workers and wait for them."""
-        ...
 
 
 class BatchMaker:

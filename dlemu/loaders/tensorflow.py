@@ -14,7 +14,7 @@ from datagen.extras import library
 from datagen.layout import nominal_sample_bytes
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
-from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.loader_base import Interleave
 from dlemu.loaders.traits_base import LoaderTraits
 
 if TYPE_CHECKING:

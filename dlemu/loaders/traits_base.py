@@ -10,8 +10,7 @@ from datagen.registry import companion
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import open_storage
 from dlemu.config.schema import Reader, Workload
-from dlemu.loaders.interleave_base import Interleave
-from dlemu.loaders.loader_base import LoaderSpec
+from dlemu.loaders.loader_base import Interleave, LoaderSpec
 
 PROCESS_BYTES = 24 << 20
 """Private memory of one idle rank or worker, measured on CPython 3.11 with PyTorch 2.13 forked after import."""

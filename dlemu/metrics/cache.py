@@ -96,11 +96,8 @@ def _finding(
     evicted: bool,
 ) -> Finding | None:
     if file_system in IN_MEMORY:
-        return Finding(Cached.IN_MEMORY, "loud", {"file_system": file_system})
-    remedies = (
-        (not past_cache, "reader.odirect"),
-        (not past_cache and not evicted, "reader.evict_page_cache"),
-    )
+        return Finding.of(Cached.IN_MEMORY, "loud", file_system=file_system)
+    remedies = ((not past_cache, "reader.odirect"), (not past_cache and not evicted, "reader.evict_page_cache"))
     numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in remedies if helps)}
     if ratio is not None:
         numbers["dataset_to_memory_ratio"] = ratio

@@ -17,7 +17,7 @@ RUN = "run"
 """The phase of a job that has only one."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Metric:
     """One metric."""
 

@@ -17,18 +17,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import (
-    Columns,
-    Rows,
-    StepTable,
-    Whole,
-    chunks,
-    in_order,
-    is_any,
-    maximum_at,
-    steps_of,
-    sum_of,
-)
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, chunks, in_order, is_any, maximum_at, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
@@ -165,7 +154,7 @@ def _busy_workers_shares(
     late_rank, lasting = late["rank"], np.flatnonzero(until > since)
     for part in rows.by_rank if len(lasting) else ():
         waiting = lasting[late_rank[lasting] == part.label("rank")[0]]
-        mine = _fetched(part) if len(waiting) else part
+        mine = part[took_ns(part) > 0] if len(waiting) else part  # with a worker's start and end
         if not len(waiting) or not len(mine):
             continue
         starts, stops = mine["started_ns"], mine["finished_ns"]
@@ -182,11 +171,6 @@ def _busy_workers_shares(
         is_busy = busy >= BUSY_WORKERS * workers_per_rank * (ends - begins)
         shares[waiting] = np.where(is_busy[:, np.newaxis], worked / np.maximum(busy, 1e-9)[:, np.newaxis], 0.0)
     return shares
-
-
-def _fetched(rows: StepTable) -> StepTable:
-    """Return the rows whose batch has a worker's start and end time."""
-    return rows[took_ns(rows) > 0]
 
 
 def work_of(rows: Rows, *, preprocesses: bool) -> Work:

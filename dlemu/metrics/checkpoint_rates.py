@@ -90,7 +90,7 @@ def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
         fsync_max_seconds=float(rows["fsync_ns"].max()) / 1e9,
         folder_sync_seconds=float(rows["folder_sync_ns"].max()) / 1e9,
         starved_percent=100 * float(rows["starved_ns"].sum()) / 1e9 / thread_seconds if thread_seconds else 0.0,
-        from_storage_percent=_percent(int(rows["storage_bytes"].sum()), size_bytes) if accounted else None,
+        from_storage_percent=100 * int(rows["storage_bytes"].sum()) / size_bytes if accounted and size_bytes else None,
         stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,
         safe_seconds=float(rows["ended_ns"].max() - rows["asked_ns"].max()) / 1e9,
     )
@@ -169,7 +169,3 @@ def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
-
-
-def _percent(part: int, whole: int) -> float | None:
-    return 100 * part / whole if whole else None

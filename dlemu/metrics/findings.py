@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Self, TypeVar
 
 Severity = Literal["info", "caution", "loud"]
 """`info`: a reason; `caution`: what a reader must know; `loud`: the numbers say something else than the storage."""
@@ -22,6 +22,11 @@ class Finding:
     severity: Severity = "info"
     numbers: dict[str, Number] = field(default_factory=dict)
     """Name with unit -> value: `loss_percent`, `readers`."""
+
+    @classmethod
+    def of(cls, code: str, severity: Severity = "info", **numbers: Number) -> Self:
+        """Return a finding with these numbers."""
+        return cls(code, severity, numbers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,8 @@ from enum import StrEnum
 from typing import Literal
 
 from dlemu.metrics.causes import Causes, Work
-from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.metrics.changes import FirstTouch, RanOut, SpeedChange, Stall
 from dlemu.metrics.findings import Confidence, Finding, LimitedBy, Number
-from dlemu.metrics.ran_out import FirstTouch, RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 
 What = Literal["storage", "host CPU", "loader", "memory", "emulator", "nothing"]
@@ -156,26 +155,35 @@ class ObjectRequests:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class Activity:
+    """Activity during some steps, of the busiest host, as all wait for the slowest; None for what is unknown."""
+
+    host_busy_percent: float | None = None
+    """CPU use of all cores by all programs; by this run only, where no telemetry was recorded."""
+    own_busy_percent: float | None = None
+    """CPU use of these cores by this run."""
+    cpu_limit_cores: float | None = None
+    """CPU limit (cgroup) of the host that used the greatest share of its limit, in cores."""
+    cpu_limit_used_percent: float | None = None
+    """Share of this limit that the run used."""
+    cpu_throttled_percent: float | None = None
+    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
+    memory_some_percent: float | None = None
+    """Share of the time in which some task waited for memory (`some` in /proc/pressure/memory)."""
+    device: Device | None = None
+    hot_drive: HotDrive | None = None
+    network_percent: float | None = None
+    """Rate received by the busiest network interface, as a share of its speed; None if no speed is known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context(Activity):
     """What else is known of a run; None for what is unknown."""
 
     ceiling_au: float | None = None
     """AU of the emulator alone, on null storage."""
     collates: bool = False
     """Batches get from worker to trainer as a training job's do (`reader.tensors`): that time is not the emulator's."""
-    host_busy_percent: float | None = None
-    """CPU use of the busiest host, all cores, by all programs; by this run only, where no telemetry was recorded."""
-    own_busy_percent: float | None = None
-    """CPU use of these cores by this run."""
-    cpu_limit_cores: float | None = None
-    """CPU limit of the container (cgroup), in cores."""
-    cpu_limit_used_percent: float | None = None
-    """Share of this limit that the run used."""
-    cpu_throttled_percent: float | None = None
-    """Share of the limit's periods in which it was used up, so that the run had to wait for the next period."""
-    memory_some_percent: float | None = None
-    """Share of the time in which some task of the host waited for memory."""
-    device: Device | None = None
     scaling: Scaling | None = None
     read_threads: int = 1
     from_storage_percent: float | None = None
@@ -189,11 +197,8 @@ class Context:
     slow_folders: tuple[SlowFolder, ...] = ()
     slow_hosts: tuple[str, ...] = ()
     """Hosts whose reads the other hosts wait for."""
-    hot_drive: HotDrive | None = None
     object_requests: ObjectRequests | None = None
     """Only for an object store."""
-    network_percent: float | None = None
-    """Rate received by the busiest network interface, as a share of its speed."""
     au_whole_percent: float | None = None
     """AU of all steps, with which the AU of `causes` is compared."""
     threshold_percent: float = 90.0
@@ -303,7 +308,7 @@ def judge_limit(au: float, causes: Causes, work: Work, context: Context) -> Limi
 
 
 def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
-    waited = Finding(Seen.WAITED, numbers={"percent": causes.total})
+    waited = Finding.of(Seen.WAITED, percent=causes.total)
     if causes.total < MIN_LOSS_PERCENT:
         return Limit(what="nothing", confidence="high", seen=(waited,))
     if _is_out_of_cpu_time(context) and not _is_saturated(context.device):
@@ -312,7 +317,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
         )
     ceiling = context.ceiling_au
     if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
-        reached = Finding(Seen.CEILING, numbers={"ceiling_au_percent": ceiling, "au_percent": au})
+        reached = Finding.of(Seen.CEILING, ceiling_au_percent=ceiling, au_percent=au)
         # From 0.8 on, all other causes together explain a fifth of the loss at most.
         certain: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
         return _emulator(certain, (waited, reached), context)
@@ -327,7 +332,7 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
     confidence: Confidence = "high" if share >= 0.75 and work.cpu_known else "medium" if share >= 0.5 else "low"
     seen = [waited]
     if context.memory_some_percent is not None and context.memory_some_percent >= MEMORY_PRESSURE_PERCENT:
-        seen.append(Finding(Seen.MEMORY_PRESSURE, numbers={"percent": context.memory_some_percent}))
+        seen.append(Finding.of(Seen.MEMORY_PRESSURE, percent=context.memory_some_percent))
         busy = context.device is not None and context.device.busy_percent >= BUSY_PERCENT
         if largest == "cpu" or (largest == "storage" and not busy):
             to_do = (Finding(Advice.FREE_MEMORY),)
@@ -354,7 +359,7 @@ def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int |
 
 def _share_of_wait(code: Seen, share: float) -> Finding:
     """Return a finding that explains this share (0 to 1) of the wait."""
-    return Finding(code, numbers={"percent": 100 * share})
+    return Finding.of(code, percent=100 * share)
 
 
 def _reads(
@@ -367,25 +372,27 @@ def _reads(
         return _few_workers(
             "low", (*waited, Finding(Seen.CACHE_SERVED)), context
         )  # the page cache served at least 95 %
-    rates: dict[str, Number] = {
-        "given_mb_per_second": work.app_mb_per_second,
-        "wanted_mb_per_second": work.wanted_mb_per_second,
-    }
     seen = [
         *waited,
         _share_of_wait(Seen.BLOCKED_IN_READS, share),
         *_calls(work),
-        Finding(Seen.RATES, numbers=rates),
+        Finding.of(
+            Seen.RATES, given_mb_per_second=work.app_mb_per_second, wanted_mb_per_second=work.wanted_mb_per_second
+        ),
         *_device(context.device, work.app_mb_per_second),
         *_answers(context),
     ]
     if context.others is not None:
         # On a shared drive, more readers may get more only by taking it from the other programs: no proof of a reserve.
-        others: dict[str, Number] = {"mb_per_second": context.others.mb_per_second, "percent": context.others.percent}
         return Limit(
             what="storage",
             confidence=confidence,
-            seen=(*seen, Finding(Seen.OTHER_READERS, numbers=others)),
+            seen=(
+                *seen,
+                Finding.of(
+                    Seen.OTHER_READERS, mb_per_second=context.others.mb_per_second, percent=context.others.percent
+                ),
+            ),
             to_do=(Finding(Advice.STOP_OTHER_READERS), *_unsteady(context)),
         )
     if (better := _better_trial(work, context)) is not None:
@@ -423,50 +430,45 @@ def _answers(context: Context) -> Iterator[Finding]:
     answered = context.object_requests
     if answered is None:
         return
-    medians: dict[str, Number] = {"first_byte_ms": answered.first_byte_ms, "last_byte_ms": answered.last_byte_ms}
-    yield Finding(Seen.ANSWERS, numbers=medians)
+    yield Finding.of(Seen.ANSWERS, first_byte_ms=answered.first_byte_ms, last_byte_ms=answered.last_byte_ms)
     if answered.slow_down:
         percent = 100 * answered.slow_down / max(1, answered.requests)
-        yield Finding(Seen.SLOW_DOWN, numbers={"answers": answered.slow_down, "percent": percent})
+        yield Finding.of(Seen.SLOW_DOWN, answers=answered.slow_down, percent=percent)
     if answered.retried:
-        yield Finding(Seen.RETRIED, numbers={"retried": answered.retried, "requests": answered.requests})
+        yield Finding.of(Seen.RETRIED, retried=answered.retried, requests=answered.requests)
     if context.network_percent is not None:
-        yield Finding(Seen.NETWORK, numbers={"percent": context.network_percent})
+        yield Finding.of(Seen.NETWORK, percent=context.network_percent)
 
 
 def _unsteady(context: Context) -> Iterator[Finding]:
     """Yield advice for storage whose speed was not constant: over time, between folders, or between hosts."""
     hot, out, touched = context.hot_drive, context.ran_out, context.first_touch
     if touched is not None:
-        rates: dict[str, Number] = {
-            "gb": touched.gb,
-            "mb_per_second_first": touched.mb_per_second_first,
-            "mb_per_second_after": touched.mb_per_second_after,
-        }
-        yield Finding(Advice.FIRST_TOUCH, numbers=rates)
+        yield Finding.of(
+            Advice.FIRST_TOUCH,
+            gb=touched.gb,
+            mb_per_second_first=touched.mb_per_second_first,
+            mb_per_second_after=touched.mb_per_second_after,
+        )
     if hot is not None:
-        drive: dict[str, Number] = {"drive": hot.name, "celsius": hot.celsius, "limit_celsius": hot.limit_celsius}
-        yield Finding(Advice.COOL_DRIVE, numbers=drive)
+        yield Finding.of(Advice.COOL_DRIVE, drive=hot.name, celsius=hot.celsius, limit_celsius=hot.limit_celsius)
     if out is not None and hot is None and context.others is None:
-        lasting: dict[str, Number] = {"mb_per_second": out.mb_per_second_after, "gb": out.gb, "times": out.times}
-        yield Finding(Advice.SPEED_THAT_LASTS, numbers=lasting)
+        yield Finding.of(Advice.SPEED_THAT_LASTS, mb_per_second=out.mb_per_second_after, gb=out.gb, times=out.times)
     elif context.speed_changes and context.speed_changes[-1].percent < 100:
-        yield Finding(Advice.BECAME_SLOWER, numbers={"at_seconds": context.speed_changes[-1].at_seconds})
+        yield Finding.of(Advice.BECAME_SLOWER, at_seconds=context.speed_changes[-1].at_seconds)
     if context.slow_folders:
         slowest = context.slow_folders[0]
-        yield Finding(
+        yield Finding.of(
             Advice.SLOW_FOLDER,
-            numbers={
-                "folder": slowest.name,
-                "ms_per_sample": slowest.ms_per_sample,
-                "others_ms_per_sample": slowest.others_ms_per_sample,
-                "folders": len(context.slow_folders),
-            },
+            folder=slowest.name,
+            ms_per_sample=slowest.ms_per_sample,
+            others_ms_per_sample=slowest.others_ms_per_sample,
+            folders=len(context.slow_folders),
         )
     if context.slow_hosts:
-        yield Finding(Advice.SLOW_HOSTS, numbers={"hosts": ", ".join(context.slow_hosts)})
+        yield Finding.of(Advice.SLOW_HOSTS, hosts=", ".join(context.slow_hosts))
     if context.stalls:
-        yield Finding(Advice.STOOD_STILL, numbers={"times": len(context.stalls)})
+        yield Finding.of(Advice.STOOD_STILL, times=len(context.stalls))
 
 
 _ADVICE_FOR = {Seen.FEWER_READERS: Advice.FEWER_READERS, Seen.LARGER_REQUESTS: Advice.LARGER_REQUESTS}
@@ -522,14 +524,13 @@ def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
     enough = enough or (scaling is not None and min(scaling.mb_per_second, scaling.again_mb_per_second) >= needed)
     if gained < MIN_GAIN_PERCENT or not enough:
         return None
-    numbers: dict[str, Number] = {
-        "prefetch_size": deeper.prefetch_size,
-        "now": deeper.now_prefetch_size,
-        "au_percent": cause.au_percent,
-        "now_au_percent": now,
-    }
-    ready: dict[str, Number] = {"batches": deeper.ready_behind}
-    return Finding(Seen.OUT_OF_ORDER, numbers=ready), Finding(Seen.DEEPER_QUEUE, numbers=numbers)
+    return Finding.of(Seen.OUT_OF_ORDER, batches=deeper.ready_behind), Finding.of(
+        Seen.DEEPER_QUEUE,
+        prefetch_size=deeper.prefetch_size,
+        now=deeper.now_prefetch_size,
+        au_percent=cause.au_percent,
+        now_au_percent=now,
+    )
 
 
 def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Finding | None]:
@@ -538,15 +539,19 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Fi
     if scaling is not None and scaling.mb_per_second > 0 and scaling.more_readers:
         same = scaling.same_mb_per_second
         factor = scaling.more_mb_per_second / same
-        trial: dict[str, Number] = {
-            "readers": scaling.readers,
-            "mb_per_second": same,
-            "more_readers": scaling.more_readers,
-            "more_mb_per_second": scaling.more_mb_per_second,
-            "factor": factor,
-        }
         gained = min(factor, scaling.more_mb_per_second / max(same, work.app_mb_per_second))
-        return gained >= MIN_SPEEDUP, "high", Finding(Seen.SCALING, numbers=trial)
+        return (
+            gained >= MIN_SPEEDUP,
+            "high",
+            Finding.of(
+                Seen.SCALING,
+                readers=scaling.readers,
+                mb_per_second=same,
+                more_readers=scaling.more_readers,
+                more_mb_per_second=scaling.more_mb_per_second,
+                factor=factor,
+            ),
+        )
     requests = work.readers * max(1.0, work.call_bytes / PIECE_BYTES)
     if device is not None:
         if device.mean_depth >= FEW_REQUESTS:
@@ -562,7 +567,7 @@ def _too_few_readers(work: Work, context: Context) -> tuple[bool, Confidence, Fi
     if not work.call_bytes:
         return False, "medium", None
     if requests < FEW_REQUESTS and work.call_bytes <= PIECE_BYTES:
-        return True, "low", Finding(Seen.FEW_SMALL_READS, numbers={"readers": work.readers})
+        return True, "low", Finding.of(Seen.FEW_SMALL_READS, readers=work.readers)
     return False, "high" if requests >= 2 * FEW_REQUESTS else "medium", None
 
 
@@ -627,7 +632,7 @@ def _tls_percent(context: Context) -> float:
 
 
 def _few_workers(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
-    more = Finding(Advice.MORE_WORKERS, numbers={"read_threads": context.read_threads})
+    more = Finding.of(Advice.MORE_WORKERS, read_threads=context.read_threads)
     return Limit(what="loader", confidence=confidence, seen=seen, to_do=(more,))
 
 
@@ -656,7 +661,7 @@ def _is_saturated(device: Device | None) -> bool:
 def _cores(work: Work, context: Context) -> Iterator[Finding]:
     """Yield the evidence on the cores."""
     if work.cpu_known:
-        yield Finding(Seen.STARVED, numbers={"percent": 100 * work.starved_share})
+        yield Finding.of(Seen.STARVED, percent=100 * work.starved_share)
     if context.host_busy_percent is not None:
         busy: dict[str, Number] = {"percent": context.host_busy_percent}
         if context.own_busy_percent is not None:
@@ -664,18 +669,17 @@ def _cores(work: Work, context: Context) -> Iterator[Finding]:
         yield Finding(Seen.CORES, numbers=busy)
     tls = _tls_percent(context)
     if tls >= _TLS_REPORTED_PERCENT:
-        yield Finding(Seen.TLS, numbers={"percent": tls})
+        yield Finding.of(Seen.TLS, percent=tls)
     if context.cpu_limit_cores is not None and context.cpu_limit_used_percent is not None:
         used = context.cpu_limit_cores * context.cpu_limit_used_percent / 100
-        yield Finding(Seen.CPU_LIMIT, numbers={"used_cores": used, "limit_cores": context.cpu_limit_cores})
+        yield Finding.of(Seen.CPU_LIMIT, used_cores=used, limit_cores=context.cpu_limit_cores)
     if context.cpu_throttled_percent is not None and context.cpu_throttled_percent >= 1:
-        yield Finding(Seen.THROTTLED, numbers={"percent": context.cpu_throttled_percent})
+        yield Finding.of(Seen.THROTTLED, percent=context.cpu_throttled_percent)
 
 
 def _calls(work: Work) -> Iterator[Finding]:
     if work.call_bytes:
-        numbers: dict[str, Number] = {"readers": work.readers, "call_ms": work.call_ms, "call_bytes": work.call_bytes}
-        yield Finding(Seen.READS, numbers=numbers)
+        yield Finding.of(Seen.READS, readers=work.readers, call_ms=work.call_ms, call_bytes=work.call_bytes)
 
 
 def _device(device: Device | None, app_mb_per_second: float) -> Iterator[Finding]:

@@ -13,17 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import (
-    Columns,
-    Rows,
-    StepTable,
-    Whole,
-    add_at,
-    in_order,
-    maximum_at,
-    steps_of,
-    sum_of,
-)
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""

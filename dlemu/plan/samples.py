@@ -11,10 +11,42 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.runs import Runs
-from dlemu.plan.permutation import permute
 
+_ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours
+_MIX = np.uint64(0xBF58476D1CE4E5B9)  # a multiplier of splitmix64 (Steele, Lea, Flood 2014)
 _MAX_FILES_AS_RUNS = 8
 """Batches are planned as runs if they span at most about this many files, else sample by sample, in arrays."""
+
+
+def permute(positions: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
+    """Return where a shuffle of range(n) puts each position; for every seed it is a bijection of range(n).
+
+    A Feistel network over the smallest even number of bits that holds n - 1; results of n or more are encrypted again
+    until below n, less than 4 times on average (cycle walking: Black and Rogaway, "Ciphers with arbitrary finite
+    domains", 2002).
+    """
+    if n < 2:
+        return positions.copy()
+    half = np.uint64((int(n - 1).bit_length() + 1) // 2)
+    keys = np.random.SeedSequence([seed & 0xFFFFFFFFFFFFFFFF, n]).generate_state(_ROUNDS, np.uint64).astype(np.uint64)
+    values = _encrypt(positions.astype(np.uint64), half, keys)
+    outside = np.flatnonzero(values >= n)
+    while outside.size:
+        values[outside] = _encrypt(values[outside], half, keys)
+        outside = outside[values[outside] >= n]
+    return values.astype(np.int64)
+
+
+def _encrypt(values: NDArray[np.uint64], half: np.uint64, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return a bijection of the numbers of 2 x `half` bits, one Feistel round per key."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for key in keys:
+        mixed = (right * _ODD) ^ key
+        mixed = (mixed ^ (mixed >> np.uint64(32))) * _MIX
+        left, right = right, left ^ ((mixed >> np.uint64(29)) & mask)
+    return (left << half) | right
 
 
 class BatchPlan(Protocol):
@@ -22,15 +54,12 @@ class BatchPlan(Protocol):
 
     def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
         """Return the sample numbers of `step` (from 1) of `epoch` (from 1), shape (batch_size,)."""
-        ...
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sample numbers of several steps at once, shape (steps, batch_size)."""
-        ...
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the same as runs of consecutive samples in a file, one item per step; None where there are no runs."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,27 +182,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank's part of a plan, for its loader."""
-
-    plan: Plan
-    rank: int
-
-    def sample_ids(self, epoch: int, step: int) -> NDArray[np.int64]:
-        """Return the samples of a batch, shape (batch_size,)."""
-        return self.plan.sample_ids(self.rank, epoch, step)
-
-    def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the samples of some batches, shape (steps, batch_size); steps beyond the last one repeat it."""
-        return self.plan.batches(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
-
-    def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
-        """Return the same as runs of neighbours; None where samples do not come in runs."""
-        return self.plan.runs(self.rank, epoch, np.minimum(steps, self.plan.steps_per_epoch))
-
-
-@dataclass(frozen=True)
-class EndlessPlan:
-    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
+    """One rank's part of a plan, for its loader; steps beyond the last one repeat it."""
 
     plan: Plan
     rank: int
@@ -184,11 +193,22 @@ class EndlessPlan:
 
     def batches(self, epoch: int, steps: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the samples of some batches, shape (steps, batch_size)."""
-        return self.plan.batches(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+        return self.plan.batches(self.rank, epoch, self._existing(steps))
 
     def runs(self, epoch: int, steps: NDArray[np.int64]) -> list[Runs] | None:
         """Return the same as runs of neighbours; None where samples do not come in runs."""
-        return self.plan.runs(self.rank, epoch, (steps - 1) % self.plan.steps_per_epoch + 1)
+        return self.plan.runs(self.rank, epoch, self._existing(steps))
+
+    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.minimum(steps, self.plan.steps_per_epoch)
+
+
+@dataclass(frozen=True)
+class EndlessPlan(RankPlan):
+    """One rank's part of a plan, repeated endlessly; for measuring the emulator's ceiling with any number of steps."""
+
+    def _existing(self, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (steps - 1) % self.plan.steps_per_epoch + 1
 
 
 class PlannedBatch(NamedTuple):

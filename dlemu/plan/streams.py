@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
 from datagen.runs import Runs
-from dlemu.plan.permutation import permute
-from dlemu.plan.samples import BatchPlan, Plan, RankPlan
+from dlemu.plan.samples import BatchPlan, Plan, RankPlan, permute
 
 
 @dataclass(frozen=True, eq=False)

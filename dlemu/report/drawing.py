@@ -87,24 +87,23 @@ def picture_file(figure: Figure, kind: str) -> bytes:
 
 
 def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure for each figure that applies to the result; `folder` is a package with a module per figure.
+    """Yield name and figure for each figure that applies to the result, in the order of the page.
 
-    A package may instead have a function `figures(result, canvas)` that yields them.
+    A module names the functions that draw them in FIGURES, a package has a module for each; either may instead have a
+    function `figures(result, canvas)` that yields them.
     """
     from altair.utils.schemapi import debug_mode
 
-    own = getattr(importlib.import_module(folder), "figures", None)
-    if own is not None:
-        with debug_mode(False):
-            drawn = list(own(result, canvas))
-        yield from drawn
-        return
-    ordered = sorted(names(folder), key=lambda name: find(folder, name, "ORDER"))
-    for name in ordered:
-        with debug_mode(False):  # altair's checks would double the time; tests draw with them
-            figure = find(folder, name, "draw")(result, canvas)
-        if figure is not None:
-            yield name, figure
+    module = importlib.import_module(folder)
+    with debug_mode(False):  # altair's checks would double the time; tests draw with them
+        if hasattr(module, "figures"):
+            drawn = list(module.figures(result, canvas))
+        elif hasattr(module, "FIGURES"):
+            drawn = [(draw.__name__, draw(result, canvas)) for draw in module.FIGURES]
+        else:
+            drawn = [(name, find(folder, name, "draw")(result, canvas)) for name in names(folder)]
+            drawn.sort(key=lambda named: find(folder, named[0], "ORDER"))
+    yield from (named for named in drawn if named[1] is not None)
 
 
 def _svg(figure: Figure, background: str) -> str:

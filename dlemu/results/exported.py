@@ -15,7 +15,7 @@ from dlemu.results.journal import RunJournal
 
 if TYPE_CHECKING:  # most runs have no checkpoints
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-    from dlemu.checkpoints.saved import SavedCheckpoint
+    from dlemu.checkpoints.io_rows import SavedCheckpoint
 
 Phase = Literal["write", "read"]
 

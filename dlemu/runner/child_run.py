@@ -25,7 +25,6 @@ LOOK_SECONDS = 1.0  # interval between calls of `look`; the end of a process is 
 _SIGNAL_SECONDS = 0.2  # largest delay of Ctrl-C: signals are deferred while a run is watched
 _SAVING_SECONDS = 30.0  # time for a run to save after Ctrl-C, before it is killed
 _KILLING_SECONDS = 10.0  # far more than the kernel needs, unless storage hangs
-"""Niceness of background commands, the same as the telemetry recorder's."""
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _MESSAGE_LINES = 12  # enough for dlemu's longest messages, and for the end of a traceback
 _RUN = Role("a run", RANK.remedy)

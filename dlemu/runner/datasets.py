@@ -16,7 +16,7 @@ from datagen.verify import verify
 from datagen.withheld import public_text
 from dlemu.comm import Comm
 from dlemu.comm.environment import existing_folder
-from dlemu.comm.patience import comes_into_sight
+from dlemu.comm.process_control import comes_into_sight
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
 from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, OnEvent, Warned

@@ -16,7 +16,7 @@ from dlemu.results.kinds import kind_of
 from dlemu.results.live import goes_on
 from dlemu.results.measured import RunFacts, read_facts
 from dlemu.results.progress import Figure, Follower, Progress
-from dlemu.telemetry._live import LiveReadings
+from dlemu.telemetry._log import LiveReadings
 
 QUIET_SECONDS = 20.0
 """If no lock is seen, a run counts as dead when its files have not changed for this long: the lock of a run on another

@@ -29,8 +29,17 @@ from dlemu.results.measured import MeasuredRun, write_measured, write_summary
 from dlemu.results.tables import ADVICE
 from dlemu.runner.events import Doing, Event, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.ranks import Ranks, with_ranks
-from dlemu.runner.request_account import request_folder, spec_with_request_counts
-from dlemu.runner.run_folder import SAVING_SECONDS, Kept, check_folder, drop_folder, drop_live, make_folder, new_folder
+from dlemu.runner.run_folder import (
+    SAVING_SECONDS,
+    Kept,
+    check_folder,
+    drop_folder,
+    drop_live,
+    make_folder,
+    new_folder,
+    request_folder,
+    spec_with_request_counts,
+)
 from dlemu.telemetry import Telemetry
 
 
@@ -74,7 +83,6 @@ class Log(Protocol):
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        ...
 
 
 CONFIRM_ABOVE_BYTES = 10e9

@@ -65,22 +65,16 @@ def _failed_run(failure: Failure, kept: Kept | None = None, also: str = "") -> R
 
 
 class Guarded(Protocol):
-    """A job whose measurements are saved if its run fails."""
+    """What is needed of a job to save its measurements if its run fails."""
 
     @property
-    def workload(self) -> Workload:
-        """The settings."""
-        ...
+    def workload(self) -> Workload: ...
 
     @property
-    def folder(self) -> str:
-        """The run's folder."""
-        ...
+    def folder(self) -> str: ...
 
     @property
-    def live_folder(self) -> str:
-        """Folder of the ranks' logs while they run."""
-        ...
+    def live_folder(self) -> str: ...
 
 
 class Ranks(Protocol):
@@ -93,28 +87,23 @@ class Ranks(Protocol):
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
-        ...
 
     def agree(self, make: Callable[[], T]) -> T:
         """Return in all processes what `make` returns in the leading one."""
-        ...
 
     def on_each_host(self, check: Callable[[int], None]) -> None:
         """Call `check` once on each host, with the number of its ranks."""
-        ...
 
     def run(self, main: Callable[[Comm], T]) -> T | None:
         """Run `main` on every rank to its end; return its result on rank 0, None in processes without rank 0.
 
         Raises what `main` raised, as RunFailedError if ranks are forked.
         """
-        ...
 
     def guard(
         self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None
     ) -> contextlib.AbstractContextManager[None]:
         """Return a context that saves the measurements if the run inside it fails."""
-        ...
 
 
 def with_ranks(

@@ -20,6 +20,7 @@ import numpy as np
 from datagen.withheld import scrubbed
 from dlemu.comm import Comm
 from dlemu.comm.environment import describe_folder, describe_hosts, existing_folder
+from dlemu.comm.row_log import RowLog, Rows, read_row_logs
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import FACTS, KILLED
@@ -40,8 +41,12 @@ from dlemu.results.row_tables import read_rows, rows_table
 from dlemu.results.tables import write_table
 from dlemu.runner.job import Job, JobKind, Notify
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
-from dlemu.runner.row_log import RowLog, Rows, read_row_logs, row_log_name
 from dlemu.telemetry import Telemetry, read_logs
+
+
+def row_log_name(rank: int) -> str:
+    """Return the file name of a rank's rows in a run's live folder."""
+    return f"rows_{rank:05d}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +161,8 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
             storage = None if folder is None else describe_folder(existing_folder(folder))
             journal = journal.noting(hosts=described[0], rank_nodes=described[1], storage=storage)
             journal.save(job.live_folder)
-        log = RowLog(self.dtype, comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
+        sees_folder = os.path.isdir(job.live_folder)
+        log = RowLog(self.dtype, os.path.join(job.live_folder, row_log_name(comm.rank)) if sees_folder else "")
         comm.all_reduce_max(0)  # a barrier: all ranks begin together
         self.measure(job, comm, log, notify)
         log.close()
@@ -172,7 +178,8 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         journal = read_journal(live_folder, RunJournal)
         if journal is None:
             return None
-        return RowsLog(read_row_logs(live_folder, self.dtype), journal, read_logs(live_folder))
+        names = [name for name in os.listdir(live_folder) if name.startswith("rows_")]
+        return RowsLog(read_row_logs(live_folder, names, self.dtype), journal, read_logs(live_folder))
 
     def result(self, job: Job, log: RowsLog, failure: str | None) -> RowsRun:
         facts = self._facts(job, log.journal, failure, log.telemetry)

@@ -1,26 +1,36 @@
-"""A run's folder: names it, checks that it is free, makes it, and removes it if nothing was measured."""
+"""A run's folder: names it, checks that it is free, makes it, and removes it if nothing was measured.
+
+While a run is active its live folder also holds the counts of its requests to an object store, and the file by which
+another process stops it: rank 0 notices it, and all ranks end after the current step.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from datagen import owned
 from datagen.errors import SpaceError, UserError
-from datagen.owned import OwnFolder, check_usable, missing_folders, take_folder
-from datagen.storage._request_counts import remove_counts
+from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
+from datagen.storage._request_counts import read_counts, remove_counts
+from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
+from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import JOURNAL, holds_journal
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import LOCK, SAVING, goes_on
 from dlemu.results.wording import count
-from dlemu.runner.request_account import request_folder
-from dlemu.runner.stopping import STOP
 from dlemu.telemetry._log import log_path
+
+SAVING_SECONDS = 60.0
+"""Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""
+STOP = "stop"
+_CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file server: too expensive after each step
 
 
 def new_folder(name: str, prefix: str = "") -> str:
@@ -139,10 +149,6 @@ def drop_live(folder: str) -> None:
     owned.remove_claimed(live)
 
 
-SAVING_SECONDS = 60.0
-"""Saving may take this long even if `timeout_seconds` is less: writing many steps takes a while."""
-
-
 @dataclass(frozen=True)
 class Kept:
     """What was saved of a failed run: a run folder like any other, but marked incomplete."""
@@ -158,3 +164,47 @@ class Kept:
         if self.says:
             return self.says
         return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"
+
+
+def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpec:
+    """Return a workload's storage; if it is an object store, requests are counted below the run's live folder."""
+    spec = workload.storage_spec
+    folders = workload.storage.storage_type in FOLDER_TYPES
+    return spec if folders else replace(spec, account=request_folder(live_folder))
+
+
+def requests_so_far(live_folder: str) -> tuple[int, ...]:
+    """Return the counts of a run's requests so far, in the order of `RequestCounts.values`; () without requests."""
+    folder = request_folder(live_folder)
+    if not os.path.isdir(folder):  # not an object store
+        return ()
+    counts = read_counts(folder)
+    return tuple(counts.values.tolist()) if counts.requests else ()
+
+
+def request_folder(live_folder: str) -> str:
+    """Return the folder, below a run's live folder, in which processes count their requests to an object store."""
+    return os.path.join(live_folder, "requests")
+
+
+def request_stop(live_folder: str) -> None:
+    """Make the run with this live folder end after its current step; does nothing if it has already ended."""
+    try:
+        os.close(create_new(os.path.join(live_folder, STOP)))
+    except (FileNotFoundError, FileExistsError):
+        return
+
+
+class StopFile:
+    """Call it after each step: returns whether to stop. Checks for the file at most five times a second."""
+
+    def __init__(self, live_folder: str) -> None:
+        self._path = os.path.join(live_folder, STOP)
+        self._due_seconds = 0.0
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now < self._due_seconds:
+            return False
+        self._due_seconds = now + _CHECK_SECONDS
+        return os.path.exists(self._path)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from datagen.withheld import printable
-from dlemu.telemetry.probe_base import DeviceFacts
+from dlemu.telemetry.probe_base import DeviceFacts, read_text
 
 _NVME_HEAD = re.compile(r"nvme(\d+)n(\d+)")
 _SECTOR_BYTES = 512  # unit of sizes in sysfs, whatever the device's own sector size
@@ -161,7 +161,7 @@ def _nvme_paths(name: str, sys: str) -> list[str]:
 
 
 def _devices_below_loop(name: str, table: list[Mount], sys: str, notes: list[str]) -> list[str]:
-    backing = _read_text(f"{sys}/class/block/{name}/loop/backing_file")
+    backing = read_text(f"{sys}/class/block/{name}/loop/backing_file")
     mount = mount_of(os.path.realpath(backing), table) if backing else None
     if mount is None:
         return []
@@ -183,7 +183,7 @@ def _mark_counted(tops: list[str], devices: dict[str, Device], sys: str) -> Iter
 
 def _has_io_counts(name: str, sys: str) -> bool:
     """Return whether a device has ever counted a read or a write."""
-    return any(int(field) for field in _read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
+    return any(int(field) for field in read_text(f"{sys}/class/block/{name}/stat").split()[0:5:4])
 
 
 def _why_no_device(path: str, mount: Mount) -> str:
@@ -210,17 +210,17 @@ def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
         below=device.below,
         counted=device.counted,
         size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
-        model=_read_text(f"{disk}/device/model") or None,
-        rotational=_read_text(f"{disk}/queue/rotational") == "1",
-        scheduler=(re.findall(r"\[(.+)\]", _read_text(f"{disk}/queue/scheduler")) or [None])[0],
+        model=read_text(f"{disk}/device/model") or None,
+        rotational=read_text(f"{disk}/queue/rotational") == "1",
+        scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
         read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
         largest_request_bytes=_read_number(f"{disk}/queue/max_sectors_kb", 1024),
-        requests_counted=_read_text(f"{disk}/queue/iostats") != "0",
+        requests_counted=read_text(f"{disk}/queue/iostats") != "0",
     )
 
 
 def _read_number(path: str, unit: int) -> int | None:
-    text = _read_text(path)
+    text = read_text(path)
     return int(text) * unit if text.isdecimal() else None
 
 
@@ -229,11 +229,3 @@ def _list_names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
-
-
-def _read_text(path: str) -> str:
-    try:
-        with open(path) as lines:
-            return lines.read().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

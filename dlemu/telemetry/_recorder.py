@@ -27,7 +27,7 @@ from datagen.registry import find, names
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, name_process
 from dlemu.telemetry._log import LogHead, LogLine, LogWriter, log_path, parse_log
 from dlemu.telemetry._readings import HostTelemetry
-from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope
+from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope, read_text
 
 NICE = 5
 """Between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it."""
@@ -175,7 +175,7 @@ class Recording:
             LogHead(
                 host=socket.gethostname(),
                 node=task.node,
-                boot_id=boot_id(task.scope.proc),
+                boot_id=read_text(f"{task.scope.proc}/sys/kernel/random/boot_id"),
                 begun_ns=now(),
                 interval_seconds=task.interval_seconds,
                 probes=tuple(entry.name for entry in self._scheduled),
@@ -270,10 +270,3 @@ def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts]
         notes += description.notes
         devices += description.devices
     return scheduled, devices, notes
-
-
-def boot_id(proc: str = "/proc") -> str:
-    """Return the kernel's boot id; empty if it can't be read."""
-    with contextlib.suppress(OSError), open(f"{proc}/sys/kernel/random/boot_id") as line:
-        return line.read().strip()
-    return ""

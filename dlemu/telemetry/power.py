@@ -11,7 +11,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 
-from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, Counters, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import NS_PER_SECOND, AbsentError, Counters, ProbeBase, Reading, Scope, read_text
 
 _Meter = Callable[[int], float | None]
 """Takes the time in ns; returns the current watts, or for RAPL the mean since the last call (None at the first)."""
@@ -38,7 +38,7 @@ class _RaplMeter:
 
     def __init__(self, folder: str) -> None:
         self._counter = Counters(f"{folder}/energy_uj")
-        self._range_uj = int(_text(f"{folder}/max_energy_range_uj") or 0)
+        self._range_uj = int(read_text(f"{folder}/max_energy_range_uj") or 0)
         self._before: tuple[int, int] | None = None
 
     def __call__(self, now_ns: int) -> float | None:
@@ -54,9 +54,9 @@ class _RaplMeter:
 def _rapl(sys: str) -> Iterator[tuple[str, _Meter]]:
     """Yield the name, such as package-0 or package-0/dram, and the meter of each RAPL domain."""
     for folder in sorted(glob.glob(f"{sys}/class/powercap/*-rapl:*")):
-        name, parent = _text(f"{folder}/name"), folder.rpartition(":")[0]
+        name, parent = read_text(f"{folder}/name"), folder.rpartition(":")[0]
         if os.path.exists(f"{parent}/name"):
-            name = f"{_text(f'{parent}/name')}/{name}"
+            name = f"{read_text(f'{parent}/name')}/{name}"
         with contextlib.suppress(AbsentError):
             yield name, _RaplMeter(folder)
 
@@ -69,15 +69,9 @@ def _hwmon(sys: str) -> Iterator[tuple[str, _Meter]]:
         if kind not in ("input", "average") or (kind == "average" and os.path.exists(f"{folder}/{number}_input")):
             continue
         with contextlib.suppress(AbsentError):
-            name = _text(f"{folder}/{number}_label") or number
-            yield f"{os.path.basename(folder)} {_text(f'{folder}/name')} {name}", _hwmon_meter(Counters(path))
+            name = read_text(f"{folder}/{number}_label") or number
+            yield f"{os.path.basename(folder)} {read_text(f'{folder}/name')} {name}", _hwmon_meter(Counters(path))
 
 
 def _hwmon_meter(counters: Counters) -> _Meter:
     return lambda now_ns: int(counters.text()) / 1e6
-
-
-def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as lines:
-        return lines.read().strip()
-    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,6 +123,13 @@ class ProbeBase:
 
     def close(self) -> None:
         """Remove whatever the probe set up in the kernel."""
+
+
+def read_text(path: str) -> str:
+    """Return a file's content, stripped; empty if it can't be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError), open(path) as lines:
+        return lines.read().strip()
+    return ""
 
 
 class Counters:

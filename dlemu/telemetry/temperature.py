@@ -12,7 +12,7 @@ import glob
 import os
 from collections.abc import Iterator
 
-from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Counters, ProbeBase, Reading, Scope, read_text
 
 _DRIVERS = ("nvme", "drivetemp")
 
@@ -24,11 +24,11 @@ class Probe(ProbeBase):
         self._sensors: dict[str, Counters] = {}
         self._limits: dict[str, float] = {}
         for folder in sorted(glob.glob(f"{scope.sys}/class/hwmon/hwmon*")):
-            if _text(f"{folder}/name") in _DRIVERS and os.access(f"{folder}/temp1_input", os.R_OK):
+            if read_text(f"{folder}/name") in _DRIVERS and os.access(f"{folder}/temp1_input", os.R_OK):
                 name = _drive_name(folder)
                 self._sensors[name] = Counters(f"{folder}/temp1_input")
                 with contextlib.suppress(ValueError):
-                    self._limits[name] = int(_text(f"{folder}/temp1_max")) / 1e3
+                    self._limits[name] = int(read_text(f"{folder}/temp1_max")) / 1e3
         if not self._sensors:
             raise AbsentError("")
 
@@ -45,9 +45,3 @@ def _drive_name(folder: str) -> str:
     with contextlib.suppress(OSError):
         return sorted(os.listdir(f"{folder}/device/block"))[0]
     return os.path.basename(os.path.realpath(f"{folder}/device"))
-
-
-def _text(path: str) -> str:
-    with contextlib.suppress(OSError), open(path) as lines:
-        return lines.read().strip()
-    return ""

@@ -17,7 +17,7 @@ from benchmarks.figure import Figure, Unmeasured, alone, compare, each, ratio_at
 from benchmarks.peer import Peer, PeerFailed, PeerSaved
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.config import load
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
+from dlemu.jobs.checkpoint.result import read_checkpoint_run
 
 WORKLOAD = "workload=llama3_8b", "scale=laptop"
 RANKS = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,16 +21,16 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "answers.md": answers_page,
     "cli.md": commands_page,
-    "mlperf-rules.md": rules_page,
+    "../dlemu/contrib/mlperf/docs/mlperf-rules.md": rules_page,
     **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
 }
-"""Pages that are made whole."""
+"""Pages that are made whole, by their paths from docs/."""
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "results.md": (BEGIN, tables),
     "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
     "metrics.md": (METRICS_BEGIN, metric_lists),
     "report.md": (FIGURES_BEGIN, figure_lists),
-    "audit.md": (COLUMNS_BEGIN, columns),
+    "../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns),
 }
 """Pages with a part that is made, behind a marker."""
 TRADEMARK = (
@@ -41,7 +42,8 @@ TRADEMARK = (
 
 def pages() -> list[str]:
     """Return the names of all pages, those that are made and are not there yet among them."""
-    return sorted({*PAGES, *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))})
+    found = [*DOCS.rglob("*.md"), *DOCS.parent.glob("dlemu/contrib/*/docs/*.md")]
+    return sorted({*PAGES, *(os.path.relpath(path, DOCS) for path in found)})
 
 
 def made(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import fields
 
-from dlemu.contrib.mlperf.audit.saved_audit import AuditRow
+from dlemu.contrib.mlperf.audit.audit_answer import AuditRow
 
 COLUMNS_BEGIN = "<!-- made by scripts/docs from the row of an audit -->"
 

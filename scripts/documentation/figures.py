@@ -1,8 +1,9 @@
-"""The figures of pages, from the folders in which they are files: a list a folder, each figure in its own words."""
+"""The figures of pages, from the modules and folders that draw them: a list a page, each figure in its own words."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 from dlemu.config.meanings import summary
@@ -19,26 +20,33 @@ PAGES = {
     "jobs/training/prediction/figures": "a prediction",
     "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "contrib/record/figures": "a recorded job",
-    "contrib/mlperf/audit/figures": "an audit",
 }
-"""Folder below dlemu/ -> whose page it is."""
+"""Module or folder below dlemu/ -> whose page it is."""
 
 
 def figure_lists() -> str:
-    """Return a list for each folder; one that no page is known of is an error."""
+    """Return a list for each page; a place of figures that no page is known of is an error."""
     package = Path(__file__).parents[2] / "dlemu"
-    folders = {path.relative_to(package).as_posix(): path for path in package.rglob("figures") if _files(path)}
-    assert folders.keys() == PAGES.keys(), folders.keys() ^ PAGES.keys()
-    return "\n".join(_list(page, folders[folder]) for folder, page in PAGES.items())
+    places = [*package.rglob("figures/"), *package.rglob("figures.py")]
+    named = {place.relative_to(package).with_suffix("").as_posix(): dict(_drawn(place)) for place in places}
+    drawn = {name: figures for name, figures in named.items() if figures}
+    assert drawn.keys() == PAGES.keys(), drawn.keys() ^ PAGES.keys()
+    return "\n".join(_list(page, drawn[place]) for place, page in PAGES.items())
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[a-z]*.py"))
+def _drawn(place: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and docstring of the functions that return a figure; one called `draw` is named by its file."""
+    for path in [place] if place.suffix else sorted(place.glob("*.py")):
+        module = ast.parse(path.read_text())
+        for function in module.body:
+            if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or module) == "Figure | None":
+                of_file = function.name == "draw"
+                yield (
+                    path.stem if of_file else function.name,
+                    ast.get_docstring(module if of_file else function) or "",
+                )
 
 
-def _list(page: str, folder: Path) -> str:
-    lines = [f"On the page of {page}:", ""]
-    for path in _files(folder):
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        lines.append(f"- `{path.stem}`: {summary(text).removeprefix('Figure: ')}")
-    return "\n".join(lines) + "\n"
+def _list(page: str, figures: dict[str, str]) -> str:
+    lines = [f"- `{name}`: {summary(text).removeprefix('Figure: ')}" for name, text in sorted(figures.items())]
+    return "\n".join([f"On the page of {page}:", "", *lines]) + "\n"

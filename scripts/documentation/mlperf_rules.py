@@ -1,11 +1,10 @@
-"""docs/mlperf-rules.md: every rule of `dlemu mlperf check` and `dlemu audit`, from the rules' own table."""
+"""mlperf-rules.md: every rule of `dlemu mlperf check` and `dlemu audit`, from the rules' own table."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from dlemu.contrib.mlperf.rules.known import ALL, KnownRule, rule_groups
-from dlemu.contrib.mlperf.rules.official import official_rules
+from dlemu.contrib.mlperf.rules.known import ALL, KnownRule, official_rules, rule_groups
 
 _HEAD = """# What `dlemu mlperf check` knows
 
@@ -17,8 +16,8 @@ source is dlemu's own. `dlemu audit` applies the rules of "Numbers", and with `-
 as `rules.NAME`.
 
 Of the {count} rules of v3.0's text and checker {statuses}.
-`known`: the rules below check it; `known otherwise`: they check it differently or in part; `not checkable`: no file of
-a tree shows it. `dlemu mlperf check --list-rules` prints each of them, with the rules that check it.
+`known`: the rules below check it; `known otherwise`: they check it differently or in part; `not checked`: no file of
+a tree shows it, or as noted. `dlemu mlperf check --list-rules` prints each of them, with the rules that check it.
 """
 
 

@@ -27,10 +27,10 @@ GUIDES = {
     "predict": "prediction.md",
     "checkpoint-prediction": "prediction.md",
     "probe": "probe.md",
-    "pack": "packing.md",
+    "pack": "../dlemu/contrib/pack/docs/packing.md",
     "together": "together.md",
-    "record": "record.md",
-    "kvcache": "kvcache.md",
+    "record": "../dlemu/contrib/record/docs/record.md",
+    "kvcache": "../dlemu/contrib/kvcache/docs/kvcache.md",
 }
 """Answer, as `dlemu schema` calls it -> the page that says what it is for."""
 _HEAD = """# Answers: every key of size.json, sweep.json, ...

@@ -17,7 +17,7 @@ class Package:
     """Tests that count calls: each call of a function that can be changed is several."""
 
 
-OF_RESULTS = "analyse", "folder", "issues", "limits", "measured", "metrics", "result", "summary", "wording"
+OF_RESULTS = "analyse", "limits", "measured", "metrics", "result", "summary", "wording"
 """What training and checkpoints, each in its folder, know of their results."""
 OF_PROBES = "object_gets", "probe_file", "requests", "result", "run", "thread_reads"
 """All but the page and its figures, which goldens and a browser hold."""
@@ -48,7 +48,7 @@ PACKAGES = {
         ),
     ),
     "comm": Package(
-        ("dlemu/comm/tree.py", "dlemu/comm/supervise.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
+        ("dlemu/comm/tree.py", "dlemu/comm/launch.py", "dlemu/comm/failure.py", "dlemu/comm/comm_base.py"),
         (
             "tests/comm/test_tree.py",
             "tests/comm/test_supervise.py",

@@ -23,7 +23,7 @@ from benchmarks.processes import run
 from measuring.runs import Wrap, run_job
 from numpy.typing import NDArray
 
-from dlemu.contrib.kvcache.fifo import fifo_load_seconds
+from dlemu.contrib.kvcache.analyse import fifo_load_seconds
 from tests.object_server import Behaviour, ObjectServer, Request
 from validation.bed import Bed
 from validation.check import Check

@@ -30,7 +30,7 @@ from dlemu.contrib.record.answer import Recording
 from dlemu.contrib.record.hook import with_hook
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import read_rows
-from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.metrics.verdict import COMPLETED
 from validation import latency
 from validation.bed import Bed

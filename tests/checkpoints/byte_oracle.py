@@ -17,8 +17,7 @@ from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, read_pattern
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite
-from dlemu.config.model import Model
-from dlemu.config.schema import Checkpoint
+from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer
 from tests.datagen.byte_oracle import Entry, Recorded, of_file, rewrite, shown
 

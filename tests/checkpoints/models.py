@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlemu.config.model import Model, Parallelism, Transformer
+from dlemu.config.schema import Model, Parallelism, Transformer
 
 
 def transformer(*, layers: int, tensor: int = 1, pipeline: int = 1, zero_stage: int = 0, **shape: Any) -> Model:

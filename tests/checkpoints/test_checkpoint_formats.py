@@ -12,11 +12,9 @@ import pytest
 
 from datagen.registry import find, names
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
-from dlemu.checkpoints.shards import Shard, Tensor
-from dlemu.config.model import Model
-from dlemu.config.schema import Checkpoint
+from dlemu.checkpoints.shards import FileLayout, Shard, Tensor
+from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer
 
 EVERY = names(FORMATS)

@@ -17,11 +17,10 @@ from datagen.errors import UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 from dlemu.checkpoints.file_content import FileNumber, content_of
-from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.io_rows import IO_COLUMNS, FileTimings, IoLog, read_logs
 from dlemu.checkpoints.piece_ring import RING_BYTES, PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, FileToRead, read_pattern
-from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import (
     StoredNote,
     completed,
@@ -33,8 +32,7 @@ from dlemu.checkpoints.stored import (
     write_note,
 )
 from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile
-from dlemu.config.model import Datatype
-from dlemu.config.schema import Checkpoint, Model
+from dlemu.config.schema import Checkpoint, Datatype, Model
 
 HEAD, TAIL = b"head of the file", b"end"
 DEFAULT = Checkpoint()

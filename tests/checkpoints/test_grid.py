@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.checkpoint_size import checkpoint_size
+from dlemu.checkpoints.checkpoint_plan import checkpoint_size, plan_checkpoint
 from dlemu.checkpoints.grid import Grid, Place, grid_of
 from dlemu.checkpoints.shards import parameters
 from dlemu.config import load

@@ -13,12 +13,11 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from datagen.storage import memory, posix
 from datagen.storage.storage_base import StorageBase
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.save import TrainingSaver
-from dlemu.checkpoints.saved import SavedCheckpoint
 from dlemu.comm import Comm
 from dlemu.comm.clock import FakeClock
-from dlemu.config.model import Parallelism, Transformer
-from dlemu.config.schema import Checkpoint, Model
+from dlemu.config.schema import Checkpoint, Model, Parallelism, Transformer
 from tests import faulty_storage
 from tests.emulator.fakes import ScriptedComm
 

@@ -14,8 +14,7 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.grid import Grid
 from dlemu.checkpoints.shards import Shard, Tensor, parameters, shards_of_rank
 from dlemu.config import load
-from dlemu.config.model import Model
-from dlemu.config.schema import Checkpoint
+from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer
 
 GIB = 2**30

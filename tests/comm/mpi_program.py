@@ -47,7 +47,7 @@ def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
     """Use every call, on hosts whose clocks differ; return on rank 0 what came of it."""
     real_ns = time.monotonic_ns
     later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - comm.node * BOOTED_LATER_NS)
-    with later, mock.patch("dlemu.comm.leaders._PIECE_BYTES", PIECE_BYTES):
+    with later, mock.patch("dlemu.comm.mpi._PIECE_BYTES", PIECE_BYTES):
         comm.synchronise_clocks()
         return _use_all(comm, megabytes)
 

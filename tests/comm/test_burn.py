@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from dlemu.comm.burn import Burner, BurnerThreads
+from dlemu.comm.clock import Burner, BurnerThreads
 
 
 def test_what_it_says_is_what_the_thread_used() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlemu.comm.dev_shm import shared_memory_problem
+from dlemu.comm.cgroup_limits import shared_memory_problem
 
 
 @pytest.fixture

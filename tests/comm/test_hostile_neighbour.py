@@ -16,8 +16,8 @@ import pytest
 from datagen.errors import DlemuError
 from dlemu.comm import LocalComm, PeerLostError
 from dlemu.comm.comm_base import on_one_host
-from dlemu.comm.leaders import Leaders
 from dlemu.comm.local import address
+from dlemu.comm.mpi import Leaders
 from tests.comm.many_ranks import PATIENCE_SECONDS, wait_until
 from tests.comm.neighbour import NOBODY, Neighbour, derived, neighbour
 

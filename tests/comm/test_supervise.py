@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from dlemu.comm import Failure, RankEnd, first_failure
-from dlemu.comm.supervise import Ending
+from dlemu.comm.launch import Ending
 
 SECOND_NS = 1_000_000_000
 GRACE_SECONDS = 10.0

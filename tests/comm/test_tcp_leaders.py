@@ -14,9 +14,8 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import PeerLostError, detect_launcher
 from dlemu.comm.comm_base import launcher_rank
-from dlemu.comm.seal import Seal
-from dlemu.comm.store import Place
-from dlemu.comm.tcp_leaders import TcpLeaders, listen
+from dlemu.comm.launched_comm import Seal
+from dlemu.comm.store import Place, TcpLeaders, listen
 
 PATIENCE_SECONDS = 120.0
 TORCHRUN = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "20", "WORLD_SIZE": "36"}

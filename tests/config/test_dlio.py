@@ -9,9 +9,8 @@ import pytest
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5
 from dlemu.config import check_runnable, load, to_yaml, translate
-from dlemu.config.model import Model, Parallelism, Transformer
 from dlemu.config.published import without_secrets
-from dlemu.config.schema import Duration, Workload
+from dlemu.config.schema import Duration, Model, Parallelism, Transformer, Workload
 
 FOLDER = Path(__file__).parent / "dlio"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import check_runnable, datagen_command, load, to_yaml, workload_names
 from dlemu.config.compose import composed
-from dlemu.config.grammar import parse_word
+from dlemu.config.hydra_files import read_text
 from dlemu.config.overrides import parse, plain_setting, take_word
-from dlemu.config.points import points
-from dlemu.config.references import read_text
+from dlemu.config.points import parse_word, points
 from dlemu.config.schema import Duration, Workload
 from dlemu.config.workload_files import workload_file
 

@@ -6,7 +6,7 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.layout import stored_sample_bytes
-from dlemu.checkpoints.checkpoint_size import checkpoint_size
+from dlemu.checkpoints.checkpoint_plan import checkpoint_size
 from dlemu.config import check_runnable, load, workload_names
 from dlemu.metrics.demand import demand
 

@@ -11,26 +11,32 @@ import pytest
 from datagen.errors import UserError
 from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Workload
-from dlemu.doctor import all_reduce, cores, free_cores, gpus, shared_memory, sleep_lateness
-from dlemu.doctor.check_base import Cores, Facts
+from dlemu.doctor import host
+from dlemu.doctor.check_base import Check, Cores, Facts
 from dlemu.jobs.training.host_checks import open_files
+
+
+def cores_for(ranks: int, cores: Cores) -> Check:
+    facts = Facts(Workload(ranks=ranks))
+    vars(facts).update(cores=cores)
+    return host.check_cores(facts)
 
 
 def test_many_ranks_on_few_cores_are_warned_of() -> None:
     two = Cores(count=2, usable=2)
-    assert cores.judge(two, Workload(ranks=18)).level == "ok"
-    assert cores.judge(two, Workload(ranks=64)).level == "warn"
-    assert "2 usable of 64" in cores.judge(Cores(count=64, usable=2), Workload()).observed
-    limited = cores.judge(Cores(count=64, usable=64, limit=2.5), Workload(ranks=64))
+    assert cores_for(18, two).level == "ok"
+    assert cores_for(64, two).level == "warn"
+    assert "2 usable of 64" in cores_for(1, Cores(count=64, usable=2)).observed
+    limited = cores_for(64, Cores(count=64, usable=64, limit=2.5))
     assert limited.level == "warn"
     assert "a CPU limit of 2.5 cores" in limited.observed
-    assert cores.judge(Cores(count=2, usable=2, limit=4.0), Workload()) == cores.judge(two, Workload())
+    assert cores_for(1, Cores(count=2, usable=2, limit=4.0)) == cores_for(1, two)
 
 
 def test_busy_cores_are_warned_of() -> None:
-    check = free_cores.judge(60.0, 8)
+    check = host.judge_free_cores(60.0, 8)
     assert (check.level, check.observed[:8]) == ("warn", "4.8 of 8")
-    assert free_cores.judge(5.0, 8).level == "ok"
+    assert host.judge_free_cores(5.0, 8).level == "ok"
 
 
 def test_few_open_files_are_warned_of_where_the_limit_is_hard() -> None:
@@ -45,26 +51,26 @@ def test_more_workers_than_files_may_be_open_fail() -> None:
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:
-    assert shared_memory.look(str(tmp_path / "none")).level == "fail"
-    assert shared_memory.look("/dev/shm").level in ("ok", "warn")
+    assert host.look_at_shared_memory(str(tmp_path / "none")).level == "fail"
+    assert host.look_at_shared_memory("/dev/shm").level in ("ok", "warn")
 
 
 def test_late_sleeps_are_given_in_microseconds() -> None:
-    check = sleep_lateness.judge([50.0] * 98 + [400.0] * 2)
+    check = host.judge_sleep([50.0] * 98 + [400.0] * 2)
     assert (check.level, check.observed) == ("ok", "1 ms sleeps end 50 us late (p99 400 us)")
-    assert sleep_lateness.judge([9000.0]).level == "warn"
+    assert host.judge_sleep([9000.0]).level == "warn"
 
 
 def test_sleeps_are_as_late_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(oversleep_ns=250_000)
-    monkeypatch.setattr(sleep_lateness, "MonotonicClock", lambda: clock)
-    monkeypatch.setattr(sleep_lateness, "time", SimpleNamespace(monotonic=lambda: clock.time_ns / 1e9))
-    assert sleep_lateness.oversleeps_us() == 240 * [250.0], "0.3 s by 1.25 ms each"
+    monkeypatch.setattr(host, "MonotonicClock", lambda: clock)
+    monkeypatch.setattr(host, "time", SimpleNamespace(monotonic=lambda: clock.time_ns / 1e9))
+    assert host.oversleeps_us() == 240 * [250.0], "0.3 s by 1.25 ms each"
 
 
 @pytest.mark.slow
 def test_ranks_are_really_forked_and_reduce() -> None:
-    check = all_reduce.check(Facts(Workload()))
+    check = host.check_all_reduce(Facts(Workload()))
     assert check.level in ("ok", "warn")
     assert check.observed.startswith("takes 4 ranks ")
 
@@ -73,15 +79,15 @@ def test_ranks_that_can_not_be_forked_fail(monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(*_: object, **__: object) -> None:
         raise UserError("rank 3 of 4 could not be started")
 
-    monkeypatch.setattr(all_reduce, "run_ranks", refuse)
+    monkeypatch.setattr(host, "run_ranks", refuse)
     with pytest.raises(UserError, match="rank 3 of 4"):
-        all_reduce.check(Facts(Workload()))
+        host.check_all_reduce(Facts(Workload()))
 
 
 def test_a_gpu_is_needed_for_pinned_memory_alone(tmp_path: Path) -> None:
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 12\n")
-    assert gpus.judge(gpus.models(str(tmp_path)), pin_memory=True).observed == "1 x NVIDIA H100"
-    assert gpus.models(str(tmp_path / "none")) == []
-    assert gpus.judge([], pin_memory=True).level == "fail"
-    assert gpus.judge([], pin_memory=False).level == "ok"
+    assert host.judge_gpus(host.models(str(tmp_path)), pin_memory=True).observed == "1 x NVIDIA H100"
+    assert host.models(str(tmp_path / "none")) == []
+    assert host.judge_gpus([], pin_memory=True).level == "fail"
+    assert host.judge_gpus([], pin_memory=False).level == "ok"

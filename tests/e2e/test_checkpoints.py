@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import dlemu
-from dlemu.jobs.checkpoint.journal import CheckpointJournal
+from dlemu.jobs.checkpoint.measured import CheckpointJournal
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.results.file_names import KILLED
 from dlemu.results.journal import read_journal

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.results.file_names import KILLED
 from tests.e2e.harness import (
     PYTORCH,

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dlemu.runner.stopping import request_stop
+from dlemu.runner.run_folder import request_stop
 from tests.e2e.harness import PYTORCH, assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")

@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from datagen.errors import DlemuError
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.result import Run, read_run
 from tests.e2e.harness import dlemu, small_run, start, summary, training, until, wait
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts

@@ -24,11 +24,9 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run, read_checkpoint_summary
 from dlemu.jobs.training.figures_of import figures
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.measured import write_measured, write_run, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule

@@ -15,7 +15,6 @@ from datagen.errors import UserError
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.cli.predict import command
 from dlemu.config import load
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, CheckpointQuestion, Issue
 from dlemu.jobs.checkpoint.prediction.run_prediction import (
     KnownStorage,
@@ -24,7 +23,7 @@ from dlemu.jobs.checkpoint.prediction.run_prediction import (
     read_prediction,
     run_prediction,
 )
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.metrics.checkpoint_rates import GIB, cost_percent
 from dlemu.results.measured import write_run

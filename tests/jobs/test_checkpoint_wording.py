@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.limits import Advice, CheckpointLimit, Seen
-from dlemu.jobs.checkpoint.summary import PartialCheckpoint
+from dlemu.jobs.checkpoint.summary import Issue, PartialCheckpoint
 from dlemu.jobs.checkpoint.wording import in_words, issue_lines, why_incomplete
 from dlemu.metrics.findings import Finding, Number
 from tests.jobs.wordings import unnamed

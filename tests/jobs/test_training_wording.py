@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.summary import Issue
 from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, verdict_line
 from dlemu.metrics.cache import Cached, CacheProof
 from dlemu.metrics.findings import Finding, Number

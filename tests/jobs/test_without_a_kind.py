@@ -17,7 +17,6 @@ from dlemu.cli import commands
 ROOT = Path(__file__).parents[2]
 NEEDS_IT = {
     "jobs/training": {f"dlemu.studies.size.{name}" for name in ("find_size", "predictor", "trials")},
-    "contrib/kvcache": {f"dlemu.contrib.mlperf.{name}" for name in ("rehearsal.rehearse_kv", "rehearsal_command")},
 }
 """Folder -> modules that can't be imported without it: what is asked of that kind alone. Parts may need any of the
 core's kinds."""

@@ -20,8 +20,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
 from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.loaders.interleave_base import Interleave
-from dlemu.loaders.loader_base import Batch, LoaderSpec, Phase
+from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.plan.samples import EndlessPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
-from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_speed_changes, find_stalls
+from dlemu.metrics.changes import SpeedChange, Supply, changes_of, find_ran_out, find_speed_changes, find_stalls
 from dlemu.metrics.over_time import Floats
-from dlemu.metrics.ran_out import find_ran_out
 
 WINDOW, MB = 0.25, 1_000_000
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlemu.jobs.training.steplog import StepRows
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
-from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.metrics.changes import RanOut, SpeedChange, Stall
 from dlemu.metrics.findings import Number
 from dlemu.metrics.limit import (
     BUSY_PERCENT,
@@ -34,7 +34,6 @@ from dlemu.metrics.limit import (
     reads_may_be_too_few,
 )
 from dlemu.metrics.loss import kept_loss_percent
-from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from tests.metrics.test_loss import MS, any_rows, make_steps
 

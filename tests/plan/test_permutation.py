@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlemu.plan.permutation import permute
+from dlemu.plan.samples import permute
 
 
 @given(n=st.integers(0, 3000), seed=st.integers(0, 2**64 - 1))

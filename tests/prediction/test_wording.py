@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dlemu.jobs.training.prediction.prediction import Issue, PredictedVerdict, Seen
-from dlemu.jobs.training.prediction.wording import _ISSUES, _SEEN, _VERDICTS
+from dlemu.jobs.training.prediction.prediction import _ISSUES, _SEEN, _VERDICTS, Issue, PredictedVerdict, Seen
 from dlemu.metrics.findings import Finding, Number
 from dlemu.results.wording import sentence
 from tests.jobs.wordings import unnamed

@@ -11,8 +11,7 @@ import numpy as np
 
 import dlemu.results.measured
 from datagen.atomic import write_text
-from dlemu.jobs.training.result import Run, make_run
-from dlemu.jobs.training.trainer import RunLog
+from dlemu.jobs.training.result import Run, RunLog, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from dlemu.telemetry.probe_base import Bin
 from tests.runs import make_job, make_log

@@ -14,8 +14,7 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import READ
 from dlemu.cli.compare import command
-from dlemu.jobs.checkpoint.figures_of import conditions, figures
-from dlemu.jobs.checkpoint.metrics import CATALOGUE
+from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.results.measured import write_measured, write_summary
 from dlemu.studies.answers import Comparison

@@ -1,4 +1,4 @@
-"""Every file in the folder of figures: it draws what the result holds, in few marks, and nothing from nothing."""
+"""Every figure of a run: it draws what the result holds, in few marks, and nothing from nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.registry import find, names
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Metrics
@@ -19,11 +18,11 @@ from tests.report.folders import hand_made_run, with_summary
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
+from dlemu.jobs.training import figures
 from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas
 
-FOLDER = "dlemu.jobs.training.figures"
-FIGURES = names(FOLDER)
+FIGURES = {draw.__name__: draw for draw in figures.FIGURES}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def hosts() -> Run:
 
 
 def draw(name: str, run: Run, canvas: Canvas = DESK) -> Any:
-    return find(FOLDER, name, "draw")(run, canvas)
+    return FIGURES[name](run, canvas)
 
 
 def rows_of(figure: Any) -> list[dict[str, Any]]:

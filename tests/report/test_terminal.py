@@ -11,10 +11,9 @@ from rich.console import Console
 
 from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
-from dlemu.jobs.training.trainer import RunLog
 from tests.runs import make_job, make_log, with_blocks
 
 

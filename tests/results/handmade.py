@@ -11,8 +11,7 @@ import numpy as np
 from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_DTYPE, READ, WHOLE, WRITE, IoRows
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
-from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series

@@ -16,8 +16,7 @@ from datagen.spec import DatasetSpec
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Model, Reader, Train, Workload
-from dlemu.jobs.training.journal import Journal
-from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
 from dlemu.plan.samples import Plan

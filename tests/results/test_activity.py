@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.jobs.training.activity import Activity, activity_during
+from dlemu.jobs.training.activity import activity_during
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
-from dlemu.jobs.training.trainer import RunLog
-from dlemu.metrics.limit import HotDrive
+from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.metrics.limit import Activity, HotDrive
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.runs import MS, make_job, make_log, with_telemetry
 
@@ -61,7 +60,7 @@ def test_the_busiest_host_and_all_devices_count() -> None:
         host(log, 1, cores(5, 2) | DISK | {written: 7.0}, devices=FACTS),
     )
     activity = during(job, replace(log, telemetry=hosts))
-    assert activity.busy_percent == pytest.approx(93)
+    assert activity.host_busy_percent == pytest.approx(93)
     assert activity.device is not None
     assert activity.device.mean_depth == pytest.approx(6)
     assert activity.device.write_mb_per_second == pytest.approx(12)
@@ -123,8 +122,8 @@ def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     journal = log.journal.noting(hosts=(replace(log.journal.hosts[0], cpu_limit=2.5),))
     log = replace(log, journal=journal, telemetry=(replace(watching, value=counted),))
     activity = during(job, log)
-    assert activity.busy_percent == pytest.approx(95)
-    assert activity.own_percent == pytest.approx(100 * 2 / 8)
+    assert activity.host_busy_percent == pytest.approx(95)
+    assert activity.own_busy_percent == pytest.approx(100 * 2 / 8)
     assert activity.cpu_limit_cores == 2.5
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
 

@@ -12,21 +12,17 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.journal import CpuApart
 from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
-from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
-from dlemu.jobs.training.trainer import RunLog
-from dlemu.metrics.changes import SpeedChange, Stall
+from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Issue, Summary
+from dlemu.metrics.changes import RanOut, SpeedChange, Stall
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.findings import Number
 from dlemu.metrics.limit import Limit, Seen
-from dlemu.metrics.ran_out import RanOut
 from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.verdict import VerdictCode
 from tests.results.handmade import CHECKPOINT_RUNS, changed

@@ -10,10 +10,9 @@ import pytest
 
 from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
-from dlemu.jobs.checkpoint.issues import Issue, Outcome
-from dlemu.jobs.checkpoint.journal import UnderWay
+from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, Issue, Outcome
 from dlemu.metrics.findings import Number
 from dlemu.results.file_names import KILLED
 from tests.results.handmade import checkpoint_run

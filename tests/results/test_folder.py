@@ -20,9 +20,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training import step_table
-from dlemu.jobs.training.folder import read_run, read_summary
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import Run, make_run
+from dlemu.jobs.training.result import Run, make_run, read_run, read_summary
 from dlemu.jobs.training.steplog import STEP_COLUMNS
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.measured import write_measured, write_run, write_summary

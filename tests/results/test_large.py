@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dlemu.jobs.training import repaired_causes
-from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.page import run_page
+from dlemu.jobs.training.result import read_run
 from dlemu.metrics import read_times
 from dlemu.results.measured import write_run
 from tests.parts import of_parts

@@ -12,13 +12,10 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.journal import UnderWay
-from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.training.folder import read_run
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.result import make_facts, make_run
-from dlemu.jobs.training.trainer import RunLog
+from dlemu.jobs.checkpoint.measured import UnderWay
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.training.result import RunLog, make_facts, make_run, read_run
+from dlemu.jobs.training.summary import Issue
 from dlemu.metrics.findings import Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE

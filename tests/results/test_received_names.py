@@ -30,9 +30,8 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.probe.result import PROBE
-from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.prediction.prediction import PREDICT
-from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.result import make_run, read_run
 from dlemu.results.answer_files import save_answer
 from dlemu.results.live import write_live_facts
 from dlemu.results.measured import write_measured, write_run, write_summary

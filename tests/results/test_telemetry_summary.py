@@ -11,11 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from dlemu.jobs.training.issues import Issue
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import make_run
-from dlemu.jobs.training.summary import Summary, TelemetrySummary
-from dlemu.jobs.training.trainer import RunLog
+from dlemu.jobs.training.result import RunLog, make_run
+from dlemu.jobs.training.summary import Issue, Summary, TelemetrySummary
 from dlemu.metrics.findings import Number
 from dlemu.results.measured import write_run
 from tests.runs import make_job, make_log, with_telemetry

@@ -20,11 +20,10 @@ from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.checkpoints.stored import NOTE, write_note
 from dlemu.config import load
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.page import checkpoint_table, left_behind
 from dlemu.jobs.checkpoint.prepare import check_checkpoint_host, with_writes_first
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.report.units import size
@@ -291,7 +290,7 @@ def test_there_must_be_room_and_a_folder_that_all_hosts_see(tmp_path: Path, monk
     workload = SmallJob(tmp_path, "result").workload
     job = prepare_job(CHECKPOINTS, workload, 2)[0]
     check_checkpoint_host(job, 2)
-    monkeypatch.setattr("dlemu.comm.patience._VISIBLE_SECONDS", 0.0)
+    monkeypatch.setattr("dlemu.comm.process_control._VISIBLE_SECONDS", 0.0)
     with pytest.raises(UserError, match="which this host does not share with rank 0:"):
         check_checkpoint_host(replace(job, token="another"), 1)
     monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_: 2 * job.checkpoint_bytes)

@@ -11,7 +11,7 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Workflow
-from dlemu.jobs.training.prepare import check_before_making, only_makes_data
+from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.job import checked as check
 from dlemu.runner.job import prepare
@@ -50,9 +50,7 @@ def test_what_can_not_be_done_is_refused_before_anything_is_made(words: list[str
 
 def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_trained(tmp_path: Path) -> None:
     workload = load(settings(tmp_path, *DATA_ALONE, "workflow.checkpoint=true", "reader.data_loader=nonsense"))
-    assert only_makes_data(workload)
     check(workload)
-    assert not only_makes_data(load(settings(tmp_path, "workflow.generate_data=true")))
 
 
 def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.comm import Interrupted, PeerLostError
-from dlemu.comm.failure import Failure, describe, killed
+from dlemu.comm.failure import Failure, describe
 from dlemu.config.schema import Workload
 from dlemu.results.file_names import LIVE
 from dlemu.runner import launched, ranks
@@ -99,7 +99,9 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
         ) as failed,
         ForkedRanks().guard(make_job(), lambda message: Kept("folder", 24)),
     ):
-        raise RunFailedError(killed(1, 99, 9, 0))
+        raise RunFailedError(
+            Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
+        )
     assert failed.value.exit_status == 137
     assert failed.value.kept == Kept("folder", 24)
 

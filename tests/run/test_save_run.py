@@ -9,7 +9,7 @@ import pytest
 
 from datagen.errors import SpaceError
 from dlemu.comm.failure import describe
-from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dlemu.jobs.training import progress
+from dlemu.jobs.training import live
+from dlemu.jobs.training.live import progress_of
 from dlemu.jobs.training.loop import StepRange
-from dlemu.jobs.training.progress import progress_of
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRecord
 from dlemu.loaders.loader_base import BatchTrace
 from dlemu.metrics.au import au_percent, kept_rows
@@ -19,7 +19,7 @@ from tests.runs import make_job, make_log, with_blocks
 def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(
     monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    monkeypatch.setattr(progress, "PROGRESS_SECONDS", -1)
+    monkeypatch.setattr(live, "PROGRESS_SECONDS", -1)
     job = make_job(ranks=1, epochs=2, steps=20, **with_blocks(7))
     rows, events = make_log(job).rows, list[Event]()
     look, log = progress_of(job, events.append), StepLog(40)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
-from dlemu.jobs.checkpoint.figures_of import conditions as conditions_of_checkpoints
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
+from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
+from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.summary import Issue
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache

@@ -16,28 +16,24 @@ import pytest
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
-from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
-from dlemu.checkpoints.saved import SavedCheckpoint
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.figures_of import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.issues import Issue as CheckpointIssue
-from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
 from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence
 from dlemu.jobs.checkpoint.limits import What as CheckpointCause
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
+from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
 from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.summary import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.summary import PhaseSummary
 from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
-from dlemu.jobs.training.issues import Issue as TrainIssue
-from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
-from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue
@@ -46,7 +42,8 @@ from dlemu.jobs.training.prediction.prediction import Seen as PredictedEvidence
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.jobs.training.summary import Metrics, Summary
+from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
+from dlemu.jobs.training.summary import Issue as TrainIssue
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.causes import find_causes
@@ -118,7 +115,8 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.limits import Advice, Seen, What
+    from dlemu.contrib.pack.limits import Advice, Seen
+    from dlemu.contrib.pack.result import What
 
     return {"cause": get_args(What), "evidence": Seen, "advice": Advice}
 
@@ -585,7 +583,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
     from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
     from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
     from dlemu.contrib.pack.words import PackSettings
-    from dlemu.contrib.pack.worker import FIELDS
+    from dlemu.contrib.pack.worker import ROW_DTYPE
 
     facts, rows = frozen.facts, frozen.rows("pack_processes")
     telemetry = _telemetry(frozen)
@@ -602,7 +600,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         for number, file in enumerate(facts["packed_files"])
     )
     measured = PackMeasurement(
-        rows=np.stack([rows[name] for name in FIELDS], axis=1),
+        rows=np.rec.fromarrays([rows[name] for name in ROW_DTYPE.names or ()], dtype=ROW_DTYPE),
         begin_ns=facts["began_ns"],
         end_ns=facts["ended_ns"],
         telemetry=telemetry[0] if telemetry else None,

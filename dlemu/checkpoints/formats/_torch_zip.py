@@ -15,9 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dlemu.checkpoints.file_layout import LayoutBuilder
 from dlemu.checkpoints.formats._pickled import Call, DistinctStr, Global, Persistent, pickled
-from dlemu.checkpoints.shards import Tensor
+from dlemu.checkpoints.shards import LayoutBuilder, Tensor
 
 STORAGES = {
     "fp16": "HalfStorage",

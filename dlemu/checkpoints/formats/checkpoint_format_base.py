@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-from dlemu.checkpoints.file_layout import FileLayout
-from dlemu.checkpoints.shards import Shard
+from dlemu.checkpoints.shards import FileLayout, Shard
 
 
 class OneFilePerShard:

@@ -11,10 +11,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats._pickled import Call, Global, MappedPairs, pickled
 from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
-from dlemu.checkpoints.shards import Shard, Tensor
+from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan

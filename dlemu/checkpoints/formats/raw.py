@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
-from dlemu.checkpoints.shards import Shard
+from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 
 class Format(OneFilePerShard):

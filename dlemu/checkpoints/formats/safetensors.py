@@ -10,9 +10,8 @@ import json
 import struct
 from typing import Any
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
-from dlemu.checkpoints.shards import Shard
+from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.file_layout import FileLayout, LayoutBuilder
 from dlemu.checkpoints.formats._torch_zip import TorchZips, torch_state
 from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
-from dlemu.checkpoints.shards import Shard
+from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 
 class Format(OneFilePerShard):

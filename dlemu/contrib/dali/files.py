@@ -22,7 +22,7 @@ from dlemu.plan.samples import hash_samples
 _CODECS: dict[str, Codec] = {"jpeg": Jpeg(), "png": Png()}
 
 
-class Files:
+class Files(graph.Feed):
     """The files of an epoch's samples in planned order; a file of several samples is read once for each of them."""
 
     def __init__(self, spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> None:
@@ -38,8 +38,7 @@ class Files:
         paths = [path(file) for file in files]
         # The reader reads past the last batch: let it read a file in memory there, not the dataset once more.
         paths += [self._tail.path] * reading_ahead(self._spec) * self._phase.batch_size
-        reader = graph.numpy_reader if self._fetch.format == "npy" else graph.file_reader
-        return reader(self._spec, paths)
+        return graph.file_reader(self._spec, paths, is_npy=self._fetch.format == "npy")
 
     def indices(self, step: int) -> list[int] | None:
         return (self._batch(step) % self._samples).tolist() if self._samples > 1 else None
@@ -76,7 +75,7 @@ class Files:
         return len(array_header(read.dtype.str, read.shape)) + read.nbytes
 
 
-class Unread:
+class Unread(graph.Feed):
     """Memory in place of files, for null storage, which reads nothing."""
 
     def __init__(self, phase: Phase) -> None:
@@ -85,17 +84,8 @@ class Unread:
     def node(self) -> Any:
         return graph.memory_reader(max(1, nominal_sample_bytes(self._phase.fetch.dataset)), self._phase.batch_size)
 
-    def indices(self, step: int) -> None:
-        return None
-
     def crop_numbers(self, step: int) -> list[int]:
         return list(range(self._phase.batch_size))
-
-    def account(self, step: int, read: Any) -> tuple[int, int]:
-        return 0, 0
-
-    def suspects(self, step: int) -> list[int]:
-        return []
 
 
 def _smallest_file(phase: Phase, codec: Codec | None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,33 +25,32 @@ _FARTHEST_PLACE = (1 << 31) // PLACE_BYTES - 1
 """DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB."""
 
 
-class Feed(Protocol):
+class Feed:
     """What a pipeline reads in one epoch."""
 
     def node(self) -> Any:
         """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
-        ...
+        raise NotImplementedError
 
     def crop_numbers(self, step: int) -> list[int]:
         """Return for each sample of a batch the number that seeds the choice of its crop."""
-        ...
+        raise NotImplementedError
 
     def indices(self, step: int) -> list[int] | None:
         """Return the index of each sample of a batch within its file's array; None where files hold one sample."""
-        ...
+        return None
 
     def account(self, step: int, read: Any) -> tuple[int, int]:
         """Return the hash of a batch's samples, and the bytes that were read for it.
 
-        Raises:
-            DatasetError: a file is damaged or does not match the settings.
-            DlemuError: DALI delivered another sample than the planned one.
+        Raises DatasetError for a file that is damaged or does not match the settings, DlemuError for another sample
+        than the planned one.
         """
-        ...
+        return 0, 0
 
     def suspects(self, step: int) -> list[int]:
         """Return the samples among which the faulty one is when a batch can't be made."""
-        ...
+        return []
 
 
 def build(spec: LoaderSpec, phase: Phase, feed: Feed) -> Any:
@@ -103,13 +102,10 @@ def _batchwise(numbers: Callable[[int], list[int] | None], dtype: type, dali_typ
     return _fn.external_source(source, dtype=dali_type)
 
 
-def numpy_reader(spec: LoaderSpec, paths: list[str]) -> Any:
-    """Return the reader node for npy files."""
-    return _fn.readers.numpy(files=paths, use_o_direct=_odirect(spec), **_settings(spec))
-
-
-def file_reader(spec: LoaderSpec, paths: list[str]) -> Any:
-    """Return the reader node for whole files of any format."""
+def file_reader(spec: LoaderSpec, paths: list[str], *, is_npy: bool) -> Any:
+    """Return the reader node for whole files: arrays of npy files, or the bytes of others."""
+    if is_npy:
+        return _fn.readers.numpy(files=paths, use_o_direct=_odirect(spec), **_settings(spec))
     return _fn.readers.file(files=paths, **_settings(spec))[0]
 
 
@@ -122,13 +118,14 @@ def record_reader(spec: LoaderSpec, paths: list[str], indexes: list[str], seed: 
     if spec.shuffle_window:
         window = {"random_shuffle": True, "initial_fill": spec.shuffle_window, "seed": seed % (1 << 31)}
     image = _tfrecord.FixedLenFeature((), _tfrecord.string, "")
-    shards = {"num_shards": 2, "shard_id": 0, "stick_to_shard": False}
     return _fn.readers.tfrecord(
         path=paths,
         index_path=indexes,
         features={"image": image},
         use_o_direct=_odirect(spec),
-        **shards,
+        num_shards=2,
+        shard_id=0,
+        stick_to_shard=False,
         **window,
         **_settings(spec),
     )["image"]

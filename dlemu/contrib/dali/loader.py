@@ -17,11 +17,8 @@ from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
 from dlemu.contrib.dali.settings import num_threads
 from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
-from dlemu.loaders._preprocessing import Preprocessing, Spent
 from dlemu.loaders._process import call_niced
-
-_POOL = "[DALI][TP"
-"""DALI's decoding threads have names that begin with this and end with `Exec`."""
+from dlemu.loaders.loader_base import Preprocessing, Spent
 
 
 class Loader:
@@ -54,7 +51,11 @@ class Loader:
         which = self._spec.phases[phase]
         begun_ns = time.monotonic_ns()
         self.close()
-        feed = self._feed = _feed(self._spec, which, epoch, steps)
+        feed: graph.Feed = Unread(which)
+        if not which.fetch.reads_nothing:
+            kind = Files if self._spec.interleave is None else Records
+            feed = kind(self._spec, which, epoch, steps)
+        self._feed = feed
         self._pipeline = self._guarded(which, feed, 1, lambda: graph.build(self._spec, which, feed))
         for step in range(1, steps + 1):
             yield self._batch(which, feed, step, begun_ns if step == 1 else time.monotonic_ns())
@@ -89,7 +90,9 @@ class Loader:
         """Return the CPU time of DALI's decoding threads so far, averaged over the threads; 0 if nothing is decoded."""
         if phase.fetch.decode == "none":
             return 0
-        return thread_cpu_ns(_is_decoder) // num_threads(self._spec)
+        # DALI's decoding threads have such names.
+        cpu_ns = thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
+        return cpu_ns // num_threads(self._spec)
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
@@ -122,17 +125,6 @@ class Loader:
         """End the pipeline and its threads."""
         self._pipeline = None  # before the feed, whose files in memory it may still be reading
         self._feed = None
-
-
-def _feed(spec: LoaderSpec, phase: Phase, epoch: int, steps: int) -> graph.Feed:
-    if phase.fetch.reads_nothing:
-        return Unread(phase)
-    kind = Files if spec.interleave is None else Records
-    return kind(spec, phase, epoch, steps)
-
-
-def _is_decoder(name: str) -> bool:
-    return name.startswith(_POOL) and name.endswith("Exec")
 
 
 def _reason(text: str) -> str:

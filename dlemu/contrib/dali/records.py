@@ -24,14 +24,15 @@ _TAIL = bytes(16)
 class _File:
     """A file that is being read, with the records that are this rank's share."""
 
-    number: int
+    position: int
+    """Its place in the epoch."""
     extents: NDArray[np.int64]
     """(offset, bytes) of each record."""
     left: int
     """Records not delivered yet."""
 
 
-class Records:
+class Records(graph.Feed):
     """The records of an epoch.
 
     DALI reports the file and the offset of each record, so the delivered samples are known in whatever order they come.
@@ -61,9 +62,6 @@ class Records:
         seed = self._streams.seed + self._spec.rank
         return graph.record_reader(self._spec, [*paths, self._tail.path], [*indexes, ahead], seed)
 
-    def indices(self, step: int) -> None:
-        return None
-
     def crop_numbers(self, step: int) -> list[int]:
         # DALI does not reveal in advance which samples a shuffled batch holds: crops go by position in the epoch.
         first = (self._spec.rank << 48) + (self._epoch << 32) + (step - 1) * self._phase.batch_size
@@ -90,23 +88,21 @@ class Records:
     def _delivered(self, path: str, offset: int) -> tuple[int, int]:
         """Return the sample number and the size in bytes of the record that was delivered from `offset` of a file."""
         position = self._positions.get(path)
-        if position is None or position in self._done:
-            raise _unplanned(path, offset)
-        file = self._open.get(position) or self._begin(position)
-        record = int(np.searchsorted(file.extents[:, 0], offset))
-        if record == len(file.extents) or file.extents[record, 0] != offset:
-            raise _unplanned(path, offset)
+        file = None if position is None or position in self._done else self._opened(position)
+        record = 0 if file is None else int(np.searchsorted(file.extents[:, 0], offset))
+        if file is None or record == len(file.extents) or file.extents[record, 0] != offset:
+            raise DlemuError(f"DALI delivered a record at offset {offset} of {path}, which was not planned")
         file.left -= 1
         if not file.left:
-            self._done.add(position)
-            del self._open[position]
-        begin = file.number * self._layout.num_samples_per_file
+            self._done.add(file.position)
+            del self._open[file.position]
+        begin = self._files[file.position] * self._layout.num_samples_per_file
         return begin + self._streams.first + record * self._streams.stride, int(file.extents[record, 1])
 
-    def _begin(self, position: int) -> _File:
-        count = int(self._streams.counts[position])
-        file = self._open[position] = _File(self._files[position], self._kept(position), count)
-        return file
+    def _opened(self, position: int) -> _File:
+        if position not in self._open:
+            self._open[position] = _File(position, self._kept(position), int(self._streams.counts[position]))
+        return self._open[position]
 
     def _kept(self, position: int) -> NDArray[np.int64]:
         """Return (offset, bytes) of this rank's records of a file, from the file's index."""
@@ -147,7 +143,3 @@ def _existing(path: str) -> str:
             f"`tfrecord2idx FILE {path}`, or use reader.data_loader=pytorch, which needs no index"
         )
     return path
-
-
-def _unplanned(path: str, offset: int) -> DlemuError:
-    return DlemuError(f"DALI delivered a record at offset {offset} of {path}, which was not planned")

@@ -14,7 +14,7 @@ from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
 from dlemu.contrib.dali.settings import depths
 from dlemu.extend import LoaderTraits
-from dlemu.loaders.interleave_base import Interleave
+from dlemu.loaders.loader_base import Interleave
 
 if TYPE_CHECKING:
     from dlemu.contrib.dali.loader import Loader as Loader

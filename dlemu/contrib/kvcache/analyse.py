@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.kvcache.fifo import fifo_load_seconds
 from dlemu.contrib.kvcache.model import Model
 from dlemu.contrib.kvcache.published import official_result
 from dlemu.contrib.kvcache.rows import RANK_ROW
@@ -62,13 +60,14 @@ def analyse(run: RowsRun) -> KvSummary:
     is_measured = sustained or (complete and rate is None)
     ttft = spread(data.ttft) if is_measured else None
     loads = spread(data.load_seconds) if is_measured else None
-    outcome, why_none = _outcome(data, rate, sustained, ttft, loads)
+    outcome, why_none = _outcome(data, sustained, ttft, loads)
+    shown_outcome = (outcome or "").upper() + (why_none and f" ({why_none})")
     moved = data.read_bytes + data.written_bytes
     return KvSummary(
         **run.common_fields(),
         verdict=_official_verdict(data, official)
         if official is not None
-        else _verdict(data, (outcome or "").upper() + (why_none and f" ({why_none})"), rate, backlog, ttft, loads),
+        else _verdict(data, shown_outcome, backlog, ttft, loads),
         outcome=outcome,
         scale=facts.workload.scale or None,
         what=_what(settings, facts.workload.storage.resolved(settings.folder)),
@@ -101,11 +100,11 @@ def analyse(run: RowsRun) -> KvSummary:
         devices=data.devices,
         fifo=_fifo(data) if is_measured else None,
         official=official,
-        ceiling_times=data.ceiling_times(rate),
+        ceiling_times=data.ceiling_times,
         cpu_seconds_per_gb=float(data.whole["cpu_ns"].sum()) / moved if moved and len(data.whole) else None,
         late_ms_p99=float(np.percentile(data.prompts["late_ns"], 99)) / 1e6 if len(data.prompts) else None,
         limited_by=limit,
-        issues=tuple(_issues(data, complete, data.ceiling_times(rate))),
+        issues=tuple(_issues(data, complete, official)),
     )
 
 
@@ -243,13 +242,18 @@ class RunRows:
     def backlog(self) -> Backlog:
         rows, end = self.prompts, self.span_seconds
         copies = max(1, int(self.whole["accelerators"].sum()) // self.settings.tp)
-        moving = self.waiting(1.0)
-        begins, ends = (np.concatenate([getattr(part, name) for part in moving]) for name in ("begins", "ends"))
+        writing = self.computed[self.computed["written_bytes"] > 0]
+        reads = (self.at(self.reading, "arrived_ns"), self.at(self.reading, "loaded_ns"))
+        writes = (self.at(writing, "computed_ns"), self.at(writing, "written_ns"))
+        begins, ends = (np.concatenate(pair) for pair in zip(reads, writes, strict=True))
         moved = self.read_bytes + self.written_bytes
-        reads, writes = self.waiting(busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved))
-        compute = Waiting(self.at(rows, "loaded_ns"), self.at(rows, "computed_ns"), rows["compute_ns"] / 1e9 / copies)
-        storage = [reads.at(moment) + writes.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
-        computing = [compute.at(moment) for moment in np.linspace(2 * end / 3, end, _MOMENTS).tolist()]
+        second_per_byte = busy_seconds(begins, np.minimum(ends, self.end_seconds)) / max(1, moved)
+        moments = np.linspace(2 * end / 3, end, _MOMENTS).tolist()
+        read = _waiting(moments, *reads, self.reading["read_bytes"] * second_per_byte)
+        written = _waiting(moments, *writes, writing["written_bytes"] * second_per_byte)
+        storage = [first + second for first, second in zip(read, written, strict=True)]
+        loaded, computed = self.at(rows, "loaded_ns"), self.at(rows, "computed_ns")
+        computing = _waiting(moments, loaded, computed, rows["compute_ns"] / 1e9 / copies)
         left = (rows["computed_ns"] == 0) | ((rows["written_bytes"] > 0) & (rows["written_ns"] == 0))
         return Backlog(
             storage_seconds=storage[-1],
@@ -259,15 +263,6 @@ class RunRows:
             unfinished=int(left.sum()),
         )
 
-    def waiting(self, weight: float) -> tuple[Waiting, Waiting]:
-        """Return the queued reads and the queued writes, `weight` per byte."""
-        reading, rows = self.reading, self.computed
-        writing = rows[rows["written_bytes"] > 0]
-        return (
-            Waiting(self.at(reading, "arrived_ns"), self.at(reading, "loaded_ns"), reading["read_bytes"] * weight),
-            Waiting(self.at(writing, "computed_ns"), self.at(writing, "written_ns"), writing["written_bytes"] * weight),
-        )
-
     @property
     def from_storage_percent(self) -> float | None:
         storage = self.run.facts.journal.storage
@@ -275,6 +270,13 @@ class RunRows:
         if not known or not self.read_bytes or not len(self.whole):
             return None
         return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
+
+    @property
+    def memory_served(self) -> bool:
+        """Whether memory served in place of the storage."""
+        storage, served = self.run.facts.journal.storage, self.from_storage_percent
+        in_memory = storage is not None and storage.file_system in IN_MEMORY
+        return in_memory or (served is not None and served < PARTLY_READ_PERCENT)
 
     @property
     def devices(self) -> KvDevices | None:
@@ -300,28 +302,20 @@ class RunRows:
         """Whether storage delays prompts more than computing does; queueing for an accelerator follows from either."""
         return self.backlog.storage_grows or bool(self.waits.sum() > self.computed["compute_ns"].sum() / 1e9)
 
-    def ceiling_times(self, prompts_per_second: float | None) -> float | None:
+    @cached_property
+    def ceiling_times(self) -> float | None:
         """Return the load that the ranks could have moved without storage, as a multiple of this load."""
-        ceilings = self.whole["ceiling_per_hour"]
+        ceilings, rate = self.whole["ceiling_per_hour"], self.rate
         if self.settings.option:  # its users request without bound, so compare with the requests served
-            prompts_per_second = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
-        if not len(ceilings) or not ceilings.all() or not prompts_per_second:
+            rate = len(self.computed) / self.window_seconds if self.window_seconds else 0.0
+        if not len(ceilings) or not ceilings.all() or not rate:
             return None
-        return float(ceilings.sum()) / 3600 / prompts_per_second
+        return float(ceilings.sum()) / 3600 / rate
 
 
-@dataclass(frozen=True, eq=False)
-class Waiting:
-    """Queued work: each item waits from its begin to its end, and has a weight."""
-
-    begins: Floats
-    ends: Floats
-    """Infinite for items that were never done."""
-    weights: Floats
-
-    def at(self, moment: float) -> float:
-        """Return the total weight of the items that wait at a moment."""
-        return float(self.weights[(self.begins <= moment) & (self.ends > moment)].sum())
+def _waiting(moments: list[float], begins: Floats, ends: Floats, weights: Floats) -> list[float]:
+    """Return the total weight of the items that wait at each moment; ends are infinite for those never done."""
+    return [float(weights[(begins <= moment) & (ends > moment)].sum()) for moment in moments]
 
 
 def _seconds_between(rows: Rows, begin: str, end: str) -> Floats:
@@ -368,11 +362,24 @@ def _tiers(data: RunRows) -> Tiers:
 
 
 def _fifo(data: RunRows) -> Fifo | None:
-    model = data.fifo
-    load = None if model is None else spread(model[1])
-    if model is None or load is None:
+    if data.fifo is None:
         return None
-    return Fifo(gb_per_second=model[0], measured_here=not data.settings.pipe_gb_per_second, load_seconds=load)
+    rate, seconds = data.fifo
+    loads = spread(seconds)
+    assert loads is not None  # there are loads where there is a rate
+    return Fifo(gb_per_second=rate, measured_here=not data.settings.pipe_gb_per_second, load_seconds=loads)
+
+
+def fifo_load_seconds(arrived_seconds: Floats, load_bytes: NDArray[np.int64], gb_per_second: float) -> Floats:
+    """Return the seconds from each load's arrival to its end through one pipe, by Lindley's recursion (1952).
+
+    Arrivals ascend; finished = max(arrived, finish of the previous load) + bytes / rate.
+    """
+    took = load_bytes / (gb_per_second * 1e9)
+    done = np.cumsum(took)
+    # The queue was last empty where arrival minus all work before is largest.
+    finished: Floats = np.maximum.accumulate(arrived_seconds - (done - took)) + done - arrived_seconds
+    return finished
 
 
 def busy_seconds(begins: Floats, ends: Floats) -> float:
@@ -426,7 +433,7 @@ def _limit_of_official(data: RunRows) -> KvLimit | None:
         f"workers spent {100 * share:.0f} % of their time in reads and writes",
         f"{left:,} of {len(rows):,} requests had not been served when the tool stopped counting",
     ]
-    ceiling = data.ceiling_times(0.0)
+    ceiling = data.ceiling_times
     if served is not None and served < NOT_READ_PERCENT:
         evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
         return KvLimit(what="page cache", evidence=tuple(evidence))
@@ -450,26 +457,18 @@ def _official_verdict(data: RunRows, official: Official) -> str:
     )
 
 
-def _cached(data: RunRows) -> bool:
-    """Return whether memory served in place of the storage, and `metric.cached` does not allow it."""
-    storage, served = data.run.facts.journal.storage, data.from_storage_percent
-    in_memory = storage is not None and storage.file_system in IN_MEMORY
-    partly = served is not None and served < PARTLY_READ_PERCENT
-    return (in_memory or partly) and not data.run.facts.workload.metric.cached
-
-
 def _outcome(
-    data: RunRows, rate: float | None, sustained: bool | None, ttft: Spread | None, loads: Spread | None
+    data: RunRows, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
     """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
         return None, ""
-    ceiling = data.ceiling_times(rate)
+    ceiling = data.ceiling_times
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     if sustained is None:
-        return "no verdict", "it did not complete" if rate is not None else "all prompts arrived at one moment"
-    if _cached(data):
+        return "no verdict", "all prompts arrived at one moment" if data.rate is None else "it did not complete"
+    if data.memory_served and not data.run.facts.workload.metric.cached:
         return "no verdict", "memory served"
     if measured < MIN_LOADS:
         return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
@@ -479,10 +478,8 @@ def _outcome(
     return "pass" if within else "fail", ""
 
 
-def _verdict(
-    data: RunRows, outcome: str, rate: float | None, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None
-) -> str:
-    failure, word = data.run.facts.failure, outcome and f"{outcome}: "
+def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread | None, loads: Spread | None) -> str:
+    failure, rate, word = data.run.facts.failure, data.rate, outcome and f"{outcome}: "
     if failure is not None:
         return f"INCOMPLETE: {failure}"
     if rate is None:
@@ -495,15 +492,14 @@ def _verdict(
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
     else:
         parts = [f"{rate:.3g} prompts/s sustained"]
-    utilisation = data.utilisation_percent
     if ttft is not None:
         parts.append(f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}")
     if loads is not None:
         loaded = len(data.load_seconds)
         few = f" of {count(loaded, 'prompt')}" if loaded < MIN_LOADS else ""  # sweeps show this line without the issues
         parts.append(f"load p95{few} {loads.p95:.3g} s{_bound_text(data.settings.load)}")
-    if utilisation is not None:
-        parts.append(f"utilisation {utilisation:.1f} %")
+    if data.utilisation_percent is not None:
+        parts.append(f"utilisation {data.utilisation_percent:.1f} %")
     return word + "; ".join(parts)
 
 
@@ -511,8 +507,8 @@ def _bound_text(limit: float) -> str:
     return f" (limit: {limit:g})" if limit else ""
 
 
-def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[str]:
-    settings, served = data.settings, data.from_storage_percent
+def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterator[str]:
+    settings, served, ceiling = data.settings, data.from_storage_percent, data.ceiling_times
     storage = data.run.facts.journal.storage
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
@@ -520,8 +516,10 @@ def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[st
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     elif served is not None and served < PARTLY_READ_PERCENT:
         yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
-    if settings.option:
-        yield from _official_issues(data)
+    if official is not None:
+        yield from _official_issues(official)
+        if not settings.odirect:
+            yield "read and written through the page cache, dropped before each read, as the tool does it"
         return
     if complete and not len(data.reading):
         yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
@@ -532,9 +530,7 @@ def _issues(data: RunRows, complete: bool, ceiling: float | None) -> Iterator[st
         yield f"only {prompts} read from storage: percentiles need {MIN_LOADS} or more"
 
 
-def _official_issues(data: RunRows) -> Iterator[str]:
-    settings = data.settings
-    published = official_result(data.prompts, data.begins, settings, data.window_seconds)
+def _official_issues(published: Official) -> Iterator[str]:
     if published.late:
         yield (
             f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "
@@ -547,9 +543,6 @@ def _official_issues(data: RunRows) -> Iterator[str]:
         )
     if published.memory_percent:
         yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option requires"
-    starved = [one for one in published.classes if one.served < one.requests]
-    if starved:
+    if published.served < published.requests:
         shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in published.classes)
         yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
-    if not settings.odirect:
-        yield "read and written through the page cache, dropped before each read, as the tool does it"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,25 +66,6 @@ class Content:
         return ""
 
 
-class Blocks(Protocol):
-    """Where shards are stored; shared by threads. Each shard is written once, then read any number of times."""
-
-    def write(self, shard: Shard, buffer: memoryview) -> int:
-        """Write a shard through the buffer, piece by piece; return the nanoseconds spent in calls. Raises OSError."""
-
-    def read(self, shard: Shard, buffer: memoryview) -> int:
-        """Read and check a shard; return the nanoseconds spent in calls. Raises OSError, or DlemuError for damage."""
-
-    def reserve(self, number: int) -> None:
-        """Reserve room for an object; called before any of its shards is written, by one thread at a time."""
-
-    def remove(self, number: int) -> None:
-        """Remove a written object that no thread reads; called by one thread at a time. Raises OSError."""
-
-    def close(self) -> None:
-        """Close all open files."""
-
-
 def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryview]]:
     for offset in range(0, size_bytes, len(buffer)):
         yield offset, buffer[: min(len(buffer), size_bytes - offset)]
@@ -92,7 +73,11 @@ def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryvi
 
 @dataclass(frozen=True)
 class FileBlocks:
-    """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do."""
+    """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do.
+
+    Shared by threads. Each shard is written once, then read any number of times; both return the nanoseconds spent in
+    calls, and raise OSError, or DlemuError for damage. Objects are reserved and removed by one thread at a time.
+    """
 
     storage: StorageBase
     folder: str
@@ -149,19 +134,19 @@ class FileBlocks:
         return time.monotonic_ns() - began_ns - checked_ns
 
     def reserve(self, number: int) -> None:
-        return
+        """Reserve room for an object, before any of its shards is written."""
 
     def remove(self, number: int) -> None:
         for shard in range(self.content.settings.tp):
             self.storage.remove(self.path(Shard(number, shard)))
 
     def close(self) -> None:
-        return
+        """Close all open files: none stays open."""
 
 
 @dataclass(frozen=True)
 class SlotBlocks:
-    """Slots (offsets) in one file that stays open; the slots of removed objects are reused."""
+    """Slots (offsets) in one file that stays open; used as `FileBlocks` are. Slots of removed objects are reused."""
 
     descriptor: int
     path: str
@@ -210,6 +195,9 @@ class SlotBlocks:
             problem = self.content.problem(piece, shard, offset) if got == len(piece) else "the file ends within it"
             _raise_if_damaged(self.path, problem)
         return call_ns
+
+
+Blocks = FileBlocks | SlotBlocks
 
 
 def _raise_if_damaged(path: str, problem: str) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from datagen.bulk_content import BulkContent
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.comm.environment import existing_folder
+from dlemu.comm.row_log import RowLog
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
@@ -43,7 +44,6 @@ from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
 from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing
-from dlemu.runner.row_log import RowLog
 from dlemu.runner.run_folder import Kept
 
 _PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
@@ -129,7 +129,9 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
-            blocks = _make_blocks(storage, folder, plan, content)
+            blocks: Blocks = _file_blocks(storage, folder, plan, content)
+            if settings.layout == "slots":
+                blocks = open_slots(folder, content, plan.model.shard_bytes)
             mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
@@ -212,13 +214,7 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _make_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
-    if content.settings.layout == "slots":
-        return open_slots(folder, content, plan.model.shard_bytes)
-    return _make_file_blocks(storage, folder, plan, content)
-
-
-def _make_file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
     if isinstance(plan, RankTurns):
         return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
     return FileBlocks(storage, folder, content, plan.model.shard_bytes)
@@ -262,7 +258,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _make_file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    null = _file_blocks(open_storage(NULL_STORAGE), "", plan, content)
     timeout_seconds = seconds + 60  # never expires, because null storage never hangs
     with closing(_make_mover(null, plan, timeout_seconds)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0

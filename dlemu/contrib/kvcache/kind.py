@@ -43,7 +43,6 @@ KIND = Kind(
     page="page.open_page",
     about="page.about",
     metrics="metrics.CATALOGUE",
-    live="live.LiveKvCache",
     figures="metrics.figures",
     conditions="metrics.conditions",
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
-from typing import BinaryIO
+from typing import Annotated, BinaryIO
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -67,18 +67,17 @@ def read_trace(settings: KvSettings) -> Load:
     blocks = 0
     try:
         with open(open_regular(path), "rb") as file:
-            for line, text in _lines(file, path):
-                at_ms, tokens, output, ids = _checked(text, f"{path}, line {line}", settings.trace_block_tokens)
-                blocks += blocks_per_id * len(ids)
+            for line in _lines(file, path, settings.trace_block_tokens):
+                blocks += blocks_per_id * len(line.hash_ids)
                 if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
                         f"{path} has more than {MAX_REQUESTS:,} prompts, or {MAX_BLOCKS:,} blocks of "
                         f"{settings.block_tokens} tokens: cut it, or set a larger kv.block_tokens"
                     )
-                dense = np.array([numbers.setdefault(one, len(numbers)) for one in ids], np.int64)
+                dense = np.array([numbers.setdefault(one, len(numbers)) for one in line.hash_ids], np.int64)
                 keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
-                keys = keys[: tokens // settings.block_tokens]
-                prompts.append(Prompt(round(at_ms * 1e6), tokens, output, keys))
+                keys = keys[: line.input_length // settings.block_tokens]
+                prompts.append(Prompt(round(line.timestamp * 1e6), line.input_length, line.output_length, keys))
     except OSError as error:
         raise UserError(
             f"kv.trace is {path}, which can't be read: {error.strerror}; wanted a file of JSON lines"
@@ -90,41 +89,37 @@ def read_trace(settings: KvSettings) -> Load:
     return [replace(prompt, at_ns=prompt.at_ns - first_ns) for prompt in prompts]
 
 
-def _lines(file: BinaryIO, path: str) -> Iterator[tuple[int, bytes]]:
+@dataclass(frozen=True)
+class _Line:
+    timestamp: Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRACE_TOKENS)]
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TRACE_TOKENS)]
+    hash_ids: list[int]
+
+
+def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
+    """Yield the lines that are not empty; raises UserError that names the line."""
     for number in count(1):
         text = file.readline(MAX_LINE_BYTES + 1)
+        where = f"{path}, line {number}"
         if len(text) > MAX_LINE_BYTES:
-            raise UserError(f"{path}, line {number} has more than {MAX_LINE_BYTES:,} bytes: wanted a prompt's JSON")
+            raise UserError(f"{where} has more than {MAX_LINE_BYTES:,} bytes: wanted a prompt's JSON")
         if not text:
             return
-        if text.strip():
-            yield number, text
-
-
-def _checked(text: bytes, where: str, block_tokens: int) -> tuple[float, int, int, list[int]]:
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is not JSON ({error}): wanted an object with {', '.join(_KEYS)}") from None
-    if not isinstance(line, dict) or any(key not in line for key in _KEYS):
-        raise UserError(f"{where}: wanted an object with {', '.join(_KEYS)}")
-    at_ms, tokens, output, ids = (line[key] for key in _KEYS)
-    if isinstance(at_ms, bool) or not isinstance(at_ms, (int, float)) or not 0 <= at_ms < 1e15:
-        raise UserError(f"{where}: timestamp is {at_ms!r:.40}: wanted milliseconds, 0 or more")
-    for key, value, minimum in (("input_length", tokens, 1), ("output_length", output, 0)):
-        if type(value) is not int or not minimum <= value <= MAX_TRACE_TOKENS:
-            raise UserError(f"{where}: {key} is {value!r:.40}: wanted {minimum} to {MAX_TRACE_TOKENS:,} tokens")
-    wanted = -(-tokens // block_tokens)
-    if not isinstance(ids, list) or len(ids) != wanted or not all(type(one) is int for one in ids):
-        got = f"{len(ids)} values" if isinstance(ids, list) else f"{ids!r:.40}"
-        raise UserError(
-            f"{where}: hash_ids is {got}: wanted {wanted} whole numbers, one for each {block_tokens} of its {tokens} "
-            "tokens (kv.trace_block_tokens)"
-        )
-    return at_ms, tokens, output, ids
-
-
-_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+        except (ValueError, RecursionError) as error:
+            keys = ", ".join(field.name for field in fields(_Line))
+            raise UserError(f"{where}: {error}; wanted an object with {keys}") from None
+        wanted = -(-line.input_length // block_tokens)
+        if len(line.hash_ids) != wanted:
+            raise UserError(
+                f"{where}: hash_ids has {len(line.hash_ids)} values: wanted {wanted}, one for each {block_tokens} of "
+                f"its {line.input_length} tokens (kv.trace_block_tokens)"
+            )
+        yield line
 
 
 # random loads

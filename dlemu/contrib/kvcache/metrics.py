@@ -96,6 +96,20 @@ CATALOGUE = Catalogue(
             head="true\nread",
         ),
         Metric(
+            name="official_write_gib_per_second",
+            title="MLPerf write",
+            unit="GiB/s",
+            better="neither",
+            meaning="the same for writes",
+        ),
+        Metric(
+            name="true_write_gib_per_second",
+            title="true write",
+            unit="GiB/s",
+            better="higher",
+            meaning="bytes of completed writes / time from the first request to the last byte",
+        ),
+        Metric(
             name="overstated_percent",
             title="overstated",
             unit="%",
@@ -125,6 +139,42 @@ CATALOGUE = Catalogue(
             head="backlog\ns",
         ),
         Metric(
+            name="fifo_p95_seconds",
+            title="load p95, FIFO model",
+            unit="s",
+            better="neither",
+            meaning="p95 of loads through one pipe of constant rate, the run's own mean or kv.pipe_gb_per_second",
+        ),
+        Metric(
+            name="break_even_gb_per_second",
+            title="break-even",
+            unit="GB/s",
+            better="neither",
+            meaning="below this rate per accelerator, recomputing is faster (full-size model)",
+        ),
+        Metric(
+            name="device_read_percent",
+            title="device bytes read",
+            unit="%",
+            better="neither",
+            meaning="bytes that the devices read, by the kernel's counters, of those requested",
+        ),
+        Metric(
+            name="device_write_percent",
+            title="device bytes written",
+            unit="%",
+            better="neither",
+            meaning="bytes that the devices wrote, by the kernel's counters, of those requested",
+        ),
+        Metric(
+            name="ceiling_times",
+            title="ceiling",
+            unit="x",
+            better="neither",
+            meaning="this load could be moved by the emulator, if storage took no time",
+            is_compared=False,
+        ),
+        Metric(
             name="cpu_seconds_per_gb",
             title="CPU",
             unit="s/GB",
@@ -143,24 +193,34 @@ _FIELDS = {
     "ttft_p50_seconds": "ttft_seconds.p50",
     "official_read_gib_per_second": "official.read_gib_per_second",
     "true_read_gib_per_second": "official.true_read_gib_per_second",
+    "official_write_gib_per_second": "official.write_gib_per_second",
+    "true_write_gib_per_second": "official.true_write_gib_per_second",
     "overstated_percent": "official.overstated_percent",
     "storage_percent": "tiers.storage",
     "backlog_seconds": "backlog.storage_seconds",
+    "fifo_p95_seconds": "fifo.load_seconds.p95",
+    "device_read_percent": "devices.read_percent_of_app",
+    "device_write_percent": "devices.write_percent_of_app",
 }
 """Metric -> its field in the summary, if the name differs."""
 _ACCELERATOR_METRICS = ("storage_percent", "gpu_seconds_won")
 """Metrics that the official load lacks, because it emulates no accelerators."""
 
 
-def figures(run: RowsRun) -> JobFigures:
-    """Return the figures of a run that sweeps, comparisons and pages of several runs keep."""
-    summary: KvSummary = run.summary
+def values(summary: KvSummary) -> dict[str, float]:
+    """Return the metrics that a run has."""
     absent = _ACCELERATOR_METRICS if summary.official else ()
     known = {
         metric.name: at(summary, _FIELDS.get(metric.name, metric.name))
         for metric in CATALOGUE
         if metric.name not in absent
     }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def figures(run: RowsRun) -> JobFigures:
+    """Return the figures of a run that sweeps, comparisons and pages of several runs keep."""
+    summary: KvSummary = run.summary
     return JobFigures(
         kind=summary.kind,
         workload=summary.workload,
@@ -168,7 +228,7 @@ def figures(run: RowsRun) -> JobFigures:
         passed={"pass": True, "fail": False}.get(summary.outcome or ""),
         verdict=summary.verdict,
         limited_by={RUN: summary.limited_by.what if summary.limited_by else None},
-        metrics={name: Value(value) for name, value in known.items() if value is not None},
+        metrics={name: Value(value) for name, value in values(summary).items()},
     )
 
 

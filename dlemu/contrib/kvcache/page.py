@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.contrib.kvcache.job import read
-from dlemu.contrib.kvcache.summary import KvSummary, Official, Spread
+from dlemu.contrib.kvcache.metrics import CATALOGUE, values
+from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.extend import Outcome, RowsRun
 from dlemu.report.environment import environment_of, facts_table
 from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
@@ -16,8 +17,6 @@ from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
 from dlemu.results.trademark import TRADEMARK
 from dlemu.results.wording import count
-
-Row = tuple[str, str, str]
 
 _OFFICIAL_NOTE = "This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged."
 _OFFICIAL_TILES = (
@@ -63,7 +62,6 @@ def open_page(folder: str) -> Opened:
         tables=[
             _table(summary),
             *_classes(summary),
-            *_official_classes(summary),
             facts_table("What was served and stored", flat(summary.what), folded=True),
             *environment_of(summary.environment, "the blocks"),
         ],
@@ -95,123 +93,32 @@ def _title(summary: KvSummary) -> str:
 
 
 def _table(summary: KvSummary) -> Table:
-    rows = [*_load_rows(summary), *_latency_rows(summary), *_storage_rows(summary), *_own_rows(summary)]
+    rows = [*_load_rows(summary)]
+    for name, value in values(summary).items():
+        metric = CATALOGUE[name]
+        rows.append((metric.title, f"{number(value)} {metric.unit}", metric.meaning))
     return Table(title=_title(summary), columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
 
 
-def _load_rows(summary: KvSummary) -> Iterator[Row]:
+def _load_rows(summary: KvSummary) -> Iterator[tuple[str, str, str]]:
     what, official = summary.what, summary.official
+    shrunk = f", 1/{what.shrink} of it as stored" if what.shrink > 1 else ""
     if official is not None:
-        shrunk = f", 1/{what.shrink} of it as stored" if what.shrink > 1 else ""
         yield "bytes per token", f"{what.token_bytes:,}", f"{official.model}{shrunk}; one file per turn"
-        length = f"per rank; all send {number(summary.prompts_per_second)} requests/s together, served or not"
-        yield "users", f"{official.users:,}", length
-        return
-    shown = f"block of {what.block_tokens} tokens: {size(what.block_bytes)}"
-    shrunk = f", 1/{what.shrink} of the model's" if what.shrink > 1 else ""
-    parts = f" in {what.tp} shards" if what.tp > 1 else ""
-    yield "bytes per token", f"{what.token_bytes:,}", f"{shown}{shrunk}{parts}"
-    source = what.trace or "random"
-    rate = summary.prompts_per_second
-    took = "at one moment" if rate is None else f"in {number(summary.load_seconds)} s"
-    length = f"{summary.prompts:,} {took}, {source}, speed {what.speed:g}"
-    yield "prompts", "no rate" if rate is None else f"{number(rate)} /s", length
-    yield "  tokens", f"{summary.input_tokens_mean:,.0f}", "per prompt, mean"
-    if rate is not None:
-        yield "users", f"{summary.users:,.0f}", "with one prompt every kv.think_seconds each"
-    yield "accelerators", f"{summary.accelerators:,}", "emulated, all ranks"
-
-
-def _latency_rows(summary: KvSummary) -> Iterator[Row]:
-    if summary.ttft_seconds is not None:
-        yield "first token p95", f"{number(summary.ttft_seconds.p95)} s", _spread(summary.ttft_seconds)
-    if summary.load_times is not None:
-        yield "load p95", f"{number(summary.load_times.p95)} s", _spread(summary.load_times)
-    if summary.official is not None:
-        yield from _official_rows(summary.official)
-    if summary.fifo is not None:
-        rate = f"{number(summary.fifo.gb_per_second)} GB/s{', its own mean while reading' * summary.fifo.measured_here}"
-        yield "  FIFO model", f"{number(summary.fifo.load_seconds.p95)} s", f"p95 of loads through one pipe of {rate}"
-    if summary.utilisation_percent is not None:
-        yield "utilisation", f"{summary.utilisation_percent:.1f} %", "computing / (computing + waiting for blocks)"
-    if summary.backlog is not None:
-        backlog = summary.backlog
-        left = f"; {count(backlog.unfinished, 'prompt')} given up" if backlog.unfinished else ""
-        words = f"queued reads and writes at the last arrival; computing {number(backlog.compute_seconds)} s{left}"
-        yield "backlog", f"{number(backlog.storage_seconds)} s", words
-
-
-def _official_rows(official: Official) -> Iterator[Row]:
-    rates = (
-        ("read", official.true_read_gib_per_second, official.read_gib_per_second),
-        ("write", official.true_write_gib_per_second, official.write_gib_per_second),
-    )
-    for way, true, published in rates:
-        over = f"over {number(official.true_window_seconds)} s, from the first request to the last byte"
-        yield f"true {way}", f"{number(true)} GiB/s", over
-        over = f"what the tool would publish: all bytes over {official.clock_seconds:g} s, also those that came later"
-        yield f"  MLPerf {way}", f"{number(published)} GiB/s", over
-    if official.overstated_percent is not None:
-        words = "published rates compared with true ones, reads and writes together"
-        yield "  overstated by", f"{official.overstated_percent:.1f} %", words
-    late = f"{official.late:,} of them after the clock had stopped"
-    yield "requests served", f"{official.served:,}", f"of {official.requests:,} requested; {late}"
-    if official.storage_p95_seconds is not None and official.slowest_seconds is not None:
-        words = f"reads and writes of a request; the slowest took {number(official.slowest_seconds)} s from its arrival"
-        yield "request p95", f"{number(official.storage_p95_seconds)} s", words
-    tokens = f"{number(official.storage_tokens_per_second)} by the workers' storage time; answers have random lengths"
-    yield "tokens/s", number(official.tokens_per_second), tokens
-
-
-def _official_classes(summary: KvSummary) -> Iterator[Table]:
-    if summary.official is None:
-        return
-    rows = [
-        (one.name, f"{one.requests:,}", f"{one.served:,}", "-" if one.p95_seconds is None else number(one.p95_seconds))
-        for one in summary.official.classes
-    ]
-    head = columns("class", "requested", "served", "p95 s", right=range(1, 4))
-    yield Table(title="Requests by class of service", columns=head, rows=rows)
-
-
-def _storage_rows(summary: KvSummary) -> Iterator[Row]:
+        yield "users", f"{official.users:,}", "per rank; they send requests, served or not"
+        late = f"{official.late:,} of them after the clock had stopped"
+        yield "requests served", f"{official.served:,}", f"of {official.requests:,} requested; {late}"
+    else:
+        shards = f" in {what.tp} shards" if what.tp > 1 else ""
+        block = f"block of {what.block_tokens} tokens: {size(what.block_bytes)}{shards}{shrunk}"
+        yield "bytes per token", f"{what.token_bytes:,}", block
+        rate = f"in {number(summary.load_seconds)} s, {what.trace or 'random'}, speed {what.speed:g}"
+        yield "prompts", f"{summary.prompts:,}", f"{rate}; {summary.input_tokens_mean:,.0f} tokens each, mean"
+        yield "accelerators", f"{summary.accelerators:,}", f"emulated; of {summary.users:,.0f} users"
     over = f"over {number(summary.window_seconds)} s, to the last byte"
-    blocks = f"{size(summary.read_bytes)} in {count(summary.blocks_read, 'block')}, {over}"
-    yield "read", f"{number(summary.read_gb_per_second)} GB/s", blocks
-    gone = f"; {summary.evicted:,} evicted" if summary.evicted else ""
-    gone += f", {summary.dropped:,} of them never written" if summary.dropped else ""
-    blocks = f"{size(summary.written_bytes)} in {count(summary.blocks_written, 'block')}{gone}"
-    yield "written", f"{number(summary.write_gb_per_second)} GB/s", blocks
-    if summary.official is None:
-        tiers = summary.tiers
-        memory = [("GPU", tiers.gpu), ("DRAM", tiers.dram), ("still being written", tiers.pending)]
-        others = "".join(f"{name} {value:.1f} %, " for name, value in memory if value)
-        yield "tokens from storage", f"{tiers.storage:.1f} %", f"{others}computed {tiers.computed:.1f} %"
-    if summary.devices is not None:
-        shares = summary.devices.read_percent_of_app, summary.devices.write_percent_of_app
-        read, write = ("-" if share is None else f"{share:.0f} %" for share in shares)
-        yield "device bytes", read, f"of the bytes requested were read from the devices; {write} written"
-    if summary.break_even_gb_per_second is not None:
-        words = "below this rate per accelerator, recomputing is faster (full-size model)"
-        yield "break-even", f"{number(summary.break_even_gb_per_second)} GB/s", words
-    if summary.official is not None:
-        return
-    won = f"accelerator seconds compared with recomputing everything; computed {number(summary.gpu_seconds_computed)}"
-    if summary.what.shrink > 1:
-        won += f"; waiting for full-size blocks would take longer than for those of 1/{summary.what.shrink}"
-    yield "time saved", f"{number(summary.gpu_seconds_won)} s", won
-
-
-def _own_rows(summary: KvSummary) -> Iterator[Row]:
-    if summary.ceiling_times is not None:
-        yield "ceiling", f"{summary.ceiling_times:,.0f} x", "this load could be moved by the emulator without storage"
-    if summary.cpu_seconds_per_gb is not None:
-        late = "" if summary.late_ms_p99 is None else f"; arrivals handled {number(summary.late_ms_p99)} ms late (p99)"
-        yield "CPU", f"{number(summary.cpu_seconds_per_gb)} s/GB", f"all ranks, per GB read and written{late}"
-
-
-def _spread(seconds: Spread) -> str:
-    return f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
+    yield "blocks read", f"{summary.blocks_read:,}", f"{size(summary.read_bytes)} {over}"
+    gone = f"; {summary.evicted:,} evicted, {summary.dropped:,} of them never written" if summary.evicted else ""
+    yield "blocks written", f"{summary.blocks_written:,}", f"{size(summary.written_bytes)} {over}{gone}"
 
 
 def _classes(summary: KvSummary) -> Iterator[Table]:

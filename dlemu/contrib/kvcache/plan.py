@@ -7,7 +7,7 @@ depend on time (a block that is still being written) is decided during the run.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -31,28 +31,23 @@ class Tier(IntEnum):
 
 
 class Lru:
-    """Cache of blocks that evicts the least recently used one, with a value for each block."""
+    """Cache of blocks, each with a value, that evicts the least recently used one."""
 
     def __init__(self, blocks: int | None) -> None:
         """`blocks`: capacity; None for no limit."""
-        self._capacity, self._kept = blocks, OrderedDict[int, int]()
+        self._capacity, self._values = blocks, OrderedDict[int, int]()
 
     def get(self, block: int) -> int | None:
         """Return the value of a block, None if it is not cached; does not count as use."""
-        return self._kept.get(block)
+        return self._values.get(block)
 
-    def use(self, block: int) -> None:
-        """Make a block the most recently used one."""
-        if block in self._kept:
-            self._kept.move_to_end(block)
-
-    def put(self, block: int, value: int = 0) -> Iterable[int]:
-        """Add a block; return the values of the blocks evicted for it, its own if the capacity is 0."""
-        self._kept[block] = value
-        self._kept.move_to_end(block)
+    def put(self, block: int, value: int) -> list[int]:
+        """Add a block, or use it; return the values of the blocks evicted for it, its own if the capacity is 0."""
+        self._values[block] = value
+        self._values.move_to_end(block)
         evicted = []
-        while self._capacity is not None and len(self._kept) > self._capacity:
-            evicted.append(self._kept.popitem(last=False)[1])
+        while self._capacity is not None and len(self._values) > self._capacity:
+            evicted.append(self._values.popitem(last=False)[1])
         return evicted
 
 
@@ -136,13 +131,12 @@ def plan_rank(settings: KvSettings, load: Load, numbers: Sequence[int]) -> RankP
         writes: list[int] = []
         evicts: list[int] = []
         for block in blocks:
-            if storage.get(block) is None:
-                writes.append(objects)
-                evicts += storage.put(block, objects)
-                objects += 1
-            storage.use(block)
             object_number = storage.get(block)
-            assert object_number is not None  # the longest prompt fits
+            if object_number is None:
+                object_number = objects
+                writes.append(object_number)
+                objects += 1
+            evicts += storage.put(block, object_number)
             for memory in (gpu, dram):  # their value is the object of the copy on storage
                 memory.put(block, object_number)
         evicted += len(evicts)

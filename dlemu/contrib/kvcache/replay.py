@@ -11,29 +11,16 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.plan import PlannedPrompt, RankPlan, Tier, cached_tokens
+from dlemu.contrib.kvcache.rows import COLUMNS
 
 DRAIN_SHARE, DRAIN_NS = 0.5, 10_000_000_000
 """Timeout for everything in progress after the last arrival: this share of the load's duration, at least DRAIN_NS."""
 _NEVER_NS = 1 << 62
-
-
-class BlockMover(Protocol):
-    """Reads and writes blocks, and has the clock: `dlemu.contrib.kvcache.mover.Mover`, or a fake one in tests."""
-
-    @property
-    def now_ns(self) -> Callable[[], int]: ...
-
-    def submit(self, batch: Batch) -> None: ...
-
-    def is_written(self, number: int) -> bool: ...
-
-    def wait(self, until_ns: int) -> Batch | None: ...
 
 
 @dataclass(eq=False)
@@ -67,29 +54,15 @@ class ServedPrompt:
 
     def columns(self, block_bytes: int) -> dict[str, int]:
         """Return the prompt's row of kvcache.parquet."""
-        return {
+        own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
+        return own | {
             "prompt": self.planned.number,
-            "arrived_ns": self.arrived_ns,
-            "late_ns": self.late_ns,
             "input_tokens": self.planned.prompt.input_tokens,
             "output_tokens": self.planned.prompt.output_tokens,
-            "cached_tokens": self.cached_tokens,
-            "gpu_blocks": self.gpu_blocks,
-            "dram_blocks": self.dram_blocks,
-            "pending_blocks": self.pending_blocks,
             "storage_blocks": len(self.reads),
             "read_bytes": len(self.reads) * block_bytes,
             "written_blocks": len(self.writes),
             "written_bytes": len(self.writes) * block_bytes,
-            "start_ns": self.start_ns,
-            "loaded_ns": self.loaded_ns,
-            "compute_ns": self.compute_ns,
-            "without_ns": self.without_ns,
-            "computed_ns": self.computed_ns,
-            "written_ns": self.written_ns,
-            "read_call_ns": self.read_call_ns,
-            "longest_read_ns": self.longest_read_ns,
-            "write_call_ns": self.write_call_ns,
         }
 
     @property
@@ -101,7 +74,7 @@ class ServedPrompt:
 class Replay:
     """Serves one rank's prompts."""
 
-    def __init__(self, plan: RankPlan, mover: BlockMover, *, on_served: Callable[[ServedPrompt], object]) -> None:
+    def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[ServedPrompt], object]) -> None:
         """`on_served` is called with each prompt as soon as it is done."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings = plan.model.settings
@@ -166,7 +139,13 @@ class Replay:
                 served.dram_blocks += 1
             blocks += 1
         served.reads = tuple(reads)
-        self._set_work(served, blocks, blocks if before_storage is None else before_storage)
+        model, prompt = self._plan.model, planned.prompt
+        served.cached_tokens = cached_tokens(self._settings, prompt, blocks)
+        in_memory = cached_tokens(self._settings, prompt, blocks if before_storage is None else before_storage)
+        served.compute_ns, served.without_ns = (
+            round(1e9 * model.prefill_seconds(cached, prompt.input_tokens - cached))
+            for cached in (served.cached_tokens, in_memory)
+        )
         for number in reads:
             self._readers[number] += 1
         for number in planned.evicts:
@@ -177,14 +156,6 @@ class Replay:
             served.loaded_ns = at_ns
         self._queue.append(index)
         self._assign()
-
-    def _set_work(self, served: ServedPrompt, blocks: int, before_storage: int) -> None:
-        model, prompt = self._plan.model, served.planned.prompt
-        cached = cached_tokens(self._settings, prompt, blocks)
-        kept = cached_tokens(self._settings, prompt, before_storage)
-        served.cached_tokens = cached
-        served.compute_ns = round(1e9 * model.prefill_seconds(cached, prompt.input_tokens - cached))
-        served.without_ns = round(1e9 * model.prefill_seconds(kept, prompt.input_tokens - kept))
 
     def _assign(self) -> None:
         while self._queue and self._idle:
@@ -213,11 +184,8 @@ class Replay:
     def _moved(self, batch: Batch) -> None:
         served = self._served[batch.owner]
         if batch.operation is Operation.READ:
-            served.loaded_ns, served.read_call_ns, served.longest_read_ns = (
-                batch.ended_ns,
-                batch.call_ns,
-                batch.longest_ns,
-            )
+            served.loaded_ns, served.read_call_ns = batch.ended_ns, batch.call_ns
+            served.longest_read_ns = batch.longest_ns
             if served.start_ns:
                 self._begin(batch.owner, served)
         else:

@@ -13,9 +13,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
-from dlemu.contrib.kvcache.mover import Batch, Operation
+from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.official import MAX_CONVERSATIONS, RankTurns, Turn
-from dlemu.contrib.kvcache.replay import BlockMover
+from dlemu.contrib.kvcache.rows import COLUMNS
 
 JOIN_NS = 2_000_000_000
 """How long the tool waits for each worker at the end (benchmark.py, `thread.join(timeout=2.0)`)."""
@@ -31,23 +31,25 @@ Step = tuple[Operation, int] | None
 
 @dataclass(eq=False)
 class TurnRequest:
-    """Progress of one request; a time is 0 until its event happened."""
+    """Progress of one request, named as the columns of kvcache.parquet; a time is 0 until its event happened."""
 
-    number: int
+    prompt: int
+    """Number of its turn."""
     turn: Turn
     arrived_ns: int
     late_ns: int = 0
     start_ns: int = 0
     """When a worker took it."""
-    reads: int = 0
+    storage_blocks: int = 0
+    """Reads from storage."""
     read_bytes: int = 0
     again_bytes: int = 0
     """Part of `read_bytes` that was read from its own file."""
-    memory_reads: int = 0
-    memory_bytes: int = 0
+    dram_blocks: int = 0
+    dram_bytes: int = 0
     begun_bytes: int = 0
     """Bytes of the read in progress: the tool counts a read when it begins."""
-    writes: int = 0
+    written_blocks: int = 0
     written_bytes: int = 0
     read_call_ns: int = 0
     longest_read_ns: int = 0
@@ -55,32 +57,15 @@ class TurnRequest:
     loaded_ns: int = 0
     """When its latest read was done."""
     written_ns: int = 0
-    done_ns: int = 0
+    computed_ns: int = 0
+    """When it was done."""
 
     def columns(self, block_bytes: int) -> dict[str, int]:
         """Return the request's row of kvcache.parquet."""
-        return {
-            "prompt": self.number,
-            "arrived_ns": self.arrived_ns,
-            "late_ns": self.late_ns,
+        return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)} | {
             "input_tokens": self.turn.context_tokens,
             "output_tokens": self.turn.output_tokens,
             "priority": self.turn.priority,
-            "dram_blocks": self.memory_reads,
-            "dram_bytes": self.memory_bytes,
-            "storage_blocks": self.reads,
-            "read_bytes": self.read_bytes,
-            "again_bytes": self.again_bytes,
-            "begun_bytes": self.begun_bytes,
-            "written_blocks": self.writes,
-            "written_bytes": self.written_bytes,
-            "start_ns": self.start_ns,
-            "loaded_ns": self.loaded_ns,
-            "computed_ns": self.done_ns,
-            "written_ns": self.written_ns,
-            "read_call_ns": self.read_call_ns,
-            "longest_read_ns": self.longest_read_ns,
-            "write_call_ns": self.write_call_ns,
         }
 
 
@@ -88,7 +73,7 @@ class TurnsReplay:
     """Serves one rank's turns."""
 
     def __init__(
-        self, plan: RankTurns, mover: BlockMover, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
+        self, plan: RankTurns, mover: Mover, *, on_served: Callable[[TurnRequest], object], capacity_bytes: float
     ) -> None:
         """`on_served` is called with each request that is done; `capacity_bytes`: limit of the bytes on storage."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
@@ -156,7 +141,7 @@ class TurnsReplay:
     def _steps(self, request: TurnRequest) -> Iterator[Step]:
         """Yield the request's reads and writes; each is requested once the previous one is done."""
         for other in tuple(self._conversations.get(request.turn.conversation, ())):
-            if other != request.number:  # includes later turns, if another worker has already stored them
+            if other != request.prompt:  # includes later turns, if another worker has already stored them
                 yield from self._read(request, other)
         yield _ACQUIRE_WRITE_PERMIT
         yield from self._store(request)
@@ -164,25 +149,25 @@ class TurnsReplay:
         if self._waiting_for_permit:
             self._ready.append(self._waiting_for_permit.popleft())
         for _ in range(request.turn.reads):
-            yield from self._read(request, request.number)
+            yield from self._read(request, request.prompt)
 
     def _read(self, request: TurnRequest, number: int) -> Iterator[Step]:
         if number in self._memory:
             self._memory.move_to_end(number)
-            request.memory_reads += 1
-            request.memory_bytes += self._plan.sizes[number]
+            request.dram_blocks += 1
+            request.dram_bytes += self._plan.sizes[number]
         elif number in self._storage:
             self._storage.move_to_end(number)
             yield Operation.READ, number
 
     def _store(self, request: TurnRequest) -> Iterator[Step]:
-        size = self._plan.sizes[request.number]
+        size = self._plan.sizes[request.prompt]
         fits = yield from self._make_room(size)
         if fits:
-            self._memory[request.number] = None
+            self._memory[request.prompt] = None
             self._memory_used += size
         else:
-            yield from self._write(request.number)
+            yield from self._write(request.prompt)
 
     def _write(self, number: int) -> Iterator[Step]:
         size = self._plan.sizes[number]
@@ -236,7 +221,7 @@ class TurnsReplay:
                 self._submit(worker, operation, number)
             return
         del self._in_service[worker]
-        request.done_ns = max(self._mover.now_ns(), request.start_ns)
+        request.computed_ns = max(self._mover.now_ns(), request.start_ns)
         self._idle.append(worker)
         self._on_served(request)
 
@@ -249,13 +234,16 @@ class TurnsReplay:
         (number,), worker = batch.objects, batch.owner
         request, size = self._in_service[worker][0], self._plan.sizes[batch.objects[0]]
         if batch.operation is Operation.READ:
-            request.reads, request.read_bytes, request.begun_bytes = request.reads + 1, request.read_bytes + size, 0
-            request.again_bytes += size * (number == request.number)
+            request.storage_blocks += 1
+            request.read_bytes += size
+            request.begun_bytes = 0
+            request.again_bytes += size * (number == request.prompt)
             request.read_call_ns += batch.call_ns
             request.longest_read_ns = max(request.longest_read_ns, batch.longest_ns)
             request.loaded_ns = batch.ended_ns
         else:
-            request.writes, request.written_bytes = request.writes + 1, request.written_bytes + size
+            request.written_blocks += 1
+            request.written_bytes += size
             request.write_call_ns += batch.call_ns
             request.written_ns = batch.ended_ns
         waiting = self._locks[number]

@@ -17,17 +17,13 @@ if TYPE_CHECKING:
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
-@click.option("--parquet", "parquet_file", metavar="FILE", help="Write one row per run as Parquet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
-@click.option("--report", "report_folder", metavar="FOLDER", help="Save the audit and a page with figures in FOLDER.")
-@click.option("--edition", type=click.Choice(["1.0", "2.0", "3.0"]), help="Also check MLPerf Storage's rules.")
+@click.option("--edition", type=click.Choice(["2.0", "3.0"]), help="Also check MLPerf Storage's rules.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
     folders: tuple[str, ...],
     csv_file: str | None,
-    parquet_file: str | None,
     as_json: bool,
-    report_folder: str | None,
     edition: str | None,
     division: Division,
 ) -> None:
@@ -36,39 +32,24 @@ def command(
     \b
     dlemu audit results/
     dlemu audit closed/ open/ --csv audit.csv
-    dlemu audit results/ --report audit            # audit/report.html, audit.json, audit.csv
     dlemu audit results/ --edition 2.0 --division open
 
     Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu; the names of the folders do not matter.
 
     Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
     """
-    from datagen.owned import check_usable
+    from dlemu.contrib.mlperf.audit.audit_answer import run_report, write_csv
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
     from dlemu.contrib.mlperf.audit.contradictions import Rulebook
-    from dlemu.contrib.mlperf.audit.saved_audit import run_report, save_audit, write_csv, write_parquet
     from dlemu.contrib.mlperf.audit_lines import audit_lines
-    from dlemu.extend import UserError
     from dlemu.results.wording import VISIBLE
 
-    if as_json and report_folder:
-        raise UserError("--json prints what --report saves as audit.json: give one of the two")
-    if report_folder:
-        check_usable(report_folder, "--report")
-    book = Rulebook(edition, division) if edition else None
-    runs = audit_trees(folders, book=book)
+    runs = audit_trees(folders, book=Rulebook(edition, division) if edition else None)
     if csv_file:
         write_csv(csv_file, runs)
-    if parquet_file:
-        write_parquet(parquet_file, runs)
     if as_json:
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:
         for line, style in audit_lines(runs):
             click.secho(line.translate(VISIBLE), **style)
-    if report_folder:
-        from dlemu.cli.options import report_result
-
-        save_audit(report_folder, runs, folders, book)
-        report_result(True, report_folder)
     raise SystemExit(1 if any(run.errors for run in runs) else 0)

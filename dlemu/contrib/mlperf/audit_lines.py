@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, Place, audit_row, common_folder, places
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
-from dlemu.contrib.mlperf.audit.saved_audit import AuditRow, Place, audit_row, common_folder, places
 from dlemu.results.finding import SEVERITIES, Finding
 
 Line = tuple[str, dict[str, Any]]

@@ -40,7 +40,7 @@ def check_html(report: CheckReport) -> str:
 
 
 _LEGEND = (
-    "Results and checkpoints: figures from the files. Rates of training are recomputed where the ranks recorded their "
+    "Results: figures from the files. Rates of training are recomputed where the ranks recorded their "
     "steps; rates of checkpoints are rank 0's, as published.",
     "Below them a table for each broken rule, the most severe first: where, what was seen, and what was wanted. "
     "Brackets give the official checker's name of the rule.",
@@ -51,45 +51,22 @@ _LEGEND = (
 
 def _results(report: CheckReport) -> Iterator[Table]:
     wrong = {row.path for row in report.findings if row.severity == "error"}
-
-    def errors(path: str) -> Cell:
-        count = sum(found == path or found.startswith(f"{path}{os.sep}") for found in wrong)
-        return Line(str(count), "bad" if count else "good")
-
-    training: list[list[Cell]] = [
-        [
-            *(_organisation(row.path), row.path, f"v{row.edition} {row.division}", str(row.workload)),
-            *(str(row.accelerators), str(row.accelerator), str(len(row.runs)), errors(row.path)),
-        ]
-        for row in report.results
-    ]
-    if training:
-        names = ("organisation", "result", "edition", "workload", "accelerators", "kind", "runs", "places with errors")
-        yield Table(title="Training", columns=[Column(name) for name in names], rows=training, dense=True)
-    calls: list[list[Cell]] = [
-        [
-            *(_organisation(row.path), row.path, f"v{row.edition} {row.division}", str(row.model)),
-            *(str(row.processes), _rate(row.save_gib_per_second), _rate(row.load_gib_per_second), errors(row.path)),
-        ]
-        for row in report.checkpoints
-    ]
-    if calls:
-        rates = ("save, GiB/s", "load, GiB/s", "places with errors")
-        columns = [Column(name) for name in ("organisation", "result", "edition", "model", "processes", *rates)]
-        yield Table(title="Checkpoints", columns=columns, rows=calls, dense=True)
-    others: list[list[Cell]] = [
-        [_organisation(row.path), row.path, f"v{row.edition} {row.division}", figure, errors(row.path)]
-        for row in report.others
-        for figure in row.figures or ("nothing could be read",)
-    ]
-    if others:
-        shown = ("organisation", "result", "edition", "published and recomputed", "places with errors")
-        title = "Key-value caches and vector databases"
-        yield Table(title=title, columns=[Column(name) for name in shown], rows=others, dense=True)
-
-
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+    rows: list[list[Cell]] = []
+    for row in report.results:
+        errors = sum(found == row.path or found.startswith(f"{row.path}{os.sep}") for found in wrong)
+        rates = [f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items()]
+        figures = "; ".join([*rates, *row.figures])
+        rows.append(
+            [
+                *(_organisation(row.path), row.path, f"v{row.edition} {row.division}", row.benchmark, str(row.model)),
+                *(str(row.processes or ""), row.accelerator or "", str(len(row.runs)), figures),
+                Line(str(errors), "bad" if errors else "good"),
+            ]
+        )
+    names = ("organisation", "result", "edition", "benchmark", "model", "processes", "accelerator", "runs")
+    columns = [Column(name) for name in (*names, "published and recomputed", "places with errors")]
+    if rows:
+        yield Table(title="Results", columns=columns, rows=rows, dense=True)
 
 
 def _organisation(path: str) -> str:

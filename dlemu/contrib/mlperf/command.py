@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.rules.editions import Reading
     from dlemu.contrib.mlperf.rules.training import Division
 
-_EDITIONS = click.Choice(["1.0", "2.0", "3.0"])
+_EDITIONS = click.Choice(["2.0", "3.0"])
 
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
@@ -107,7 +107,6 @@ def _checkpoint_datasize(
 
 @command.command(name="run", short_help="Rehearse a submission: all its runs, laid out as its tree.")
 @configured
-@click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
@@ -130,7 +129,6 @@ def run_command(
     overrides: tuple[str, ...],
     config_dir: str | None,
     cfg: bool,
-    edition: str | None,
     division: Division,
     organisation: str,
     system: str,
@@ -140,22 +138,19 @@ def run_command(
     yes: bool,
     accelerator_type: str,
 ) -> None:
-    """Rehearse a submission: the edition's runs one after another on one dataset, laid out as its tree, and checked.
+    """Rehearse a result of v3.0: all its runs one after another on one dataset, laid out as its tree, and checked.
 
     \b
-    dlemu mlperf run workload=unet3d accelerator=h100 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
+    dlemu mlperf run workload=unet3d accelerator=b200 ranks=8 dataset.data_folder=/mnt/nvme/unet3d \\
         dataset.num_files_train=28000 --org mylab --system nvme-box
     dlemu mlperf run workload=unet3d accelerator=b200 ranks=16 --hosts 2 launcher="mpirun -np {ranks} -f hosts" ...
     dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
-    dlemu mlperf run workload=mlperf_kv kv.folder=/mnt/nvme/kv ranks=2
-    dlemu mlperf run --make workload=unet3d ... + workload=llama3_8b ... + workload=mlperf_kv ...
 
-    A warm-up run and 5 measured runs (v1.0: only the 5), each with a different shuffle. Every run is a `dlemu train`,
-    kept in runs/; tree/ has the files that the edition's tool would write. When interrupted, or when a run failed, the
-    same command with output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two runs of
-    `dlemu checkpoint`, or in one where ten exceed three times the hosts' memory. kv_cache runs its three options three
-    times each, and prints the true rates next to the tool's. Several workloads, with + between their overrides, run one
-    after another and end in one tree. This is not a submission: CLOSED results need mlpstorage and DLIO, unchanged.
+    A warm-up run and 5 measured runs, each with a different shuffle. Every run is a `dlemu train`, kept in runs/; tree/
+    has the files that mlpstorage v3.0 would write. When interrupted, or when a run failed, the same command with
+    output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two runs of `dlemu
+    checkpoint`, or in one where ten exceed three times the hosts' memory. This is not a submission: CLOSED results need
+    mlpstorage and DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
     rule is broken, and only this host kept runs from passing), 128 + signal.
@@ -164,19 +159,16 @@ def run_command(
     from dlemu.cli.interruption import resume_advice
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed
-    from dlemu.contrib.mlperf.rehearsal.submission import SEPARATOR, split
-    from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run_single
+    from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
+    from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run
     from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
 
     if cfg:
-        for words in split(overrides):
-            click.echo(explained(load(words, config_dir=config_dir)), nl=False)
+        click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
         return
     folder, words = take_word(overrides, "output.folder")
     rehearser = Rehearser(
         config_dir=config_dir,
-        edition=edition,
         division=division,
         organisation=organisation,
         system=system,
@@ -185,18 +177,16 @@ def run_command(
         make=make,
         accelerator_type=accelerator_type,
     )
-    several = SEPARATOR in words
-    name = "submission" if several else load(take_word(words, "launcher")[1], config_dir=config_dir).model.name
-    folder = folder or new_folder(name, "mlperf-")
+    folder = folder or new_folder(load(take_word(words, "launcher")[1], config_dir=config_dir).model.name, "mlperf-")
     check_place(folder)
-    rehearsal = None if several else rehearser.single(words, folder)
-    rehearser.allow_making(split(words), folder, yes=yes)
-    kept = f"finished runs are kept: {resume_advice(folder)}"
-    if rehearsal is not None and not rehearsal.resumes:
-        kept = f"what was measured is in {folder}: start again in a new folder"
+    rehearsal = rehearser.rehearsal(words, folder)
+    rehearser.allow_making(rehearsal, yes=yes)
+    kept = f"what was measured is in {folder}: start again in a new folder"
+    if isinstance(rehearsal, Rehearsal):
+        kept = f"finished runs are kept: {resume_advice(folder)}"
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     try:
-        status = rehearser.several(split(words), folder) if rehearsal is None else run_single(rehearsal)
+        status = run(rehearsal)
     except Interrupted as stop:
         complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {kept}")
         raise SystemExit(stop.exit_status) from None
@@ -206,31 +196,6 @@ def run_command(
         complain(f"{error}\n{kept}")
         raise SystemExit(error.exit_status) from None
     raise SystemExit(status)
-
-
-@command.command(name="merge", short_help="Merge several rehearsals into one tree, and check it.")
-@click.argument("folder", metavar="NEW")
-@click.argument("rehearsals", metavar="REHEARSAL...", nargs=-1, required=True)
-def merge_command(folder: str, rehearsals: tuple[str, ...]) -> None:
-    """Merge the trees of several rehearsals, of training and of checkpoints, and check the result.
-
-    \b
-    dlemu mlperf run workload=unet3d accelerator=b200 ... output.folder=r/unet3d
-    dlemu mlperf run workload=llama3_8b ... output.folder=r/llama3
-    dlemu mlperf merge r/all r/unet3d r/llama3
-
-    All must be of the same edition, and each result in only one of them. Names of organisations and systems are kept.
-
-    Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
-    """
-    from dlemu.contrib.mlperf.lines import check_lines
-    from dlemu.contrib.mlperf.rehearsal.merge import merge
-    from dlemu.results.wording import VISIBLE
-
-    checked = merge(folder, rehearsals)
-    for line, style in check_lines(checked):
-        click.secho(line.translate(VISIBLE), **style)
-    raise SystemExit(0 if checked.valid else 1)
 
 
 @command.command(name="check", short_help="Check finished runs or a submission tree against the rules.")
@@ -300,14 +265,15 @@ def check_command(
 
 
 def _list_rules(*, as_json: bool) -> None:
-    from dlemu.contrib.mlperf.rules.official import listed, official_rules, unknown_rules
+    from dlemu.contrib.mlperf.rules.known import listed, official_rules
 
     if as_json:
         click.echo(json.dumps([{**asdict(rule), "status": rule.status} for rule in official_rules()], indent=2))
         return
     for rule, words in listed():
         click.echo(f"{rule.number:9}{rule.name:44}{rule.status:17}{words}")
-    click.echo(f"{len(official_rules())} rules, {len(unknown_rules())} of them unknown here")
+    unknown = sum(rule.status == "unknown" for rule in official_rules())
+    click.echo(f"{len(official_rules())} rules, {unknown} of them unknown here")
 
 
 def _write(path: str, content: str) -> None:

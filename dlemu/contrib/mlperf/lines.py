@@ -9,18 +9,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from dlemu.results.finding import SEVERITIES
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
-    from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
     from dlemu.contrib.mlperf.check.judge import Checked
-    from dlemu.contrib.mlperf.check.submission_tree import Result
     from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
     from dlemu.contrib.mlperf.rehearsal.rehearse import Rehearsed
-    from dlemu.contrib.mlperf.rehearsal.rehearse_kv import KvRehearsed
-    from dlemu.contrib.mlperf.rehearsal.run_figures import Outcome
-    from dlemu.results.finding import Located
+    from dlemu.results.finding import Finding, Located
 
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""
@@ -30,6 +27,7 @@ _SHOWN = 3
 
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
     """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
+    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
     from dlemu.contrib.mlperf.rules.editions import EDITIONS
 
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
@@ -40,19 +38,20 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
-    if bound.tool_files < bound.files and not EDITIONS[size.edition].exact_size:
+    if bound.tool_files < bound.files and not EDITIONS[size.edition].checks_tree:
         why = "it rounds down, so its dataset falls just short of the rules"
         yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
     extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
     yield f"  advised         {size.files:>12,} files{extra}"
     if size.subfolders:
         fewer = f"; the official datasize prints 0 and suggests {size.tool_subfolders}, rounded down"
-        own = fewer if size.edition != "1.0" else ""
-        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{own}"
+        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{fewer}"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
-    yield from _free_space(workload, size)
-    yield from _broken_rules(size)
+    free, folder = free_bytes(workload.dataset.data_folder)
+    if free < size.nominal_bytes:
+        yield f"  room            {free / 1e9:>12,.1f} GB      free in {folder}: NOT ENOUGH"
+    yield from _broken_rules(size.findings)
     yield ""
     yield "make it:"
     yield f"  {datagen}"
@@ -96,46 +95,44 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     if size.wrong is not None:
         whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
         yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"
-    for finding in size.findings:
-        yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
+    yield from _broken_rules(size.findings)
     yield ""
     yield "with MLCommons' tool:"
     yield from (f"  {line}" for line in size.tool_commands)
 
 
-def _free_space(workload: Workload, size: Datasize) -> Iterator[str]:
-    from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
-
-    free, folder = free_bytes(workload.dataset.data_folder)
-    if free < size.nominal_bytes:
-        yield f"  room            {free / 1e9:>12,.1f} GB      free in {folder}: NOT ENOUGH"
-
-
-def _broken_rules(size: Datasize) -> Iterator[str]:
-    for finding in size.findings:
+def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
+    for finding in findings:
         yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
 
 
 def outcome_lines(rehearsed: Rehearsed) -> Iterator[Line]:
     """Yield the outcome of a rehearsal of training."""
     outcome = rehearsed.outcome
-    yield _outcome_line(outcome), {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True}
-    yield _own_line(outcome, rehearsed.limits), {}
+    yield (
+        f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
+        f" +- {outcome.au_dlio_std_percent:.1f}, {outcome.samples_per_second_mean:,.0f} samples/s"
+        f" (mean of {outcome.runs}, CoV {outcome.cov_percent:.1f} %), by DLIO's formulas",
+        {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True},
+    )
+    limited, mean = f"limited by: {', '.join(rehearsed.limits) or 'not known'}", outcome.au_mean_percent
+    own = "" if mean is None else f"dlemu's own AU: {mean:.1f} % +- {outcome.au_std_percent:.1f}; "
+    yield f"{own}{limited}", {}
 
 
-def checkpoint_lines(checked: Checked) -> Iterator[Line]:
-    """Yield the rates of checkpoints."""
-    for result in checked.checkpoints:
-        yield _checkpoint_line(result, checked.root), {"bold": True}
+def result_lines(checked: Checked) -> Iterator[Line]:
+    """Yield a line for each result, with the published rates of checkpoints."""
+    from dlemu.contrib.mlperf.check.judge import check_report
 
-
-def kv_lines(rehearsed: KvRehearsed) -> Iterator[Line]:
-    """Yield the rates of a rehearsal of kv_cache: for each run by the tool's formula, and the true ones."""
-    from dlemu.contrib.mlperf.rehearsal.rehearse_kv import rates
-
-    for trial in rehearsed.trials:
-        if trial.official is not None:
-            yield f"{trial.label}: {rates(trial.official)}", {"bold": True}
+    for row in check_report(checked).results:
+        kind = f"{row.processes or '?'} x {row.accelerator or '?'}, " if row.benchmark == "training" else ""
+        processes = f"{count(row.processes, 'process')}, " if row.processes and not kind else ""
+        rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
+        yield (
+            f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {kind}{processes}{count(len(row.runs), 'run')};"
+            f" v{row.edition} {row.division.upper()}{f' ({rates}, by rank 0)' if rates else ''}",
+            {"bold": True},
+        )
 
 
 def judged_lines(checked: Checked) -> Iterator[Line]:
@@ -150,31 +147,9 @@ def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
     yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}", {}
 
 
-def _outcome_line(outcome: Outcome) -> str:
-    return (
-        f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
-        f" +- {outcome.au_dlio_std_percent:.1f}, {outcome.samples_per_second_mean:,.0f} samples/s"
-        f" (mean of {outcome.runs}, CoV {outcome.cov_percent:.1f} %), by DLIO's formulas"
-    )
-
-
-def _own_line(outcome: Outcome, limits: Sequence[str]) -> str:
-    limited = f"limited by: {', '.join(limits) or 'not known'}"
-    if outcome.au_mean_percent is None:
-        return limited
-    return f"dlemu's own AU: {outcome.au_mean_percent:.1f} % +- {outcome.au_std_percent:.1f}; {limited}"
-
-
 def check_lines(checked: Checked) -> Iterator[Line]:
     """Yield the lines of a check: its results, its findings, its verdict."""
-    for result in checked.results:
-        yield _result_line(result, checked.root), {"bold": True}
-    yield from checkpoint_lines(checked)
-    for other in checked.others:
-        runs = len(other.phase("run"))
-        what = f"{other.category} {other.model}, {runs} run{'s' if runs != 1 else ''}"
-        path = os.path.relpath(other.path, checked.root)
-        yield f"{path}: {what}; v{other.edition.name} {other.division.upper()}", {"bold": True}
+    yield from result_lines(checked)
     yield "", {}
     yield from finding_lines(checked)
     yield _verdict(checked)
@@ -214,38 +189,14 @@ def _few(texts: list[str], between: str) -> str:
     return between.join(texts[:_SHOWN]) + more
 
 
-def _result_line(result: Result, root: str) -> str:
-    first = next((leaf for leaf in result.runs if leaf.run), None)
-    count = f"{len(result.runs)} run{'s' if len(result.runs) != 1 else ''}"
-    what = "no run"
-    if first is not None:
-        accelerators = first.printed.accelerators or "?"
-        what = f"{first.setup.workload or 'unknown workload'}, {accelerators} x {first.setup.accelerator or '?'}"
-    path = os.path.relpath(result.path, root)
-    return f"{path}: {what}, {count}; v{result.edition.name} {result.division.upper()}"
-
-
-def _checkpoint_line(result: CheckpointResult, root: str) -> str:
-    from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of, processes_of
-
-    rates = [f"{kind} {rate:.3f} GiB/s" for kind, rate in figures_of(result).items()]
-    model, calls = result.model.name if result.model else "unknown model", len(result.leaves)
-    what = f"{model}, {processes_of(result) or '?'} processes, {calls} call{'s' if calls != 1 else ''}"
-    rates_text = f" ({', '.join(rates)}, by rank 0)" if rates else ""
-    path = os.path.relpath(result.path, root)
-    return f"{path}: {what}; v{result.edition.name} {result.division.upper()}{rates_text}"
-
-
 def _counts(checked: Checked) -> str:
     """Return the numbers of errors and warnings, and of the rules broken."""
-    return f"{_number(checked, 'error')}, {_number(checked, 'warning')}"
-
-
-def _number(checked: Checked, severity: str) -> str:
-    count = checked.count(severity)
-    rules = len({located.finding.rule for located in checked.findings if located.finding.severity == severity})
-    text = f"{count} {severity}{'s' if count != 1 else ''}"
-    return f"{text} of {rules} rule{'s' if rules != 1 else ''}" if count > 1 else text
+    texts = []
+    for severity in ("error", "warning"):
+        broken = [one.finding.rule for one in checked.findings if one.finding.severity == severity]
+        of = f" of {count(len(set(broken)), 'rule')}" if len(broken) > 1 else ""
+        texts.append(f"{count(len(broken), severity)}{of}")
+    return ", ".join(texts)
 
 
 def _verdict(checked: Checked) -> Line:

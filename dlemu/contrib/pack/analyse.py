@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,7 @@ from dlemu.contrib.pack.image_list import nearest_divisor
 from dlemu.contrib.pack.limits import judge_packing
 from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, training_spec
 from dlemu.contrib.pack.result import PackDevice, PackFigures, PackShares
-from dlemu.contrib.pack.wording import in_words
 from dlemu.contrib.pack.words import PackSettings
-from dlemu.contrib.pack.worker import FIELDS
 from dlemu.metrics.cache import COUNTED
 from dlemu.results.wording import count
 from dlemu.telemetry import HostTelemetry
@@ -32,8 +29,8 @@ _MIN_FROM_STORAGE_PERCENT = 95.0
 class PackMeasurement:
     """The raw measurements of a packing."""
 
-    rows: NDArray[np.int64]
-    """A row per process, with the columns FIELDS."""
+    rows: NDArray[np.void]
+    """ROW_DTYPE: a row per process."""
     begin_ns: int
     end_ns: int
     telemetry: HostTelemetry | None
@@ -44,15 +41,7 @@ class PackMeasurement:
 
     def total(self, name: str) -> int:
         """Return the sum of a field over all processes."""
-        return int(self.rows[:, FIELDS.index(name)].sum())
-
-
-class _ThreadTime(NamedTuple):
-    """Shares of a reading or writing thread's working time: blocked in storage, on a core, waiting for a core."""
-
-    storage: float
-    core: float
-    wanting_core: float
+        return int(self.rows[name].sum())
 
 
 def compute_figures(
@@ -72,6 +61,7 @@ def compute_figures(
     read, written = packing.total("read_bytes"), packing.total("written_bytes")
     images = done.samples - before.samples  # those left out as damaged are no packed images
     cpu_seconds = packing.total("cpu_ns") / 1e9
+    cpu_percent = 100 * cpu_seconds / seconds / packing.cores
     shares = shares_of(packing)
     device, busy = _device(packing), _busy_percent(packing)
     from_storage_bytes = packing.total("storage_bytes")
@@ -86,8 +76,7 @@ def compute_figures(
         )
     if passed_over:
         warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} whose names are not those of images")
-    skipped = done.skipped
-    if skipped:
+    if skipped := done.skipped:
         warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
     warnings += images_not_trained_on(done)
     return PackFigures(
@@ -106,26 +95,19 @@ def compute_figures(
         write_mb_per_second=written / 1e6 / seconds,
         from_storage_percent=from_storage,
         cpu_seconds=cpu_seconds,
-        cpu_percent=100 * cpu_seconds / seconds / packing.cores,
+        cpu_percent=cpu_percent,
         cpu_seconds_per_gb=cpu_seconds / (read / 1e9) if read else 0.0,
         host_busy_percent=busy,
         shares=shares,
         device=device,
-        limited_by=in_words(
-            judge_packing(
-                reading=shares.reading,
-                computing=shares.computing,
-                wanting_core=shares.wanting_core,
-                writing=shares.writing,
-                idle=shares.idle,
-                processes=settings.processes,
-                cores=packing.cores,
-                host_busy_percent=busy,
-                own_busy_percent=100 * cpu_seconds / seconds / packing.cores,
-                mean_depth=device.mean_depth,
-                device_busy_percent=device.busy_percent,
-                throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
-            )
+        limited_by=judge_packing(
+            shares,
+            device,
+            processes=settings.processes,
+            cores=packing.cores,
+            host_busy_percent=busy,
+            own_busy_percent=cpu_percent,
+            throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
         ),
         train=train_command(target, done, storage_words),
         warnings=tuple(warnings),
@@ -155,48 +137,46 @@ def shares_of(packing: PackMeasurement) -> PackShares:
     storage, was on a core, and waited for one.
     """
     whole = len(packing.rows) * (packing.end_ns - packing.begin_ns)
-    read, write = _thread_time(packing, "read"), _thread_time(packing, "write")
     # While the reading thread waits for a task, no image is left: the preparing thread is idle.
     idle = min(packing.total("await_task_ns"), packing.total("await_read_ns"))
     for_reading, for_writing = packing.total("await_read_ns") - idle, packing.total("await_write_ns")
     compute, on_core = packing.total("compute_ns"), packing.total("compute_cpu_ns")
-    computing = on_core + for_reading * read.core + for_writing * write.core
-    wanting_core = max(0, compute - on_core) + for_reading * read.wanting_core + for_writing * write.wanting_core
-    parts = np.array([for_reading * read.storage, computing, wanting_core, for_writing * write.storage])
+    read_blocked, read_core, read_wanting_core = _thread_shares(packing, "read")
+    write_blocked, write_core, write_wanting_core = _thread_shares(packing, "write")
+    computing = on_core + for_reading * read_core + for_writing * write_core
+    wanting_core = max(0, compute - on_core) + for_reading * read_wanting_core + for_writing * write_wanting_core
+    parts = np.array([for_reading * read_blocked, computing, wanting_core, for_writing * write_blocked])
     percents = 100 * parts / max(whole, parts.sum(), 1)
-    reading, computing_percent, wanting_percent, writing = percents.tolist()
-    return PackShares(
-        reading=reading,
-        computing=computing_percent,
-        wanting_core=wanting_percent,
-        writing=writing,
-        idle=max(0.0, 100.0 - float(percents.sum())),
-    )
+    reading, computing, wanting_core, writing = percents.tolist()
+    return PackShares(reading, computing, wanting_core, writing, idle=max(0.0, 100.0 - float(percents.sum())))
 
 
-def _thread_time(packing: PackMeasurement, thread: str) -> _ThreadTime:
+def _thread_shares(packing: PackMeasurement, thread: str) -> tuple[float, float, float]:
+    """Return the shares of a thread's working time: blocked in storage, on a core, waiting for a core."""
     worked = packing.total(f"{thread}_ns")
     if not worked:
-        return _ThreadTime(1.0, 0.0, 0.0)
+        return 1.0, 0.0, 0.0
     core, wanting_core = (min(worked, packing.total(f"{thread}_{part}_ns")) / worked for part in ("cpu", "cpu_wait"))
-    return _ThreadTime(max(0.0, 1 - core - wanting_core), core, min(wanting_core, 1 - core))
+    return max(0.0, 1 - core - wanting_core), core, min(wanting_core, 1 - core)
 
 
 def _device(packing: PackMeasurement) -> PackDevice:
     """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
-    host = packing.telemetry
-    if host is None:
-        return PackDevice()
-    names = [device.name for device in host.devices if device.counted and device.probe == "block"]
+    devices = packing.telemetry.devices if packing.telemetry is not None else ()
+    names = [device.name for device in devices if device.counted and device.probe == "block"]
 
     def means(metric: str) -> list[float]:
         values = [_mean(packing, "block", name, metric) for name in names]
         return [value for value in values if not math.isnan(value)]
 
+    def total(metric: str) -> float | None:
+        known = means(metric)
+        return sum(known) if known else None
+
     return PackDevice(
-        read_mb_per_second=_sum(means("read_mb_per_second")),
-        write_mb_per_second=_sum(means("write_mb_per_second")),
-        mean_depth=_sum(means("mean_queue_depth")),
+        read_mb_per_second=total("read_mb_per_second"),
+        write_mb_per_second=total("write_mb_per_second"),
+        mean_depth=total("mean_queue_depth"),
         busy_percent=max(means("busy_percent"), default=None),
     )
 
@@ -204,10 +184,6 @@ def _device(packing: PackMeasurement) -> PackDevice:
 def _busy_percent(packing: PackMeasurement) -> float | None:
     idle = [_mean(packing, "cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
     return None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
-
-
-def _sum(values: list[float]) -> float | None:
-    return sum(values) if values else None
 
 
 def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> float:
@@ -233,8 +209,6 @@ def train_command(target: str, packed: PackedSet, storage_words: Sequence[str]) 
         f"dataset.format={spec.format}",
         f"dataset.num_files_train={spec.num_files_train}",
         f"dataset.num_samples_per_file={spec.num_samples_per_file}",
-        f"dataset.record_length_bytes={spec.record_length_bytes:g}"
-        if spec.record_length_bytes < 1e6
-        else f"dataset.record_length_bytes={int(spec.record_length_bytes)}",
+        f"dataset.record_length_bytes={int(spec.record_length_bytes)}",
     ]
     return shlex.join(["dlemu", "train", *words])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dlemu.api import make_dataset, overrides_of
+from dlemu.api import main_thread, make_dataset, overrides_of
 from dlemu.contrib.pack import run
 from dlemu.contrib.pack.result import PackAnswer
 from dlemu.contrib.pack.run import PackEvent
@@ -25,4 +25,6 @@ def pack(
     `make` makes a workload's images first, or those that are missing. Raises UserError, DlemuError.
     """
     values = overrides_of(overrides, settings, several=True)
-    return run.pack(values, config_dir=config_dir, make=make_dataset if make else None, on_event=on_progress or ignore)
+    made = make_dataset if make else None
+    with main_thread("pack"):
+        return run.pack(values, config_dir=config_dir, make=made, on_event=on_progress or ignore)

@@ -39,7 +39,9 @@ def command(
 
     from rich.console import Console
 
+    from dlemu.cli import complain
     from dlemu.cli.frontends import make_here
+    from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.contrib.pack.page import PackShown, print_pack
     from dlemu.contrib.pack.run import PackEvent, pack
@@ -58,24 +60,13 @@ def command(
     try:
         answer = pack(overrides, config_dir=config_dir, make=made, on_event=watch)
     except Interrupted as stop:
-        raise SystemExit(_interrupted(stop, shown.folder, several=shown.points > 1)) from None
+        if shown.points > 1:
+            raise SystemExit(interrupted(stop, "finished points", shown.folder)) from None
+        name = signal.Signals(stop.signal_number).name
+        complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
+        raise SystemExit(stop.exit_status) from None
     show_answer(answer, shown.folder, print_pack, as_json=as_json, page=report)
     raise SystemExit(answer.exit_status)
-
-
-def _interrupted(stop: object, folder: str, *, several: bool) -> int:
-    import signal
-
-    from dlemu.cli import complain
-    from dlemu.cli.interruption import interrupted
-    from dlemu.extend import Interrupted
-
-    assert isinstance(stop, Interrupted)
-    if several:
-        return interrupted(stop, "finished points", folder)
-    name = signal.Signals(stop.signal_number).name
-    complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
-    return stop.exit_status
 
 
 def _verify(words: tuple[str, ...], *, as_json: bool) -> int:
@@ -95,9 +86,9 @@ def _verify(words: tuple[str, ...], *, as_json: bool) -> int:
     findings = verify_set(target.rstrip("/"), open_storage(load(others).storage_spec.buffered))
     if as_json:
         click.echo(to_json(findings), nl=False)
-        return 2 if findings else 0
-    for finding in findings:
-        click.echo(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
-    if not findings:
+    elif not findings:
         click.echo(f"{target}: every byte is as it was written")
+    else:
+        for finding in findings:
+            click.echo(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
     return 2 if findings else 0

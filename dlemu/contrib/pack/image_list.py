@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from datagen.layout import Layout
 from dlemu.contrib.pack.recipe import Kind, Recipe, kind_of
 from dlemu.extend import DatasetError, StorageBase, UserError
 
@@ -20,27 +19,20 @@ class ImageList:
 
     folder: str
     """Folder that all files are below."""
-    names: Sequence[str] | Layout
-    """Paths below the folder: a list, or a layout that computes them."""
+    names: Sequence[str]
+    """Paths below the folder."""
     kind: Kind | None = None
     """Content of all files; None to derive it from each file's name."""
     ignored: int = 0
     """Files of the folder that are left out, because their names are not those of images."""
 
-    def __len__(self) -> int:
-        return self.names.num_files if isinstance(self.names, Layout) else len(self.names)
-
-    def name(self, index: int) -> str:
-        """Return the path of a file, relative to the folder."""
-        return self.names.name(index) if isinstance(self.names, Layout) else self.names[index]
-
     def path(self, index: int) -> str:
         """Return the full path of a file."""
-        return f"{self.folder}/{self.name(index)}"
+        return f"{self.folder}/{self.names[index]}"
 
     def kind_of(self, index: int) -> Kind:
         """Return the content of a file."""
-        return self.kind or kind_of(self.name(index))
+        return self.kind or kind_of(self.names[index])
 
 
 def images_below(folder: str, target: str, recipe: Recipe, storage: StorageBase) -> ImageList:

@@ -195,17 +195,17 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
 
 
 def _remove_files(paths: Sequence[str], storage: StorageBase) -> None:
-    """Remove those of the files that exist and can be removed; raises OSError if others stay."""
-    failure: OSError | None = None
+    """Remove those of the files that exist and can be removed; raises the first OSError if others stay."""
+    failures = []
     for path in paths:
         try:
             storage.remove(path)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def folders_of(layout: Layout, sides: tuple[SideFile, ...]) -> list[str]:

@@ -1,8 +1,4 @@
-"""One packing, in a separate process that forks the packing processes: `python -m dlemu.contrib.pack.process FOLDER`.
-
-Separate, because a program with threads, or with the memory of hours of work, should not fork hundreds of processes.
-Messages go to stderr in the same form as those of `dlemu`, the figures to FOLDER/figures.json.
-"""
+"""One packing: forks the processes that pack, and returns the figures."""
 
 from __future__ import annotations
 
@@ -10,16 +6,13 @@ import contextlib
 import json
 import mmap
 import os
-import signal
-import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import IO
 
-import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
@@ -47,23 +40,19 @@ from dlemu.contrib.pack.packed_set import (
     write_set,
 )
 from dlemu.contrib.pack.recipe import KINDS, import_libraries
-from dlemu.contrib.pack.words import PackSettings, read_words
-from dlemu.contrib.pack.worker import FIELDS, TASK, Job, work
+from dlemu.contrib.pack.result import PackFigures
+from dlemu.contrib.pack.words import PackSettings
+from dlemu.contrib.pack.worker import ROW_DTYPE, TASK, Job, work
 from dlemu.extend import (
     DlemuError,
-    Interrupted,
     SpaceError,
     StorageBase,
     UserError,
-    interrupt_on,
     open_storage,
-    write_text,
 )
 from dlemu.runner.crew import Worker, run_crew
 from dlemu.telemetry import Scope, Task, start_recorder
 
-FIGURES = "figures.json"
-PROGRESS = "progress.json"
 PACKER = Role(
     "packer",
     "use fewer processes or a smaller ahead; run the same command again: it continues after the finished files",
@@ -75,79 +64,75 @@ _DECODING_FACTOR = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
-    """The request that `dlemu.contrib.pack.run` sends by stdin: the settings, and the folder of the packed files."""
+class PackRequest:
+    """What to pack, and the folder of the packed files."""
 
-    words: tuple[str, ...]
+    settings: PackSettings
+    workload: Workload | None
     target: str
-    config_dir: str | None = None
 
 
-def main() -> None:
-    """Pack as requested on stdin; exit with the status of the failure, if any."""
-    (folder,) = sys.argv[1:]
-    interrupt_on(signal.SIGINT, signal.SIGTERM)
+@dataclass(frozen=True, kw_only=True)
+class PackProgress:
+    """Progress of a packing; emitted about twice a second."""
+
+    images: int
+    total_images: int
+    read_bytes: int
+
+
+def pack_here(request: PackRequest, emit: Callable[[PackProgress], None]) -> PackFigures:
+    """Pack the files that are missing; raises UserError, DlemuError."""
     try:
-        order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-        pack_here(order, folder)
-    except DlemuError as error:
-        print(f"dlemu: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
-    except Interrupted as stop:
-        sys.exit(stop.exit_status)
+        return _pack(request, emit)
     except OSError as error:
-        if not (failure := host_failure(error)):
-            raise
-        print(f"dlemu: {failure}", file=sys.stderr)
-        sys.exit(UserError.exit_status)
+        if failure := host_failure(error):
+            raise UserError(failure) from error
+        raise
 
 
-def pack_here(order: Order, folder: str) -> None:
-    """Pack the files that are missing and save the figures; raises UserError, DlemuError."""
-    settings, workload = read_words(order.words, order.config_dir)
+def _pack(request: PackRequest, emit: Callable[[PackProgress], None]) -> PackFigures:
+    settings, workload, target = request.settings, request.workload, request.target
     spec = workload.storage_spec if workload is not None else FOLDERS
     storage = open_storage(spec.buffered)
     if workload is None:
-        images = images_below(settings.source.rstrip("/"), order.target, settings.recipe, storage)
+        images = images_below(settings.source.rstrip("/"), target, settings.recipe, storage)
     else:
         train = inspect(workload.dataset, storage=spec).train
         kind = KINDS.get(f".{workload.dataset.format}", "file")
-        images = ImageList(train.folder, train, kind)
+        images = ImageList(train.folder, [train.name(number) for number in range(train.num_files)], kind)
         if kind == "file" and not settings.recipe.keeps:
             raise UserError(
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png, "
                 "tiff or npy, or encode=keep to pack files as they are"
             )
-    count = check_count(settings.images, len(images), settings.source)
+    count = check_count(settings.images, len(images.names), settings.source)
     _check_memory(settings, images, count, storage)
     import_libraries(settings.recipe)
-    with _writing(order.target):
-        packed, journal = _begin(settings, order.target, images, count, storage)
+    with _writing(target):
+        packed, journal = _begin(settings, target, images, count, storage)
     job = Job(
         images=images,
         last_image=count,
         images_per_file=packed.images_per_file,
-        recipe=settings.recipe,
-        packer=settings.packer,
-        format=settings.format,
-        layout=layout_of(order.target, packed),
+        settings=settings,
+        layout=layout_of(target, packed),
         source=replace(spec, direct=settings.odirect),
         target=spec.buffered,
-        ahead=settings.ahead,
-        skip_damaged=settings.skip_damaged,
     )
+    files = packed.missing()
+    if settings.evict and not settings.odirect:
+        _evict([index for file in files for index in job.image_range(file)], images, storage)
     with contextlib.closing(journal):
         timeout_seconds = (workload or Workload).timeout_seconds
-        packing = _run(job, settings, packed, journal, storage, order.target, folder, timeout_seconds)
+        packing = _run(job, files, journal, storage, target, emit, timeout_seconds)
     done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
-    with _writing(order.target):
-        _check_sizes(done, job, storage)
-        write_set(order.target, done, storage)
+    with _writing(target):
+        write_set(target, done, storage)
     with contextlib.suppress(OSError, ServerError):  # gone, or not allowed: packed.json is what counts
-        storage.remove(os.path.join(order.target, JOURNAL_NAME))
-    named = storage_words(workload) if workload is not None else ()
-    figures = compute_figures(packing, settings, packed, done, order.target, images.ignored, named)
-    write_text(folder, FIGURES, msgspec.json.encode(figures).decode())
+        storage.remove(os.path.join(target, JOURNAL_NAME))
+    storage_overrides = storage_words(workload) if workload is not None else ()
+    return compute_figures(packing, settings, packed, done, target, images.ignored, storage_overrides)
 
 
 @contextlib.contextmanager
@@ -188,18 +173,16 @@ def _begin(
             f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
             f"`dlemu pack verify target={target}`"
         )
-    if existing is not None and existing.about != about:
-        differing = [f"{key} was {existing.about.get(key)}, is {value}" for key, value in about.items()]
-        differing = [line for line, key in zip(differing, about, strict=True) if existing.about.get(key) != about[key]]
-        raise UserError(
-            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
-            "target to an empty folder, or delete it"
-        )
-    if settings.images_per_file and existing is not None and existing.images_per_file != settings.images_per_file:
-        raise UserError(
-            f"{target} was started with images_per_file={existing.images_per_file}, not {settings.images_per_file}: "
-            "use the same, set target to an empty folder, or delete it"
-        )
+    if existing is not None:
+        before, now = dict(existing.about), dict(about)
+        if settings.images_per_file:
+            before["images_per_file"], now["images_per_file"] = existing.images_per_file, settings.images_per_file
+        differing = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
+        if differing:
+            raise UserError(
+                f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, "
+                "set target to an empty folder, or delete it"
+            )
     images_per_file = choose_images_per_file(count, settings.processes, settings.images_per_file)
     packed = existing or PackedSet(
         about=about,
@@ -210,21 +193,16 @@ def _begin(
     )
     layout = layout_of(target, packed)
     if existing is None:
-        _check_no_foreign_files(layout.folder, storage)
-    sides = sides_of(find("datagen.formats", settings.format, "Format")())
-    for folder in folders_of(layout, sides):
+        with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
+            name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
+            if name is not None:
+                raise UserError(f"{layout.folder} holds other files, such as {name}: set target to an empty folder")
+    for folder in folders_of(layout, sides_of(find("datagen.formats", settings.format, "Format")())):
         if leads_elsewhere(target, folder, storage):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)
         storage.remove_unfinished(folder)
     return packed, _Journal(target, packed, begun=existing is not None, storage=storage)
-
-
-def _check_no_foreign_files(folder: str, storage: StorageBase) -> None:
-    with contextlib.suppress(FileNotFoundError), storage.entries(folder) as entries:
-        name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
-        if name is not None:
-            raise UserError(f"{folder} holds other files, such as {name}: set target to an empty folder")
 
 
 class _Journal:
@@ -236,53 +214,37 @@ class _Journal:
 
     def __init__(self, target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> None:
         self._storage, self._path = storage, os.path.join(target, JOURNAL_NAME)
-        self._lines: list[PackedSet | PackedFile] = [replace(packed, made=()), *packed.made]
+        self._lines = [json.dumps(asdict(file)) + "\n" for file in packed.made]
+        self._lines.insert(0, json.dumps(asdict(replace(packed, made=()))) + "\n")
         self._file: IO[str] | None = None
-        self._saved = 0
+        self._is_saved = True
         path = storage.local_path(self._path)
         if path is None:
             self._put()
             return
         # never through a link, never replacing a foreign file
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path)
-        self._file = open(opened, "a")  # noqa: SIM115  # `close` does, which callers call
-        self._append("" if begun else _line(self._lines[0]))  # the last line may be incomplete
+        self._file = open(opened, "a", buffering=1)  # noqa: SIM115  # `close` does, which callers call
+        self._file.write("\n" if begun else self._lines[0])  # the last line may be incomplete
 
     def add(self, file: PackedFile) -> None:
         """Add a finished file. Raises OSError."""
-        self._lines.append(file)
-        self._append(_line(file))
+        line = json.dumps(asdict(file)) + "\n"
+        self._lines.append(line)
+        self._is_saved = False
+        if self._file is not None:
+            self._file.write(line)
 
     def close(self) -> None:
         """Close the file, or write the object."""
         if self._file is not None:
             self._file.close()
-        elif self._saved < len(self._lines):
+        elif not self._is_saved:
             with contextlib.suppress(OSError, DlemuError):  # of a server: a failure above is the one to report
                 self._put()
 
-    def _append(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
-
     def _put(self) -> None:
-        content = "".join(f"{_line(each)}\n" for each in self._lines).encode()
-        write_whole(self._storage, self._path, content, sync=True)
-        self._saved = len(self._lines)
-
-
-def _line(what: PackedSet | PackedFile) -> str:
-    return json.dumps(asdict(what))
-
-
-def _check_sizes(packed: PackedSet, job: Job, storage: StorageBase) -> None:
-    """Compare the files' sizes with the bytes that were written; raises DlemuError."""
-    paths = [job.layout.path(file.number) for file in packed.made if file.samples]
-    expected = [file.bytes for file in packed.made if file.samples]
-    for path, size, actual in zip(paths, expected, storage.sizes(paths), strict=True):
-        if size != actual:
-            raise DlemuError(f"{path} has {actual} bytes where {size} were written: another program changed it")
+        write_whole(self._storage, self._path, "".join(self._lines).encode(), sync=True)
 
 
 class _TaskPipe:
@@ -312,23 +274,21 @@ class _TaskPipe:
 
 def _run(
     job: Job,
-    settings: PackSettings,
-    packed: PackedSet,
+    files: list[int],
     journal: _Journal,
     storage: StorageBase,
     target: str,
-    folder: str,
+    emit: Callable[[PackProgress], None],
     timeout_seconds: float,
 ) -> PackMeasurement:
-    files = packed.missing()
-    if settings.evict and not settings.odirect:
-        _evict([index for file in files for index in job.image_range(file)], job, storage)
-    shared = mmap.mmap(-1, max(1, settings.processes * len(FIELDS) * 8))
-    rows = np.frombuffer(shared, np.int64).reshape(-1, len(FIELDS))[: settings.processes]
+    processes = job.settings.processes
+    shared = mmap.mmap(-1, processes * ROW_DTYPE.itemsize)
+    rows: NDArray[np.void] = np.frombuffer(shared, ROW_DTYPE)[:processes]
     folders = tuple(storage.device_folders((job.images.folder, target)))
     scope = Scope(folders=folders, cpu_groups=limiting_groups())
     recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")  # as telemetry.interval_seconds
     tasks = _TaskPipe(files)
+    total_images = sum(len(job.image_range(number)) for number in files)
     finished: list[PackedFile] = []
     begin_ns = 0
 
@@ -345,7 +305,15 @@ def _run(
         with _writing(target):
             journal.add(file)
 
-    def pack(worker: Worker, row: NDArray[np.int64]) -> None:
+    def show_progress() -> None:
+        progress = PackProgress(
+            images=int(rows["images"].sum()),
+            total_images=total_images,
+            read_bytes=int(rows["read_bytes"].sum()),
+        )
+        emit(progress)
+
+    def pack(worker: Worker, row: np.void) -> None:
         tasks.close()
         work(worker, job, row, tasks.read_end)
 
@@ -357,12 +325,12 @@ def _run(
             timeout_seconds=timeout_seconds,
             on_ready=begin,
             on_message=take,
-            on_look=lambda: _write_progress(folder, rows, sum(len(job.image_range(number)) for number in files)),
+            on_look=show_progress,
         )
         ended_ns = time.monotonic_ns()
         with _writing(target):
             storage.sync(os.path.dirname(job.layout.path(0)))
-        end_ns = int(rows[:, FIELDS.index("end_ns")].max()) + time.monotonic_ns() - ended_ns
+        end_ns = int(rows["end_ns"].max()) + time.monotonic_ns() - ended_ns
         recorder.mark(training=False)
     finally:
         tasks.close()
@@ -381,20 +349,10 @@ def _run(
     )
 
 
-def _evict(indexes: list[int], job: Job, storage: StorageBase) -> None:
+def _evict(indexes: list[int], images: ImageList, storage: StorageBase) -> None:
     def evict(index: int) -> None:
         with contextlib.suppress(OSError):  # reading the image will report the error
-            storage.evict(job.images.path(index), write_first=True)
+            storage.evict(images.path(index), write_first=True)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(evict, indexes))
-
-
-def _write_progress(folder: str, rows: NDArray[np.int64], images: int) -> None:
-    done = {name: int(rows[:, FIELDS.index(name)].sum()) for name in ("images", "read_bytes")}
-    with contextlib.suppress(SpaceError):
-        write_text(folder, PROGRESS, json.dumps(done | {"total_images": images, "seconds": time.monotonic()}))
-
-
-if __name__ == "__main__":
-    main()

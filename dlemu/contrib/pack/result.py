@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
-from dlemu.contrib.pack.limits import PackLimit
+from dlemu.metrics.findings import LimitedBy
 from dlemu.results.answer_files import ANSWER_VERSION
 
 PACK = "pack.json"
+What = Literal["storage", "host CPU", "processes", "images"]
+PackLimit = LimitedBy[What]
+"""What limited a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PackShares:
     """How the processes spent their time, in percent of processes x seconds; the parts add up to 100."""
 
@@ -109,7 +113,6 @@ class PackAnswer:
     points: tuple[PackPoint, ...]
     target: str = ""
     """Folder of the packed files; empty if a sweep removed them."""
-    issues: tuple[str, ...] = field(default=())
 
     @property
     def exit_status(self) -> int:

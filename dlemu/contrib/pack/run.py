@@ -1,4 +1,4 @@
-"""Runs one packing, or one for each point of a sweep (a combination of values), each in its own process: pack.json."""
+"""Runs one packing, or one for each point of a sweep (a combination of values), one after the other: pack.json."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-import msgspec
 
 from datagen import owned
 from datagen.manifest import PACKED_NAME
@@ -19,8 +17,8 @@ from dlemu.config.points import Point, check_each, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack.packed_set import JOURNAL_NAME, read_set, remove_set
-from dlemu.contrib.pack.process import FIGURES, PROGRESS, Order
-from dlemu.contrib.pack.result import PACK, PackAnswer, PackFigures, PackPoint, PackQuestion
+from dlemu.contrib.pack.process import PackProgress, PackRequest, pack_here
+from dlemu.contrib.pack.result import PACK, PackAnswer, PackPoint, PackQuestion
 from dlemu.contrib.pack.words import PACKED, PackSettings, read_words
 from dlemu.extend import (
     DlemuError,
@@ -32,25 +30,10 @@ from dlemu.extend import (
     StorageBase,
     UserError,
     detect_launcher,
-    module_command,
     new_folder,
     open_storage,
-    write_text,
 )
 from dlemu.results.answer_files import read_answer
-from dlemu.runner.child_run import run_command
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackProgress:
-    """Progress of a point; reported about once a second."""
-
-    images: int
-    total_images: int
-    read_bytes: int
-    seconds: float
-    """Monotonic clock."""
-
 
 PackEvent = RunsPlanned | RunBegan | PackProgress | RunEnded[PackPoint, PackAnswer]
 OnEvent = Callable[[PackEvent], None]
@@ -63,7 +46,6 @@ class CheckedPoint:
     point: Point
     settings: PackSettings
     workload: Workload | None
-    config_dir: str | None
 
     @property
     def target(self) -> str:
@@ -75,16 +57,6 @@ class CheckedPoint:
     def storage(self) -> StorageBase:
         """The storage of images and packed files, opened for operations that are not measured."""
         return open_storage((self.workload.storage_spec if self.workload else FOLDERS).buffered)
-
-    def check_target(self, target: str) -> None:
-        """Raise UserError if the target has files that are not dlemu's."""
-        if self.storage.local_path(target) is not None:
-            owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
-
-    def check_no_set(self, target: str) -> None:
-        """Raise UserError if the target holds the packed set of another command, which a sweep would remove."""
-        if read_set(target, self.storage) is not None:
-            raise UserError(f"{target} holds a packed set that another command made: set target to a new folder")
 
     def remove(self, target: str) -> None:
         """Remove the files that this point packed, and the folders that become empty."""
@@ -120,7 +92,7 @@ def pack(
             "processes"
         )
     wanted_folder, words = take_word(overrides, "output.folder")
-    all_checked = check_each(points(words), lambda p: CheckedPoint(p, *read_words(p.words, config_dir), config_dir))
+    all_checked = check_each(points(words), lambda point: CheckedPoint(point, *read_words(point.words, config_dir)))
     folder = wanted_folder or new_folder(PACK.partition(".")[0])
     planned = [
         Planned(
@@ -131,15 +103,12 @@ def pack(
         )
         for number, checked in enumerate(all_checked, start=1)
     ]
-    question = PackQuestion(
-        overrides=tuple(without_secrets(words)),
-        settings_digest=digest([checked.workload for checked in all_checked if checked.workload is not None]),
-    )
+    workloads = [checked.workload for checked in all_checked if checked.workload is not None]
+    question = PackQuestion(overrides=tuple(without_secrets(words)), settings_digest=digest(workloads))
     runs = PackRuns(folder, question, planned, on_event)
     runs.goes_on = len(planned) > 1
     runs.resume()
     if make is not None:
-        workloads = [checked.workload for checked in all_checked if checked.workload is not None]
         for workload in {(each.dataset, each.storage_spec): each for each in workloads}.values():
             make(workload)
     runs.check_targets()
@@ -162,10 +131,12 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
         """Raise UserError for a target with files that these packings did not write."""
         missing, claimed = self.missing, owned.claimed(self.folder)
         for planned in self.planned:
-            target = self._target(planned)
-            planned.what.check_target(target)
-            if self.goes_on and planned in missing and f"{planned.name}/" not in claimed:
-                planned.what.check_no_set(target)
+            target, storage = self._target(planned), planned.what.storage
+            if storage.local_path(target) is not None:
+                owned.check_usable(target, "target", ours=(PACKED_NAME, JOURNAL_NAME))
+            is_new = planned in missing and f"{planned.name}/" not in claimed
+            if self.goes_on and is_new and read_set(target, storage) is not None:  # a sweep would remove it
+                raise UserError(f"{target} holds a packed set that another command made: set target to a new folder")
 
     def make_folder(self, planned: Planned[CheckedPoint]) -> str:
         """Create and return the folder of a packing."""
@@ -173,61 +144,50 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
         return super().make_folder(planned)
 
     def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:
-        """Pack in a separate process; a sweep removes the packed files afterwards, unless `keep` is set."""
+        """Pack; a sweep removes the packed files afterwards, unless `keep` is set."""
         checked, target = planned.what, self._target(planned)
         removes = self.goes_on and not checked.settings.keep
         if self.goes_on:
             checked.remove(target)  # files of an interrupted run of this point
-        owned.claim(folder, "order.json", PROGRESS, FIGURES)
-        order = Order(words=checked.point.words, target=target, config_dir=checked.config_dir)
-        public = replace(order, words=tuple(without_secrets(order.words)))
-        write_text(folder, "order.json", msgspec.json.encode(public).decode())
-        command = module_command("dlemu.contrib.pack.process", folder)
+        request = PackRequest(settings=checked.settings, workload=checked.workload, target=target)
         try:
-            run_command(
-                command, folder, lambda: _emit(folder, self.on_event), FIGURES, stdin=msgspec.json.encode(order)
-            )
-            with open(os.path.join(folder, FIGURES), "rb") as file:
-                figures = msgspec.json.decode(file.read(), type=PackFigures)
+            figures = pack_here(request, self.on_event)
         except BaseException as error:
-            names_folder = isinstance(error, DlemuError) and not isinstance(error, UserError)
-            if not self.goes_on and not names_folder:
+            if not self.goes_on:
                 owned.remove_claimed(folder)
                 self._taken.drop()
-            if removes:
-                try:
-                    checked.remove(target)
-                except DlemuError as second:  # of a server, or a drive that fails: both are reported
-                    if isinstance(error, DlemuError):
-                        error.args = (f"{error}\n{_left(target, second)}",)
+            left = _remove(checked, target) if removes else ""
+            if left and isinstance(error, DlemuError):
+                error.args = (f"{error}\n{left}",)
             raise
-        if removes:
-            try:
-                checked.remove(target)
-            except DlemuError as error:  # of a server: what was measured is measured
-                figures = replace(figures, warnings=(*figures.warnings, _left(target, error)))
+        if removes and (left := _remove(checked, target)):  # what was measured is measured
+            figures = replace(figures, warnings=(*figures.warnings, left))
         return PackPoint(settings=checked.point.settings, folder=os.path.basename(folder), figures=figures)
 
     def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
         """Return the record of a failed point of a sweep; None for a single packing."""
-        name, status = os.path.basename(folder), error.exit_status
-        point = PackPoint(settings=planned.what.point.settings, folder=name, failure=str(error), exit_status=status)
-        return point if self.goes_on else None
+        if not self.goes_on:
+            return None
+        settings, name = planned.what.point.settings, os.path.basename(folder)
+        return PackPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
 
     def _target(self, planned: Planned[CheckedPoint]) -> str:
         """Return the folder of a packing's files: in a sweep, a subfolder for each."""
         return os.path.join(planned.what.target, planned.name) if self.goes_on else planned.what.target
 
 
-def _left(target: str, error: DlemuError) -> str:
-    return f"{target}: the packed files of this point could not all be removed: {error}"
+def _remove(checked: CheckedPoint, target: str) -> str:
+    """Remove a point's files; return a sentence where a server, or a drive that fails, keeps some."""
+    try:
+        checked.remove(target)
+    except DlemuError as error:
+        return f"{target}: the packed files of this point could not all be removed: {error}"
+    return ""
 
 
-def _emit(folder: str, on_event: OnEvent) -> None:
-    with contextlib.suppress(OSError, ValueError), open(os.path.join(folder, PROGRESS), "rb") as file:
-        on_event(msgspec.json.decode(file.read(), type=PackProgress))
-
-
-def read_pack(folder: str) -> PackAnswer | None:
-    """Return the packing in a folder, None if there is none; raises UserError for a damaged one."""
-    return read_answer(folder, PACK, PackAnswer)
+def read_pack(folder: str) -> PackAnswer:
+    """Return the packing in a folder; raises UserError."""
+    answer = read_answer(folder, PACK, PackAnswer)
+    if answer is None:
+        raise UserError(f"{folder} has no {PACK}")
+    return answer

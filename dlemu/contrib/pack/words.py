@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 
 from datagen.formats.format_base import Packer
-from datagen.registry import companion, names
+from datagen.registry import companion
 from datagen.strict import build, joined_problems
 from dlemu.config import load
 from dlemu.config.overrides import text_of
@@ -20,6 +20,10 @@ from dlemu.extend import UserError
 PACKED = "packed"
 """Default name of the target: a subfolder of the source."""
 MAX_AHEAD = 64  # each process holds so many whole images in memory
+
+
+PACK_FORMATS = ("npz", "parquet", "tfrecord", "webdataset")
+"""Formats with a Packer; listed here because finding out would import every format (a test compares)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +64,13 @@ class PackSettings:
     @property
     def packer(self) -> type[Packer]:
         """The writer class of the format; raises UserError."""
-        known = pack_formats()
-        if self.format not in known and "." not in self.format:
-            raise UserError(f"format is {self.format!r}: wanted one of {', '.join(known)}, or the dotted name of yours")
-        packer: type[Packer] | None = companion("datagen.formats", self.format, "Packer")
+        is_known = self.format in PACK_FORMATS or "." in self.format
+        packer: type[Packer] | None = companion("datagen.formats", self.format, "Packer") if is_known else None
         if packer is None:
-            raise UserError(f"format is {self.format!r}: it has no Packer; wanted one of {', '.join(known)}")
+            known = ", ".join(PACK_FORMATS)
+            raise UserError(
+                f"format is {self.format!r}: wanted one of {known}, or the dotted name of yours, with a Packer"
+            )
         return packer
 
     def check(self) -> None:
@@ -90,15 +95,6 @@ class PackSettings:
         """Return the settings that determine the bytes of the packed files."""
         keys = ("format", "images", "resize", "encode", "quality")
         return {key: getattr(self, key) for key in keys}
-
-
-def pack_formats() -> list[str]:
-    """Return the names of the formats of packed files."""
-    return [name for name in names("datagen.formats") if name in _PACK_FORMATS]
-
-
-_PACK_FORMATS = ("npz", "parquet", "tfrecord", "webdataset")
-"""Formats with a Packer; listed here because finding out would import every format (a test compares)."""
 
 
 def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:

@@ -13,33 +13,34 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
-from datagen.formats.format_base import PackedSample, Packer, sides_of
+from datagen.formats.format_base import PackedSample, sides_of
 from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
 from datagen.storage.storage_base import Bytes, Writer, WriterAround, write_whole
-from dlemu.comm.thread_accounting import ThreadAccount, process_storage_bytes
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 from dlemu.contrib.pack.image_list import ImageList
 from dlemu.contrib.pack.packed_set import PackedFile, Skipped
-from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
+from dlemu.contrib.pack.recipe import DamagedError, prepare
+from dlemu.contrib.pack.words import PackSettings
 from dlemu.extend import AlignedBuffer, StorageBase, StorageSpec, UserError, open_storage
 from dlemu.runner.crew import Worker
 
 TASK = struct.Struct("<q")
 """A file's number in the pipe of tasks: a read of 8 bytes takes exactly one."""
-FIELDS = (
-    *("images", "read_bytes", "written_bytes", "begin_ns", "end_ns", "cpu_ns", "storage_bytes"),
+_COUNTERS = (
+    *("images", "read_bytes", "written_bytes", "end_ns", "cpu_ns", "storage_bytes"),
     *("await_task_ns", "await_read_ns", "await_write_ns", "compute_ns", "compute_cpu_ns"),
     *("read_ns", "read_cpu_ns", "read_cpu_wait_ns", "write_ns", "write_cpu_ns", "write_cpu_wait_ns"),
 )
-"""Columns of a process's row in shared memory. `await_*`: waiting for another part of the pipeline."""
+ROW_DTYPE = np.dtype([(name, np.int64) for name in _COUNTERS])
+"""A process's row in shared memory; its threads write different fields. `await_*`: waiting for another thread."""
 _WRITES_AHEAD = 2  # one sample is ready while another is written; more would only take memory
 _MESSAGE_BYTES = 50_000
 """Maximum size of a message."""
@@ -53,15 +54,11 @@ class Job:
     images: ImageList
     last_image: int
     images_per_file: int
-    recipe: Recipe
-    packer: type[Packer]
-    format: str
+    settings: PackSettings
     layout: Layout
     """Layout of the packed files."""
     source: StorageSpec
     target: StorageSpec
-    ahead: int
-    skip_damaged: bool
 
     def image_range(self, file: int) -> range:
         """Return the indices of the images of a packed file."""
@@ -84,7 +81,7 @@ class _FileEnd:
     file: int
 
 
-def work(worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
+def work(worker: Worker, job: Job, row: np.void, tasks: int) -> None:
     """Pack files until there are no more tasks."""
     packing = _Packing(worker, job, row, tasks)
     worker.ready()
@@ -92,33 +89,33 @@ def work(worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
 
 
 class _Packing:
-    def __init__(self, worker: Worker, job: Job, row: NDArray[np.int64], tasks: int) -> None:
+    def __init__(self, worker: Worker, job: Job, row: np.void, tasks: int) -> None:
         self._worker, self._job, self._row, self._tasks = worker, job, row, tasks
+        self._recipe = job.settings.recipe
         self._source: StorageBase = open_storage(job.source)
         self._target: StorageBase = open_storage(job.target.buffered)
-        self._buffers = [AlignedBuffer() for _ in range(job.ahead + 1 + job.recipe.keeps * _WRITES_AHEAD)]
+        self._buffers = [AlignedBuffer() for _ in range(job.settings.ahead + 1 + self._recipe.keeps * _WRITES_AHEAD)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(len(self._buffers)):
             self._free.put(slot)
-        self._to_prepare: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.ahead)
+        self._to_prepare: queue.Queue[_Image | _FileEnd | None] = queue.Queue(job.settings.ahead)
         self._ready: queue.Queue[tuple[_Image, PackedSample | Skipped] | _FileEnd | None] = queue.Queue(_WRITES_AHEAD)
 
     def run(self) -> None:
         """Pack until there are no more tasks."""
-        row, begin = _Row(self._row), time.monotonic_ns()
-        cpu, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        row["begin_ns"] = begin
+        row = self._row
+        cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
         threads = [
             threading.Thread(target=self._run_thread, args=(part,), daemon=True)
             for part in (self._read_images, self._write_files)
         ]
         for thread in threads:
             thread.start()
-        self._prepare_images(row)
-        began = time.monotonic_ns()
+        self._prepare_images()
+        began_ns = time.monotonic_ns()
         threads[1].join()
-        row["await_write_ns"] += time.monotonic_ns() - began
-        row["cpu_ns"] = time.process_time_ns() - cpu
+        self._spent("await_write_ns", began_ns)
+        row["cpu_ns"] = time.process_time_ns() - cpu_ns
         read_here = process_storage_bytes() - storage_bytes
         row["storage_bytes"] = row["read_bytes"] if self._source.is_remote else read_here
         row["end_ns"] = time.monotonic_ns()
@@ -129,32 +126,36 @@ class _Packing:
         except BaseException as error:
             self._worker.fail(error)
 
+    def _spent(self, field: str, began_ns: int) -> None:
+        self._row[field] += time.monotonic_ns() - began_ns
+
+    def _account(self, thread: str, began_ns: int, before: tuple[int, int], account: ThreadAccounting) -> None:
+        """Add the thread's elapsed time, its CPU time and its waiting for a core since `before`."""
+        cpu_ns, cpu_wait_ns = account.scheduled()
+        self._spent(f"{thread}_ns", began_ns)
+        self._row[f"{thread}_cpu_ns"] += cpu_ns - before[0]
+        self._row[f"{thread}_cpu_wait_ns"] += cpu_wait_ns - before[1]
+
     # reading
 
     def _read_images(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
-        for file in self._next_files(row):
+        account = ThreadAccounting()
+        while (file := self._next_file()) is not None:
             for index in self._job.image_range(file):
                 slot = self._free.get()
-                began, before = time.monotonic_ns(), account.look()
+                began_ns, before = time.monotonic_ns(), account.scheduled()
                 image = self._read_image(file, index, slot)
-                after = account.look()
-                row["read_ns"] += time.monotonic_ns() - began
-                row["read_cpu_ns"] += after.cpu_ns - before.cpu_ns
-                row["read_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
-                row["read_bytes"] += len(image.view)
+                self._account("read", began_ns, before, account)
+                self._row["read_bytes"] += len(image.view)
                 self._to_prepare.put(image)
             self._to_prepare.put(_FileEnd(file))
         self._to_prepare.put(None)
 
-    def _next_files(self, row: _Row) -> Iterator[int]:
-        while True:
-            began = time.monotonic_ns()
-            task = os.read(self._tasks, TASK.size)
-            row["await_task_ns"] += time.monotonic_ns() - began
-            if not task:
-                return
-            yield TASK.unpack(task)[0]
+    def _next_file(self) -> int | None:
+        began_ns = time.monotonic_ns()
+        task = os.read(self._tasks, TASK.size)
+        self._spent("await_task_ns", began_ns)
+        return int(TASK.unpack(task)[0]) if task else None
 
     def _read_image(self, file: int, index: int, slot: int) -> _Image:
         path = self._job.images.path(index)
@@ -174,35 +175,32 @@ class _Packing:
 
     # preparing
 
-    def _prepare_images(self, row: _Row) -> None:
-        keeps = self._job.recipe.keeps
+    def _prepare_images(self) -> None:
         while True:
-            began = time.monotonic_ns()
+            began_ns = time.monotonic_ns()
             item = self._to_prepare.get()
-            ready, cpu = time.monotonic_ns(), time.thread_time_ns()
-            row["await_read_ns"] += ready - began
-            result: tuple[_Image, PackedSample | Skipped] | _FileEnd | None
+            ready_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+            self._row["await_read_ns"] += ready_ns - began_ns
             result = (item, self._prepared(item)) if isinstance(item, _Image) else item
-            done = time.monotonic_ns()
-            row["compute_ns"] += done - ready
-            row["compute_cpu_ns"] += time.thread_time_ns() - cpu
-            if isinstance(item, _Image) and not keeps:
+            done_ns = time.monotonic_ns()
+            self._row["compute_ns"] += done_ns - ready_ns
+            self._row["compute_cpu_ns"] += time.thread_time_ns() - cpu_ns
+            if isinstance(item, _Image) and not self._recipe.keeps:
                 self._free.put(item.slot)
             self._ready.put(result)
-            row["await_write_ns"] += time.monotonic_ns() - done
+            self._spent("await_write_ns", done_ns)
             if item is None:
                 return
 
     def _prepared(self, image: _Image) -> PackedSample | Skipped:
-        images, reason = self._job.images, image.error
+        path, reason = self._job.images.path(image.index), image.error
         if not reason:
             try:
-                kind = images.kind_of(image.index)
-                return prepare(images.name(image.index), image.view, kind, self._job.recipe)
+                kind = self._job.images.kind_of(image.index)
+                return prepare(self._job.images.names[image.index], image.view, kind, self._recipe)
             except DamagedError as error:
                 reason = f"it can't be decoded: {error}"
-        path = images.path(image.index)
-        if not self._job.skip_damaged:
+        if not self._job.settings.skip_damaged:
             raise UserError(
                 f"{path}: {reason}. Repair or remove it, or pack the others with skip_damaged=true, which counts "
                 "and lists it; files packed so far are kept"
@@ -212,37 +210,29 @@ class _Packing:
     # writing
 
     def _write_files(self) -> None:
-        row, account = _Row(self._row), ThreadAccount()
-        keeps = self._job.recipe.keeps
+        account = ThreadAccounting()
         current: _PackedFile | None = None
         try:
             while (item := self._ready.get()) is not None:
-                began, before = time.monotonic_ns(), account.look()
-                if isinstance(item, _FileEnd):
-                    if current is not None:
-                        self._finish(current, row)
-                    current = None
-                else:
+                began_ns, before = time.monotonic_ns(), account.scheduled()
+                if not isinstance(item, _FileEnd):
                     image, sample = item
                     current = current or _PackedFile(self._job, image.file, self._target)
                     current.add(sample, len(image.view))
-                    if keeps:
+                    if self._recipe.keeps:
                         self._free.put(image.slot)
-                    row["images"] += 1
-                after = account.look()
-                row["write_ns"] += time.monotonic_ns() - began
-                row["write_cpu_ns"] += after.cpu_ns - before.cpu_ns
-                row["write_cpu_wait_ns"] += after.cpu_wait_ns - before.cpu_wait_ns
+                    self._row["images"] += 1
+                elif current is not None:
+                    finished = current.finish()
+                    self._row["written_bytes"] += finished.bytes
+                    self._worker.send(_shortened(finished))
+                    current = None
+                self._account("write", began_ns, before, account)
         except OSError as error:
             path = current.path if current is not None else self._job.layout.folder
             if current is not None:
                 current.discard()
             raise _write_failed(error, path, self._target) from error
-
-    def _finish(self, file: _PackedFile, row: _Row) -> None:
-        finished = file.finish()
-        row["written_bytes"] += finished.bytes
-        self._worker.send(_shortened(finished))
 
 
 def _shortened(finished: PackedFile) -> PackedFile:
@@ -272,7 +262,7 @@ class _PackedFile:
         self.path = job.layout.path(number)
         self._job, self._number, self._storage = job, number, storage
         self._writer = _ChecksumWriter(storage.create_recorded(self.path))
-        self._packer = job.packer(self._writer)
+        self._packer = job.settings.packer(self._writer)
         self._samples, self._source_bytes, self._payload_bytes = 0, 0, 0
         self._skipped: list[Skipped] = []
 
@@ -291,9 +281,10 @@ class _PackedFile:
 
     def finish(self) -> PackedFile:
         """Sync the file and give it its final name; a file without samples is discarded."""
-        side = self._packer.finish() if self._samples else b""
         if self._samples:
-            self._write_side(side)
+            if content := self._packer.finish():
+                side = sides_of(find("datagen.formats", self._job.settings.format, "Format")())[0]
+                write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
             self._writer.sync()
             self._writer.commit()
         else:
@@ -307,12 +298,6 @@ class _PackedFile:
             payload_bytes=self._payload_bytes,
             skipped=tuple(self._skipped),
         )
-
-    def _write_side(self, content: bytes) -> None:
-        if not content:
-            return
-        side = sides_of(find("datagen.formats", self._job.format, "Format")())[0]
-        write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
 
     def discard(self) -> None:
         self._writer.discard()
@@ -334,16 +319,3 @@ class _ChecksumWriter(WriterAround):
 
     def write_at(self, data: Bytes, offset: int) -> None:
         raise NotImplementedError  # packed files are written front to back
-
-
-class _Row:
-    """A process's row in shared memory, by column name. Its threads write different columns."""
-
-    def __init__(self, row: NDArray[np.int64]) -> None:
-        self._row = row
-
-    def __getitem__(self, name: str) -> int:
-        return int(self._row[FIELDS.index(name)])
-
-    def __setitem__(self, name: str, value: int) -> None:
-        self._row[FIELDS.index(name)] = value

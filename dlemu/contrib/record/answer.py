@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.extend import UserError
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 
 RECORD = "record.json"
@@ -260,6 +261,9 @@ class RecordAnswer:
     """File name of the recipe, the workload that emulates the job."""
 
 
-def read_record(folder: str) -> RecordAnswer | None:
-    """Return the recorded job in a folder, None where there is none; raises UserError for a damaged one."""
-    return read_answer(folder, RECORD, RecordAnswer)
+def read_record(folder: str) -> RecordAnswer:
+    """Return the recorded job in a folder; raises UserError."""
+    answer = read_answer(folder, RECORD, RecordAnswer)
+    if answer is None:
+        raise UserError(f"{folder} has no {RECORD}: name a folder that `dlemu record` wrote")
+    return answer

@@ -61,7 +61,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, endings)
-    known = [size for name in found or opened if (size := _size(name))]
+    known = list(_distinct(found or opened).values())
     samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
     formats = {_FORMATS.get(ending, RAW) for ending in endings}
     file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
@@ -182,15 +182,6 @@ def _distinct(names: Iterable[str]) -> dict[str, int]:
                 seen.add((status.st_dev, status.st_ino))
                 sizes[name] = status.st_size
     return sizes
-
-
-def _size(name: str) -> int:
-    """Return the size of a regular file; 0 for anything else, or if it no longer exists."""
-    try:
-        status = os.stat(name)
-    except OSError:
-        return 0
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _ending(name: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import Parts, RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.page import Opened, Page, Tile, Words
+from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
 from dlemu.results.wording import count
@@ -24,6 +23,11 @@ PARTS = {
     "hand_over": "handing over",
 }
 """Field of `Parts` -> its label."""
+_TILES = (
+    ("samples/s", "recording.samples_per_second", "", "of all ranks, while training"),
+    ("step", "recording.parts.step", "s", "mean"),
+    ("computing", "recording.parts.computing", "s", "of a step, mean"),
+)
 _SOURCES = {
     "device": "by events on the accelerator",
     "ready steps": "from steps whose batch was ready",
@@ -32,11 +36,14 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True)
-class OpenedRecord:
-    """Data of the page's figures."""
-
-    parts: Parts
+_COMPARED = {
+    "samples_per_second": ("samples/s", 1),
+    "wait_p50": ("wait p50, ms", 1000),
+    "wait_p99": ("wait p99, ms", 1000),
+    "calls_per_sample": ("calls per sample", 1),
+    "worker_cpu_per_sample": ("CPU of a worker per sample, ms", 1000),
+}
+"""Field of a recording and its replays -> its label, and the factor to its unit."""
 
 
 def print_record(recorded: Recorded, console: Console) -> None:
@@ -56,19 +63,18 @@ def print_record(recorded: Recorded, console: Console) -> None:
 def open_page(folder: str) -> Opened:
     """Return a recorded job with its page; raises UserError."""
     answer = read_record(folder)
-    assert answer is not None  # the folder was recognised by this file
     recording = answer.recording
     page = Page(
-        title=f"A recorded job on {recording.ranks} accelerator{'s' * (recording.ranks != 1)}",
+        title=f"A recorded job on {count(recording.ranks, 'accelerator')}",
         lead="Where a training step's time goes in the real job, and how close its replay on the same storage comes.",
         state="passed" if answer.replayable else "open",
         verdict=_verdict(answer),
-        tiles=list(_tiles(recording)),
+        tiles=tiles(answer, _TILES),
         words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
         tables=list(_tables(answer)),
         source=os.path.basename(os.path.abspath(folder)),
     )
-    return Opened(OpenedRecord(recording.parts), page, "dlemu.contrib.record.figures")
+    return Opened(answer, page, "dlemu.contrib.record.figures")
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:
@@ -76,16 +82,6 @@ def _verdict(answer: RecordAnswer) -> tuple[str, str]:
         return "NOT REPLAYABLE", answer.reason
     error = answer.replays[-1].error_percent(answer.recording)
     return "REPLAYABLE", f"its replay on the same storage differs by {error:+.1f} % in samples/s"
-
-
-def _tiles(recording: Recording) -> Iterator[Tile]:
-    shown = (
-        ("samples/s", "samples_per_second", recording.samples_per_second, "of all ranks, while training"),
-        ("step", "parts", 1000 * recording.parts.step, "ms, mean"),
-        ("computing", "computation", 1000 * _measured_computation(recording), f"ms per batch, {_source(recording)}"),
-    )
-    for name, key, value, what in shown:
-        yield Tile(name, f"recording.{key}", repr(value), number(value), what)
 
 
 def _source(recording: Recording) -> str:
@@ -163,20 +159,15 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
 
 
 def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
-    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
-    shown: Sequence[tuple[str, Callable[[Recording | Replay], str]]] = (
-        ("samples/s", lambda one: number(one.samples_per_second)),
-        ("wait p50, ms", lambda one: number(1000 * one.wait_p50)),
-        ("wait p99, ms", lambda one: number(1000 * one.wait_p99)),
-        ("calls per sample", lambda one: number(one.calls_per_sample)),
-        (
-            "bytes from devices per sample",
-            lambda one: "unknown" if recording.cached_percent is None else f"{one.device_bytes_per_sample:,.0f}",
-        ),
-        ("CPU of a worker per sample, ms", lambda one: number(1000 * one.worker_cpu_per_sample)),
-    )
     measured: Sequence[Recording | Replay] = (recording, *replays)
-    rows = [(label, *(write(one) for one in measured)) for label, write in shown]
+    rows = [
+        (label, *(number(factor * getattr(one, name)) for one in measured))
+        for name, (label, factor) in _COMPARED.items()
+    ]
+    if recording.cached_percent is not None:
+        shown = (f"{one.device_bytes_per_sample:,.0f}" for one in measured)
+        rows.append(("bytes from devices per sample", *shown))
+    names = ("recorded", *(f"{one.folder} ({one.engine})" for one in replays))
     return Table(
         title="Recorded and replayed on the same storage",
         columns=columns("", *names, right=range(1, len(names) + 1)),

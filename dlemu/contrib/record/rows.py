@@ -27,8 +27,6 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
 
     version: int
     pid: int
-    parent: int | None
-    """Process that started this one, if it is a worker."""
     rank: int | None
     ranks: int
     python: str
@@ -112,8 +110,7 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     process_cpu_in: int
     system_cpu: int
     opens: int
-    arrays: int = 0
-    """Arrays in the batch."""
+    arrays: int
     maps: int = 0
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)
@@ -142,14 +139,8 @@ class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
     waited_ms: float
 
 
-class End(msgspec.Struct, tag_field="k", tag="end", kw_only=True):
-    """Recording ended in this process."""
-
-    why: str
-    t: int
-
-
-Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device | End
+Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device
+"""Rows of other kinds, such as the end of a recording, are skipped."""
 
 
 @dataclass
@@ -164,7 +155,17 @@ class ProcessRows:
     steps: list[Step] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
-    ends: list[End] = field(default_factory=list)
+
+
+_LISTS: dict[type[Row], str] = {
+    Pass: "passes",
+    Batch: "batches",
+    Over: "overs",
+    Fetch: "fetches",
+    Step: "steps",
+    Save: "saves",
+    Device: "devices",
+}
 
 
 def read_rows(folder: str) -> list[ProcessRows]:
@@ -210,25 +211,5 @@ def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
         elif rows is not None:
-            _append(rows, row)
+            getattr(rows, _LISTS[type(row)]).append(row)
     return rows
-
-
-def _append(rows: ProcessRows, row: Row) -> None:
-    match row:
-        case Pass():
-            rows.passes.append(row)
-        case Batch():
-            rows.batches.append(row)
-        case Over():
-            rows.overs.append(row)
-        case Fetch():
-            rows.fetches.append(row)
-        case Step():
-            rows.steps.append(row)
-        case Save():
-            rows.saves.append(row)
-        case Device():
-            rows.devices.append(row)
-        case End():
-            rows.ends.append(row)

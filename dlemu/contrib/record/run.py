@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from datagen import owned
 from dlemu.comm.environment import describe_folder
@@ -83,8 +84,9 @@ def record(
     if question.replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
         try:
-            runs, parts = _replays(folder, data, question.skip, on_step), reads_parts(data, recording)
-            recording, engine, replays = check_by_replay(recording, runs, one_engine=parts)
+            run = partial(run_replay, folder, data=data, skip=question.skip, on_step=on_step)
+            parts = reads_parts(data, recording)
+            recording, engine, replays = check_by_replay(recording, run, one_engine=parts)
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
@@ -138,16 +140,6 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
     parent = os.path.dirname(os.path.abspath(recipe))
     if question.out and not os.path.isdir(parent):
         raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
-
-
-def _replays(
-    folder: str, data: Data, skip: int, on_step: Callable[[str], None]
-) -> Callable[[Recording, str, str], Replay]:
-    def replayed(recording: Recording, engine: str, name: str) -> Replay:
-        on_step(f"{name}, engine {engine}")
-        return run_replay(folder, recording, data, engine, name, skip, lambda: None)
-
-    return replayed
 
 
 def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:

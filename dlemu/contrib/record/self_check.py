@@ -133,16 +133,17 @@ def _relative_error(value: float, wanted: float) -> float:
 
 
 def run_replay(
-    parent: str, recording: Recording, data: Data, engine: str, name: str, skip: int, look: Callable[[], None]
+    parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
     """Replay a recording on the job's own files, which are only read; raises UserError or DlemuError."""
+    on_step(f"{name}, engine {engine}")
     folder = fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
     rows = os.path.join(folder, ROWS)
     overrides = [f"workload={os.path.join(folder, WORKLOAD)}", *_overrides(recording, data, skip)]
     results = fresh_folder(folder, "results")
     launcher = ["env", *(f"{key}={value}" for key, value in with_hook(parent, rows, minutes=60.0).items())]
-    run_train(overrides, results, look, launcher)
+    run_train(overrides, results, lambda: None, launcher)
     lead = skip + recording.loading.workers * recording.loading.prefetch
     return replay_of(name, results, rows, engine, lead, recording.files_per_sample)
 

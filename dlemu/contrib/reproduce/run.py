@@ -28,7 +28,7 @@ from dlemu.extend import (
 )
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.kinds import kind_of_command
+from dlemu.results.kinds import Kind, kind_of_command
 from dlemu.runner.child_run import run_command
 
 REPRODUCED = "reproduce.json"
@@ -95,6 +95,8 @@ def reproduce(
     _check(question)
     steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
     _check_overrides(question, steps)
+    for step in steps:
+        _kind_of(step)
     public = replace(
         question,
         overrides=tuple(without_secrets(question.overrides)),
@@ -154,7 +156,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
             case "train" | "sweep":
                 command += [override(("output", "folder"), folder), "output.report=false"]
         began = time.monotonic()
-        kind = None if step.command == "datagen" else kind_of_command(step.command)
+        kind = _kind_of(step)
         done = COMPLETED if kind is not None and kind.job else (0,)
         run_command(command, folder, lambda: None, "" if kind is None else kind.answer, done=done)
         return StepDone(
@@ -164,6 +166,11 @@ class Document(RunList[Step, StepDone, Reproduced]):
             seconds=time.monotonic() - began,
             folder=os.path.basename(folder),
         )
+
+
+def _kind_of(step: Step) -> Kind | None:
+    """Return the kind of a step's result, None for data; raises UserError for a command that is not installed."""
+    return None if step.command == "datagen" else kind_of_command(step.command)
 
 
 def _check(question: DocumentQuestion) -> None:
@@ -203,6 +210,9 @@ def _capacity_tb(drive: str) -> float | None:
     return state.f_blocks * state.f_frsize / 1e12 if state.f_blocks else None
 
 
-def read_reproduced(folder: str) -> Reproduced | None:
-    """Return the reproduced document in a folder, None where there is none; raises UserError for a damaged one."""
-    return read_answer(folder, REPRODUCED, Reproduced)
+def read_reproduced(folder: str) -> Reproduced:
+    """Return the reproduced document in a folder; raises UserError."""
+    answer = read_answer(folder, REPRODUCED, Reproduced)
+    if answer is None:
+        raise UserError(f"{folder} has no {REPRODUCED}: name a folder that `dlemu reproduce` wrote")
+    return answer

@@ -10,8 +10,8 @@ from typing import Literal
 from dlemu.config.literal import override
 
 Command = Literal["datagen", "train", "sweep", "pack", "probe"]
-LAPTOP_FILES = 1260
-"""Files of unet3d at laptop scale, the same in all documents that train it, so that they share the dataset."""
+_LAPTOP_FILES = 1260
+"""Files of unet3d at laptop scale."""
 LAPTOP_SECONDS = 0.0425
 """Computation time of a batch: a V100's / 32, with a sample's bytes / 256: an accelerator needs 54 MB/s, not 431."""
 
@@ -32,7 +32,7 @@ class DocumentQuestion:
     overrides: tuple[str, ...] = ()
     """Further settings of every training run, such as reader.read_threads=8."""
     settings_digest: str = ""
-    """Of all settings, those in the workload's file included; set when the run begins."""
+    """Of all settings, those in the workload's file included."""
 
     @property
     def laptop(self) -> bool:
@@ -46,7 +46,7 @@ class DocumentQuestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One dlemu command; its results go to a folder named after the step."""
+    """One dlemu command."""
 
     name: str
     command: Command
@@ -71,3 +71,18 @@ def datagen(question: DocumentQuestion, name: str, words: Sequence[str]) -> list
 def scaled(question: DocumentQuestion, *words: str) -> tuple[str, ...]:
     """Return overrides of a workload with the requested scale added."""
     return (*words, "scale=laptop") if question.laptop else words
+
+
+def unet3d(question: DocumentQuestion) -> tuple[str, ...]:
+    """Return the overrides of unet3d's dataset, the same in all documents that train it: they share it."""
+    return scaled(question, "workload=unet3d", f"dataset.num_files_train={_LAPTOP_FILES if question.laptop else 24000}")
+
+
+def probes(question: DocumentQuestion, preset: str, *, laptop: tuple[int, str], full: tuple[int, str]) -> list[Step]:
+    """Return a probe of each drive; `laptop` and `full`: seconds of a cell and size of its file."""
+    seconds, file_size = laptop if question.laptop else full
+    words = ("--preset", preset, "--seconds", str(seconds), "--file-size", file_size)
+    return [
+        Step(name=f"probe-{number}", command="probe", words=(drive, *words), says=f"random reads of {drive}")
+        for number, drive in enumerate(question.drives, start=1)
+    ]

@@ -11,26 +11,19 @@ from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
 from dlemu.checkpoints.stored import folder_of
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.issues import Issue
 from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     CheckpointFacts,
     CheckpointSummary,
+    Issue,
     PartialCheckpoint,
     PhaseSummary,
     RankTimes,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import (
-    in_words,
-    issue_lines,
-    outcome_of,
-    result_line,
-    result_word,
-    why_incomplete,
-)
+from dlemu.jobs.checkpoint.wording import in_words, issue_lines, outcome_of, result_line, result_word, why_incomplete
 from dlemu.metrics.cache import ACCOUNTED
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
@@ -45,7 +38,7 @@ from dlemu.metrics.checkpoint_rates import (
     young_seconds,
 )
 from dlemu.metrics.device import delivered_between
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.spread import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
@@ -128,6 +121,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
     wall = sum(part.wall_seconds for part in times)
     thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
     rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
+    content_cpu_ns = float(rows["content_cpu_ns"].sum())
     host = _HostActivity(run, phase, parts)
     device_mb = host.device_mb
     device = device_mb / wall if device_mb is not None and wall else None
@@ -165,7 +159,7 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
         device_mb_per_second=device,
         steady=is_steady([part.slowest_gib_per_second or 0.0 for part in times]) if phase == WRITE else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
-        content_cpu_seconds_per_gb=_content_cpu(rows, phase),
+        content_cpu_seconds_per_gb=content_cpu_ns / size_bytes if size_bytes and phase == WRITE else None,
         slowest_ranks=_slowest_ranks(run, rows, times),
         limited_by=in_words(judge_checkpoints(activity), run.facts.ranks) if size_bytes else None,
     )
@@ -173,11 +167,6 @@ def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
 
 def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole > 0 else 0.0
-
-
-def _content_cpu(rows: IoRows, phase: int) -> float | None:
-    size_bytes = int(rows["bytes"].sum())
-    return float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and phase == WRITE else None
 
 
 def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
@@ -395,25 +384,25 @@ def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
 def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
     settings, storage = facts.workload.checkpoint, facts.journal.storage
     for note in (*facts.workload.notes, *facts.notes):
-        yield Finding(Issue.NOTE, "caution", {"text": note})
+        yield Finding.of(Issue.NOTE, "caution", text=note)
     for node in facts.journal.lost_recorders:
-        yield Finding(Issue.TELEMETRY_ENDS_EARLY, "caution", {"host": facts.journal.hosts[node].host})
+        yield Finding.of(Issue.TELEMETRY_ENDS_EARLY, "caution", host=facts.journal.hosts[node].host)
     at = facts.journal.under_way
     if facts.failure == KILLED and at is not None and at.phase == "write":
         folder = folder_of(settings.checkpoint_folder, at.checkpoint)
-        yield Finding(Issue.PARTIAL_LEFT, "caution", {"folder": folder})
+        yield Finding.of(Issue.PARTIAL_LEFT, "caution", folder=folder)
     if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
-        yield Finding(Issue.IN_MEMORY, "loud", {"file_system": storage.file_system})
+        yield Finding.of(Issue.IN_MEMORY, "loud", file_system=storage.file_system)
     if write is not None and not settings.fsync and not facts.journal.requests:
         yield Finding(Issue.NO_FSYNC, "caution")
     if write is not None and write.steady is False:
         first, *_, last = (part.slowest_gib_per_second or 0.0 for part in write.checkpoints[-WINDOW:])
-        yield Finding(Issue.NOT_STEADY, "caution", {"first_gib_per_second": first, "last_gib_per_second": last})
+        yield Finding.of(Issue.NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
     if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
         would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
-        served: dict[str, Number] = {"cache_percent": 100 - read.from_storage_percent, "would_help": would_help}
-        yield Finding(Issue.NOT_READ, "loud", served)
+        yield Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - read.from_storage_percent, would_help=would_help)
     ceiling = facts.journal.ceiling_gb_per_second
     if write is not None and ceiling and write.wall_gb_per_second and write.wall_gb_per_second > 0.7 * ceiling:
-        rates: dict[str, Number] = {"ceiling_gb_per_second": ceiling, "gb_per_second": write.wall_gb_per_second}
-        yield Finding(Issue.CONTENT_CEILING, "caution", rates)
+        yield Finding.of(
+            Issue.CONTENT_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=write.wall_gb_per_second
+        )

@@ -131,20 +131,20 @@ def _from_memory(activity: PhaseActivity) -> bool:
 
 
 def _seen(activity: PhaseActivity) -> Iterator[Finding]:
-    threads: dict[str, Number] = {
-        "phase": activity.phase,
-        "gb_per_second": activity.gb_per_second,
-        "call_percent": activity.call_percent,
-        "fsync_percent": activity.fsync_percent,
-        "cpu_percent": activity.cpu_percent,
-        "cpu_wait_percent": activity.cpu_wait_percent,
-    }
-    yield Finding(Seen.THREADS, numbers=threads)
+    yield Finding.of(
+        Seen.THREADS,
+        phase=activity.phase,
+        gb_per_second=activity.gb_per_second,
+        call_percent=activity.call_percent,
+        fsync_percent=activity.fsync_percent,
+        cpu_percent=activity.cpu_percent,
+        cpu_wait_percent=activity.cpu_wait_percent,
+    )
     if activity.phase == "write" and activity.ceiling_gb_per_second is not None:
         ceiling = {"gb_per_second": activity.ceiling_gb_per_second, "starved_percent": activity.starved_percent}
         yield Finding(Seen.CONTENT, numbers={**ceiling})
     if activity.from_storage_percent is not None and activity.phase == "read":
-        yield Finding(Seen.SERVED, numbers={"percent": min(100.0, activity.from_storage_percent)})
+        yield Finding.of(Seen.SERVED, percent=min(100.0, activity.from_storage_percent))
     if activity.device_mb_per_second is not None:
         devices = {
             "mb_per_second": activity.device_mb_per_second,
@@ -153,6 +153,6 @@ def _seen(activity: PhaseActivity) -> Iterator[Finding]:
         }
         yield Finding(Seen.DEVICES, numbers={name: value for name, value in devices.items() if value is not None})
     if activity.host_busy_percent is not None:
-        yield Finding(Seen.CORES, numbers={"percent": activity.host_busy_percent})
+        yield Finding.of(Seen.CORES, percent=activity.host_busy_percent)
     if activity.link_percent is not None:
-        yield Finding(Seen.LINK, numbers={"percent": activity.link_percent})
+        yield Finding.of(Seen.LINK, percent=activity.link_percent)

@@ -28,12 +28,12 @@ from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile,
 from dlemu.comm import Comm, within
 from dlemu.comm.clock import MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
-from dlemu.jobs.checkpoint.journal import CheckpointJournal, UnderWay
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
 from dlemu.results.journal import read_journal
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
-from dlemu.runner.request_account import request_folder, requests_so_far
+from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry
 from dlemu.telemetry import read_logs as read_telemetry
 
@@ -415,12 +415,7 @@ class _CheckpointRank:
     def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
         """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
         self.log.add(
-            rank=self._comm.rank,
-            phase=phase,
-            checkpoint=checkpoint,
-            began_ns=began_ns,
-            **file.columns(),
-            file=number,
+            rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file.columns(), file=number
         )
 
     def _add_checkpoint(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
@@ -12,16 +13,44 @@ from datagen.errors import UserError
 from datagen.registry import is_built_in
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, WHOLE, WRITE, IoRows
-from dlemu.jobs.checkpoint.journal import CheckpointJournal
 from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
+from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.results.row_tables import rows_table
 from dlemu.results.tables import write_table
 from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnderWay:
+    """A checkpoint that has begun and not ended."""
+
+    phase: Literal["write", "read"]
+    checkpoint: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointJournal(RunJournal):
+    """What rank 0 saves while checkpoints are written and read, so that even a killed run has a result."""
+
+    clock_offsets_ns: tuple[int, ...] = ()
+    """What to add to each host's CLOCK_MONOTONIC to get the first host's, in node order; empty for one host."""
+    ceiling_gb_per_second: float | None = None
+    """Rate at which all ranks together generate content without writing it, 1e9 bytes/s."""
+    under_way: UnderWay | None = None
+    """The checkpoint that the ranks are writing or reading; None between two checkpoints."""
+    complete: tuple[int, ...] = ()
+    """Checkpoints that all ranks have written."""
+    removed: tuple[int, ...] = ()
+    """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
+    eviction_seconds: float | None = None
+    """Time to evict the files to be read from the page cache."""
+    peak_memory_bytes: tuple[int, ...] = ()
+    """Each rank's maximum private memory, sampled at the end of each checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)

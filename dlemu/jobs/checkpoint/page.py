@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
-from dlemu.jobs.checkpoint.result import CheckpointRun
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import result_word
-from dlemu.metrics.checkpoint_rates import OverCheckpoints
 from dlemu.report.environment import environment_of, facts_table, request_rows
 from dlemu.report.page import About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
@@ -122,12 +120,9 @@ def _phase(phase: PhaseSummary | None, name: str) -> Iterator[Row]:
         return
     times = count(len(phase.checkpoints), "checkpoint")
     yield name, f"{number(phase.slowest_gib_per_second.mean)} GiB/s", f"slowest rank (MLPerf), {times}"
-    yield "  as DLIO", _gib(phase.rank0_gib_per_second), "by the time of rank 0"
-    yield (
-        "  wall clock",
-        f"{number(phase.wall_gb_per_second)} GB/s",
-        "from first start to last end",
-    )
+    rank0 = phase.rank0_gib_per_second
+    yield "  as DLIO", "-" if rank0 is None else f"{number(rank0.mean)} GiB/s", "by the time of rank 0"
+    yield ("  wall clock", f"{number(phase.wall_gb_per_second)} GB/s", "from first start to last end")
     seconds = phase.slowest_seconds
     spread = f"p50 {number(seconds.p50)}, p99 {number(seconds.p99)}, max {number(seconds.max)} s"
     yield "  time", f"{number(seconds.mean)} s", spread
@@ -154,10 +149,6 @@ def _partial(summary: CheckpointSummary) -> Iterator[Row]:
         verb = "written" if at.phase == "write" else "read"
         moved = f"{size(at.bytes)} of {size(at.of_bytes)}; {at.ranks} of {summary.ranks} ranks were done"
         yield f"being {verb}", f"checkpoint {at.checkpoint}", f"{at.files} of {at.of_files} files complete, {moved}"
-
-
-def _gib(figure: OverCheckpoints | None) -> str:
-    return "-" if figure is None else f"{number(figure.mean)} GiB/s"
 
 
 def _training(summary: CheckpointSummary) -> Iterator[Row]:
@@ -199,11 +190,7 @@ def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
 
 def _cost(summary: CheckpointSummary) -> Iterator[Row]:
     if summary.ceiling_gb_per_second is not None:
-        yield (
-            "content generation",
-            f"{number(summary.ceiling_gb_per_second)} GB/s",
-            "without writing it to storage",
-        )
+        yield ("content generation", f"{number(summary.ceiling_gb_per_second)} GB/s", "without writing it to storage")
     if summary.peak_memory_mb is not None:
         yield "memory per rank", f"{number(summary.peak_memory_mb)} MB", "peak, private"
     what, object_requests = summary.what, summary.requests
@@ -293,8 +280,5 @@ def about(run: CheckpointRun) -> About:
     """Return when and on which hosts a run was measured, and its settings as tables."""
     summary = run.summary
     what = (row for row in flat(summary.what) if row != ("written_by_ranks", None))  # of most runs there is none
-    tables = [
-        facts_table("What was measured, and how", what),
-        *environment_of(summary.environment, "the checkpoints"),
-    ]
+    tables = [facts_table("What was measured, and how", what), *environment_of(summary.environment, "the checkpoints")]
     return About(summary.started_at, summary.hosts, f"Checkpoints in {summary.what.folder}", tables)

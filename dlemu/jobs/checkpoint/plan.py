@@ -8,8 +8,8 @@ from datagen.storage.storage_base import StorageSpec
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
 from dlemu.checkpoints.file_content import FileContent, FileNumber, content_of
-from dlemu.checkpoints.file_layout import FileLayout
 from dlemu.checkpoints.read_files import FileToRead
+from dlemu.checkpoints.shards import FileLayout
 from dlemu.checkpoints.stored import StoredNote, folder_of
 from dlemu.checkpoints.write_files import FileToWrite
 from dlemu.config.schema import Checkpoint

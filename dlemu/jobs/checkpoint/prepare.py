@@ -15,7 +15,7 @@ from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.stored import StoredNote, files_in, folder_of, is_link, read_note, stored_checkpoints
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.comm.patience import comes_into_sight
+from dlemu.comm.process_control import comes_into_sight
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.report.units import size
@@ -132,7 +132,9 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
         return
     each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes
     at_most = min(job.writes, job.kept + 1)
-    given_back = sum(_stored_bytes(storage, job.folder_of(number)) for number in job.replaced)
+    folders = map(job.folder_of, job.replaced)
+    stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+    given_back = sum(size_bytes or 0 for size_bytes in storage.sizes(stored))
     if each * at_most > free + given_back:
         raise SpaceError(
             f"{count(at_most, 'checkpoint')} of {size(each)} need {size(each * at_most)} in "
@@ -140,10 +142,6 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
             f"checkpoint.keep_last (each new one needs room besides those kept), write fewer "
             "(checkpoint.num_checkpoints_write), or use a larger drive"
         )
-
-
-def _stored_bytes(storage: StorageBase, folder: str) -> int:
-    return sum(size or 0 for size in storage.sizes([f"{folder}/{name}" for name in files_in(storage, folder)]))
 
 
 def _check_same_kind(job: CheckpointJob, storage: StorageBase, number: int) -> None:

@@ -1,21 +1,26 @@
-"""The result of a checkpoint run: its measurements with the summary computed from them."""
+"""A checkpoint run, from its job or its folder: its measurements, and the summary computed from them."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 
+from datagen.errors import UserError
 from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes
+from dlemu.checkpoints.checkpoint_plan import FORMATS
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
-from dlemu.jobs.checkpoint.journal import CheckpointJournal
-from dlemu.jobs.checkpoint.loop import CheckpointLog
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
+from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
+from dlemu.jobs.checkpoint.loop import CheckpointLog, salvage_checkpoints
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.results.measured import sent_state
+from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
+from dlemu.results.row_tables import read_rows
 from dlemu.telemetry import RecorderHead
 
 
@@ -42,6 +47,9 @@ def make_checkpoint_facts(
     job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
+    others = job.settings.reshard and job.sources and not job.writes
+    written = job.sources[0].plan if others else job.plan  # which files there are, by the plan of who wrote them
+    follows = written == job.plan
     return CheckpointRunFacts(
         workload=published(job.workload),
         ranks=job.ranks,
@@ -51,19 +59,43 @@ def make_checkpoint_facts(
         notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        own_sizes=_own_sizes(job),
-        written_by=None if _written(job) == job.plan else WrittenBy.of(_written(job)),
+        own_sizes=None if follows and is_built_in(FORMATS, job.settings.format) else written.sizes,
+        written_by=None if follows else WrittenBy.of(written),
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
 
 
-def _written(job: CheckpointJob) -> CheckpointPlan:
-    """Return which files of a checkpoint there are: by the writer's plan where others wrote what is read."""
-    others = job.settings.reshard and job.sources and not job.writes
-    return job.sources[0].plan if others else job.plan
+_MAX_PARTS = 10**6
+"""Limit on a run's ranks, and on a model's experts over all layers: more can only be a damaged file, and cost time."""
 
 
-def _own_sizes(job: CheckpointJob) -> CheckpointSizes | None:
-    """Return the sizes of a checkpoint if they don't follow from the workload, else None."""
-    written = _written(job)
-    return None if written == job.plan and is_built_in(FORMATS, job.settings.format) else written.sizes
+def read_checkpoint_run(folder: str) -> CheckpointRun:
+    """Read the folder of a checkpoint run; raises UserError if it has no result, or a damaged one.
+
+    Every number is recomputed from the rows. A run that was killed before it saved a result is read from the files of
+    its ranks in live/.
+    """
+    path = os.path.join(folder, FACTS)
+    if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
+        facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file")
+        return _checked(CheckpointRun(folder, facts, log.rows, log.progress, log.telemetry))
+    facts = read_facts(path, CheckpointRunFacts)
+    rows, progress = read_rows(folder, ROWS, IO_DTYPE), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
+    return _checked(CheckpointRun(folder, facts, rows, progress, read_readings(folder, facts)))
+
+
+def read_checkpoint_summary(folder: str) -> CheckpointSummary:
+    """Read summary.json as it was saved, to compare it with the recomputed one; raises UserError."""
+    return read_saved(folder, CheckpointSummary, CheckpointSummary.kind)
+
+
+def _checked(run: CheckpointRun) -> CheckpointRun:
+    """Return the run; raises UserError for impossible facts or rows, on which any memory and time could be spent."""
+    facts, model = run.facts, run.facts.workload.model
+    if facts.ranks > _MAX_PARTS or model.num_layers * max(1, model.transformer.num_experts) > _MAX_PARTS:
+        raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
+    for part in (run.rows, run.progress):
+        if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
+            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
+    check_hosts(run, rows=len(run.rows))
+    return computed(run)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, open_storage
+from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import PARTS, WHOLE, WRITE, finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
@@ -18,9 +18,8 @@ from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.journal import CheckpointJournal
 from dlemu.jobs.checkpoint.loop import CheckpointLog, Watcher, run_checkpoints, salvage_checkpoints
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
+from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
     check_checkpoint_host,
@@ -178,15 +177,12 @@ def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
             note = read_note(storage, folder)
             mine = note is not None and note.seed == job.seed and not note.complete
             # An empty folder without a note: the run ended right after making it.
-            if mine or (note is None and storage.is_folder(folder) and not _has_files(storage, folder)):
+            hidden = (name.startswith(".") for name in files_in(storage, folder))
+            if mine or (note is None and storage.is_folder(folder) and all(hidden)):
                 left.append(number)
                 remove_checkpoint(storage, folder, job.plan.names)
                 removed.append(left.pop())
     return removed, left
-
-
-def _has_files(storage: StorageBase, folder: str) -> bool:
-    return any(not name.startswith(".") for name in files_in(storage, folder))
 
 
 def _progress_of(job: CheckpointJob, notify: Notify) -> Watcher:

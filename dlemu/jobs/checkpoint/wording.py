@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dlemu.jobs.checkpoint.issues import Issue, Outcome
 from dlemu.jobs.checkpoint.limits import Advice, CheckpointLimit, Seen
-from dlemu.jobs.checkpoint.summary import PartialCheckpoint, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Issue, Outcome, PartialCheckpoint, PhaseSummary
 from dlemu.metrics.findings import Finding
 from dlemu.results.wording import Wording, sentence, sentences
 
 # The result
 
-_WORDS: dict[str, str] = {
-    Outcome.READ: "READ",
-    Outcome.INCOMPLETE: "INCOMPLETE",
-    Outcome.NOTHING: "NOTHING",
-}
+_WORDS: dict[str, str] = {Outcome.READ: "READ", Outcome.INCOMPLETE: "INCOMPLETE", Outcome.NOTHING: "NOTHING"}
 
 
 def outcome_of(write: PhaseSummary | None, read: PhaseSummary | None, failure: str | None) -> Outcome:

@@ -21,15 +21,7 @@ from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import fill, probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, choose_engine, fio_version, latency_stats, measure_cell, measure_gets
-from dlemu.jobs.probe.result import (
-    PROBE,
-    Access,
-    Engine,
-    Fed,
-    ProbeAnswer,
-    ProbeCell,
-    ProbeQuestion,
-)
+from dlemu.jobs.probe.result import PROBE, Access, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.metrics.demand import demand
 from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size

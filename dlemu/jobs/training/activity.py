@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 
 import numpy as np
 
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.measured import MeasuredTraining
-from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
+from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.summary import Issue, MeterPower, RecorderCost, TelemetrySummary
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import Device, HotDrive
+from dlemu.metrics.limit import Activity, Device, HotDrive
 from dlemu.metrics.over_time import Windows, mean_within
 from dlemu.metrics.rates import per_second
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
@@ -28,42 +27,24 @@ _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 """Readings further apart than the greater of the two are a gap; less may only mean that the host was busy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Activity:
-    """Activity during some steps, of the busiest host, as all wait for the slowest; None where nothing was recorded."""
-
-    busy_percent: float | None = None
-    """Share of all cores' time that any program used."""
-    own_percent: float | None = None
-    """Share of the busiest host's cores' time that the run itself used."""
-    cpu_limit_cores: float | None = None
-    """The CPU limit (cgroup) of the host that used the greatest share of its limit."""
-    cpu_limit_used_percent: float | None = None
-    cpu_throttled_percent: float | None = None
-    """Share of the limit's periods in which it was used up, so that processes were throttled."""
-    memory_some_percent: float | None = None
-    """Share of time in which at least one task waited for memory (`some` in /proc/pressure/memory)."""
-    hot_drive: HotDrive | None = None
-    network_percent: float | None = None
-    """MB/s received by the busiest interface, as a share of its link speed; None if no link speed is known."""
-    device: Device | None = None
-    """The block devices behind the dataset, all together."""
-
-
 def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
-    """Return the activity during the epochs of these rows of the step log."""
+    """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows = in_order(rows)
     hosts = [(host, _epoch_windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
     cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
-    busiest = max(cores, key=lambda host: host.busy_percent or 0, default=Activity())
+    busiest = max(cores, key=lambda host: host.host_busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
     throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
     pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
+    limit_cores, limit_used = tightest.cpu_limit_cores, tightest.cpu_limit_used_percent
+    if limit_used is None:
+        limit_cores, limit_used = _own_cpu_limit(run.facts)
+    recorded = busiest.host_busy_percent is not None
     return Activity(
-        busy_percent=busiest.busy_percent,
-        own_percent=busiest.own_percent,
-        cpu_limit_cores=tightest.cpu_limit_cores,
-        cpu_limit_used_percent=tightest.cpu_limit_used_percent,
+        host_busy_percent=busiest.host_busy_percent if recorded else _own_cpu_percent(run.facts),
+        own_busy_percent=busiest.own_busy_percent if recorded else None,
+        cpu_limit_cores=limit_cores,
+        cpu_limit_used_percent=limit_used,
         cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
         hot_drive=_hot_drive(hosts),
@@ -123,7 +104,7 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
     lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
     yield from (
-        Finding(Issue.TELEMETRY_MISSING, "caution", {"host": name})
+        Finding.of(Issue.TELEMETRY_MISSING, "caution", host=name)
         for name in sorted(lost - {host.host for host in run.telemetry})
     )
     for host in run.telemetry:
@@ -201,12 +182,31 @@ def _cpu_activity(run: MeasuredTraining, host: HostTelemetry, windows: Windows) 
     own = 100 * used / facts.cpu_count
     limit = facts.cpu_limit
     return Activity(
-        busy_percent=known(busy),
+        host_busy_percent=known(busy),
         # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
-        own_percent=known(busy if own > busy else own),
+        own_busy_percent=known(busy if own > busy else own),
         cpu_limit_cores=limit,
         cpu_limit_used_percent=known(100 * used / limit) if limit else None,
     )
+
+
+def _own_cpu_percent(facts: Facts) -> float | None:
+    """Return the run's own CPU use, in % of the hosts' cores; None where unknown."""
+    journal = facts.journal
+    if not journal.cpu_seconds or not journal.ended_ns:
+        return None
+    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
+    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
+
+
+def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
+    """Return the sum of the hosts' CPU limits, in cores, and the run's use of it in %; None where either is unknown."""
+    journal = facts.journal
+    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
+    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
+        return None, None
+    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
+    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:

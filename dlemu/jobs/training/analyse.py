@@ -20,17 +20,17 @@ from dlemu.jobs.training.activity import (
     read_requests,
     summarise_telemetry,
 )
-from dlemu.jobs.training.issues import Issue
-from dlemu.jobs.training.journal import CpuApart, Journal
-from dlemu.jobs.training.measured import Facts, MeasuredTraining
+from dlemu.jobs.training.measured import Facts, Journal, MeasuredTraining
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
+    CpuApart,
     DatasetFacts,
     EpochAudit,
     Evaluation,
+    Issue,
     Metrics,
     PageCache,
     ReadSettings,
@@ -41,11 +41,11 @@ from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, re
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.changes import find_speed_changes, find_stalls, storage_column
+from dlemu.metrics.changes import find_first_touch, find_ran_out, find_speed_changes, find_stalls, storage_column
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.device import device_metrics, device_request_kib
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import (
     MIN_LOSS_PERCENT,
     OTHER_READERS_PERCENT,
@@ -57,7 +57,6 @@ from dlemu.metrics.limit import (
     judge_limit,
 )
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
-from dlemu.metrics.ran_out import find_first_touch, find_ran_out
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
 from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
@@ -461,11 +460,11 @@ def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
     for node, host in enumerate(journal.hosts):
         lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
         if lost:
-            yield Finding(Issue.STEPS_LOST, "caution", {"ranks": name_ranks(lost), "host": host.host})
+            yield Finding.of(Issue.STEPS_LOST, "caution", ranks=name_ranks(lost), host=host.host)
 
 
 def _notes(notes: Iterable[str]) -> Iterator[Finding]:
-    return (Finding(Issue.NOTE, "caution", {"text": note}) for note in notes)
+    return (Finding.of(Issue.NOTE, "caution", text=note) for note in notes)
 
 
 def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
@@ -475,25 +474,23 @@ def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Find
     yield from _unusual_requests(facts, metrics)
     plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
     if plan.dropped_samples:
-        dropped: dict[str, Number] = {
-            "samples": plan.dropped_samples,
-            "of_samples": plan.num_samples,
-            "batch_size": batch_size,
-            "ranks": facts.ranks,
-        }
-        yield Finding(Issue.SAMPLES_DROPPED, "caution", dropped)
+        yield Finding.of(
+            Issue.SAMPLES_DROPPED,
+            "caution",
+            samples=plan.dropped_samples,
+            of_samples=plan.num_samples,
+            batch_size=batch_size,
+            ranks=facts.ranks,
+        )
     factor = warm_up_bias(evidence)
     if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
-        bias: dict[str, Number] = {
-            "prefetched_steps": evidence.prefetched_steps,
-            "factor": factor,
-            "ranks": facts.ranks,
-        }
-        yield Finding(Issue.PREFETCH_BIAS, "caution", bias)
+        yield Finding.of(
+            Issue.PREFETCH_BIAS, "caution", prefetched_steps=evidence.prefetched_steps, factor=factor, ranks=facts.ranks
+        )
     yield from _notes(facts.loader_notes)
     share = metrics.handover_share_of_wait or 0.0
     if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
-        yield Finding(Issue.HOST_LATE, "caution", {"percent": 100 * share, "ranks": facts.ranks})
+        yield Finding.of(Issue.HOST_LATE, "caution", percent=100 * share, ranks=facts.ranks)
 
 
 def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
@@ -503,9 +500,9 @@ def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
     if not metrics.read_calls or not cached:
         return
     if reader.engine == "fast":
-        yield Finding(Issue.REQUESTS_OF_NOBODY, "caution", {"library": call or None})
+        yield Finding.of(Issue.REQUESTS_OF_NOBODY, "caution", library=call or None)
     elif reader.engine == "matched" and not call:
-        yield Finding(Issue.CALLS_NOT_KNOWN, "caution", {"format": facts.workload.dataset.format})
+        yield Finding.of(Issue.CALLS_NOT_KNOWN, "caution", format=facts.workload.dataset.format)
 
 
 def _cache_proof(run: MeasuredTraining) -> CacheProof:
@@ -559,8 +556,7 @@ def _limit(
     judged = run.training if biased else kept
     if not is_any(judged, "compute_ns"):
         return None
-    facts, activity = run.facts, activity_during(run, judged)
-    reader = facts.workload.reader
+    facts, reader = run.facts, run.facts.workload.reader
     preprocesses = preprocessing_sleeps(reader.preprocess_time, run.training)
     workers = facts.ranks * max(1, reader.read_threads)
     stall = reads_stall(facts.workload)
@@ -570,19 +566,10 @@ def _limit(
         from dlemu.jobs.training.repaired_causes import repair_causes  # simulates the run without each cause
 
         repaired = repair_causes(run, preprocesses=preprocesses)
-    limit_cores, limit_used = activity.cpu_limit_cores, activity.cpu_limit_used_percent
-    if limit_used is None:
-        limit_cores, limit_used = _own_cpu_limit(facts)
     context = Context(
+        **vars(activity_during(run, judged)),
         ceiling_au=facts.journal.ceiling_au_percent,
-        collates=facts.workload.reader.tensors > 0,
-        host_busy_percent=_own_cpu_percent(facts) if activity.busy_percent is None else activity.busy_percent,
-        own_busy_percent=activity.own_percent if activity.busy_percent is not None else None,
-        cpu_limit_cores=limit_cores,
-        cpu_limit_used_percent=limit_used,
-        cpu_throttled_percent=activity.cpu_throttled_percent,
-        memory_some_percent=activity.memory_some_percent,
-        device=activity.device,
+        collates=reader.tensors > 0,
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
@@ -593,9 +580,7 @@ def _limit(
         first_touch=summary.first_touch,
         slow_folders=summary.slow_folders,
         slow_hosts=_slow_hosts(summary),
-        hot_drive=activity.hot_drive,
         object_requests=_object_requests(run, summary.requests),
-        network_percent=activity.network_percent,
         au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
         threshold_percent=100 * facts.workload.metric.au,
         causes=repaired.causes if repaired else (),
@@ -606,22 +591,3 @@ def _limit(
     if not biased:
         return limit
     return replace(limit, seen=(*limit.seen, Finding(Seen.FIRST_STEPS_TOO)))
-
-
-def _own_cpu_percent(facts: Facts) -> float | None:
-    """Return the run's own CPU use, in % of the hosts' cores; None where unknown."""
-    journal = facts.journal
-    if not journal.cpu_seconds or not journal.ended_ns:
-        return None
-    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
-    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
-
-
-def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the sum of the hosts' CPU limits, in cores, and the run's use of it in %; None where either is unknown."""
-    journal = facts.journal
-    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
-    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
-        return None, None
-    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
-    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from dlemu.config.duration import mean_seconds
-from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
@@ -25,14 +24,14 @@ from dlemu.results.wording import count
 def figures(run: Run) -> JobFigures:
     """Return the metrics of a run; its epochs are their repetitions."""
     summary, metrics = run.summary, run.summary.metrics
-    limit = summary.limited_by
+    limit, steps, whole = summary.limited_by, metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
     return JobFigures(
         kind=summary.kind,
         workload=summary.workload,
         accelerator=summary.accelerator,
         ranks=summary.ranks,
         epochs=metrics.epochs,
-        cut_steps=_cut_steps(run),
+        cut_steps=steps if any(planned < whole for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         passed=summary.passed,
         verdict=summary.verdict,
@@ -47,11 +46,6 @@ def figures(run: Run) -> JobFigures:
             }
         ),
     )
-
-
-def _cut_steps(run: Run) -> tuple[int, ...] | None:
-    steps, whole = run.summary.metrics.steps_per_epoch, run.facts.train_plan.steps_per_epoch
-    return steps if any(planned < whole for planned in steps) else None
 
 
 def points(folder: str) -> RunSeries:

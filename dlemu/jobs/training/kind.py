@@ -17,7 +17,7 @@ KIND = Kind(
 
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.""",
-    read="folder.read_run",
+    read="result.read_run",
     result="summary.Summary",
     page="page.open_page",
     points="figures_of.points",
@@ -28,7 +28,7 @@ KIND = Kind(
     job="run.TRAINING",
     predicts="prediction.run_prediction.run_prediction",
     live="live.LiveTraining",
-    summary="folder.read_summary",
+    summary="result.read_summary",
     metrics="metrics.CATALOGUE",
     figures="figures_of.figures",
     conditions="figures_of.conditions",
@@ -46,7 +46,7 @@ ANSWERS = (
         read="prediction.run_prediction.read_prediction",
         result="prediction.prediction.Prediction",
         page="prediction.page.open_page",
-        points="prediction.points.points",
+        points="prediction.page.points",
         show="prediction.page.print_prediction",
     ),
 )

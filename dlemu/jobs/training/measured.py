@@ -9,21 +9,42 @@ import numpy as np
 import pyarrow as pa
 
 from datagen.formats.format_base import LibraryReads
-from dlemu.jobs.training.journal import Journal
+from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.schedule import Epoch, make_schedule
 from dlemu.jobs.training.step_table import write_steps
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING
-from dlemu.jobs.training.summary import Summary
+from dlemu.jobs.training.summary import CpuApart, StoppedEarly, Summary
+from dlemu.metrics.limit import Scaling
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, chunks, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
+from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.telemetry import Telemetry, trace_to_table
 
 READ_BINS = 320
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal(RunJournal):
+    """What rank 0 writes during the run, so that it is known even if the run is killed."""
+
+    ceiling_au_percent: float | None = None
+    """AU that the same loop reached without storage; None when it was not measured."""
+    cpu_apart: tuple[CpuApart, ...] = ()
+    """One per rank."""
+    checkpoints: tuple[SavedCheckpoint, ...] = ()
+    eviction_seconds: tuple[float, ...] = ()
+    """Duration of each eviction of the dataset from the page cache."""
+    stopped_early: StoppedEarly | None = None
+    """None for a run that ran to its planned end."""
+    scaling: Scaling | None = None
+    """Rates of other numbers of readers after the run; None where they were not tried."""
+    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
+    """At the start of each epoch: what to add to each host's CLOCK_MONOTONIC to get the first host's, in node order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -288,11 +288,7 @@ def _waits(metrics: Metrics) -> Iterator[Row]:
         yield "time to first batch", f"{seconds} s", "slowest rank, mean over the epochs"
     kept = metrics.wait_ms and metrics.wait_ms.kept_steps
     if kept:
-        yield (
-            "wait p99",
-            f"{number(kept.p99)} ms",
-            (f"p50 {number(kept.p50)}, max {number(kept.max)} ms, counted"),
-        )
+        yield ("wait p99", f"{number(kept.p99)} ms", (f"p50 {number(kept.p50)}, max {number(kept.max)} ms, counted"))
 
 
 def _samples(summary: Summary) -> Iterator[Row]:
@@ -444,7 +440,7 @@ def environment_tables(summary: Summary) -> Iterator[Table]:
 
 def open_page(folder: str) -> Opened:
     """Return the run in a folder with its page; raises UserError."""
-    from dlemu.jobs.training.folder import read_run  # not needed to print a result
+    from dlemu.jobs.training.result import read_run  # not needed to print a result
 
     run = read_run(folder)
     return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")

@@ -12,7 +12,8 @@ from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
 from datagen.inspection import Dataset
-from datagen.layout import Layout
+from datagen.layout import Layout, layouts, nominal_sample_bytes
+from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.accelerators.accelerator_base import Accelerator, AcceleratorSpec
 from dlemu.config.duration import mean_seconds
@@ -226,6 +227,21 @@ def loader_class(workload: Workload) -> type[Loader]:
     """Return the loader's class, importing its framework; raises UserError for an unknown name or no framework."""
     loader: type[Loader] = registry.find("dlemu.loaders", workload.reader.data_loader, "Loader")
     return loader
+
+
+def planned_dataset(spec: DatasetSpec) -> Dataset:
+    """Return the dataset that settings describe, of which no file need exist."""
+    train, valid = layouts(spec)
+    sample_bytes = nominal_sample_bytes(spec)
+    return Dataset(
+        spec=spec,
+        train=train,
+        valid=valid if valid.num_files else None,
+        manifest=None,
+        max_file_bytes=sample_bytes * spec.num_samples_per_file,
+        max_sample_bytes=sample_bytes,
+        total_bytes=(train.num_files + valid.num_files) * spec.num_samples_per_file * sample_bytes,
+    )
 
 
 def make_job(workload: Workload, ranks: int, found: Dataset, *, folder: str, started_at: str) -> TrainingJob:

@@ -1,4 +1,4 @@
-"""Checks of a host before a run starts, once on each: memory, address space, file descriptors, needed rights."""
+"""Checks before a training run starts, or makes its dataset: samples, memory, address space, open files, rights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import psutil
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.cgroup_limits import host_memory
-from dlemu.jobs.training.plan import TrainingJob, accelerator_class
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.enough import refuse_unjudged
+from dlemu.jobs.training.plan import TrainingJob, accelerator_class, loader_class, make_job, planned_dataset
 
 _FILES_PER_WORKER = 6
 """File descriptors of a rank for each worker (queues, pipes, sentinel), measured with PyTorch 2.13."""
@@ -18,6 +20,17 @@ _FILES_PER_RANK = 64
 """File descriptors of a rank apart from its workers': logs, sockets to other ranks, files that libraries open."""
 _SAVING_BYTES = 256 << 20
 """Free address space needed for writing the results; with less, the libraries that write them abort the process."""
+
+
+def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
+    """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings.
+
+    Memory is checked when the dataset exists: the size of a batch buffer follows from its files.
+    """
+    if wants_verdict:
+        refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
+    make_job(workload, ranks, planned_dataset(workload.dataset), folder=workload.output.folder, started_at="")
+    loader_class(workload)
 
 
 def check_host(job: TrainingJob, local_ranks: int) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from datagen.registry import built_in
-from dlemu.config.loader_settings import LOADERS
+from dlemu.config.translate import LOADERS
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
 from dlemu.jobs.training.plan import prefetch_per_worker
 from dlemu.jobs.training.prediction.calibration import (

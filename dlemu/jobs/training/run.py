@@ -18,15 +18,13 @@ from dlemu.comm import Comm
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_small
-from dlemu.jobs.training.journal import Journal
-from dlemu.jobs.training.measured import Facts
+from dlemu.jobs.training.live import progress_of
+from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_host
-from dlemu.jobs.training.prepare import check_before_making, only_makes_data
-from dlemu.jobs.training.progress import progress_of
-from dlemu.jobs.training.result import Run, make_facts, make_run
+from dlemu.jobs.training.preflight import check_before_making, check_host
+from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
-from dlemu.jobs.training.trainer import RunLog, run_rank, salvage
+from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.results.file_names import KILLED
 from dlemu.results.wording import count
@@ -69,7 +67,8 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         """Make the dataset where requested; return whether the workload also trains."""
         if not workload.workflow.generate_data:
             return True
-        if workload.workflow.train:
+        trains = workload.workflow.train
+        if trains:
             check = partial(check_before_making, workload, ranks.count, wants_verdict=wants_verdict)
             ranks.agree(lambda: in_time(self, workload, check))
         from dlemu.runner.datasets import make_dataset  # most runs make none
@@ -77,9 +76,9 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         if ranks.leads:
             on_event(JobBegan(workload, ranks.count))
         ranks.run(lambda comm: make_dataset(workload, comm, on_event))
-        if only_makes_data(workload) and ranks.leads:
+        if not trains and ranks.leads:
             on_event(OnlyDataMade())
-        return not only_makes_data(workload)
+        return trains
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from datagen.quantiles import Percentiles as Percentiles
-from dlemu.jobs.training.journal import CpuApart, StoppedEarly
+from dlemu.metrics.changes import FirstTouch as FirstTouch
+from dlemu.metrics.changes import RanOut as RanOut
 from dlemu.metrics.changes import SpeedChange as SpeedChange
 from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
@@ -19,8 +21,6 @@ from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
-from dlemu.metrics.ran_out import FirstTouch as FirstTouch
-from dlemu.metrics.ran_out import RanOut as RanOut
 from dlemu.metrics.slow_folders import SlowFolder as SlowFolder
 from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
@@ -29,6 +29,48 @@ from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+
+
+class Issue(StrEnum):
+    """Codes of `Summary.findings`."""
+
+    NOTE = "note"
+    """A note made before the run: the finding's `text`."""
+    REQUESTS_OF_NOBODY = "requests_of_nobody"
+    """`reader.engine=fast` made fewer and larger read calls than the format's usual `library` does."""
+    CALLS_NOT_KNOWN = "calls_not_known"
+    """The user's own `format` does not declare which read calls its library makes."""
+    STEPS_LOST = "steps_lost"
+    SAMPLES_DROPPED = "samples_dropped"
+    PREFETCH_BIAS = "prefetch_bias"
+    HOST_LATE = "host_late"
+    TELEMETRY_MISSING = "telemetry_missing"
+    TELEMETRY_CUT_SHORT = "telemetry_cut_short"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoppedEarly:
+    """How far a run came that the user stopped early."""
+
+    steps: int
+    """Training steps that each rank completed."""
+    planned_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuApart:
+    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
+
+    start: float = 0.0
+    """Until the rank's loader had started: imports, processes, plans."""
+    trials: float = 0.0
+    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
+    checkpoints: float = 0.0
+    """Used by the threads that made and wrote checkpoints."""
+    preprocessing: float = 0.0
+    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
+    steps: float = 0.0
+    """Used up by the trainer on purpose: `train.step_cpu_time`."""
 
 
 @dataclass(frozen=True, kw_only=True)

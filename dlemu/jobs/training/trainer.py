@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,27 +21,26 @@ from numpy.typing import NDArray
 from datagen.storage.storage_base import open_storage
 from dlemu.accelerators.accelerator_base import Accelerator, Phase, draw_ns
 from dlemu.comm import Comm, within
-from dlemu.comm.burn import BurnerThreads
-from dlemu.comm.clock import Clock, MonotonicClock
+from dlemu.comm.clock import BurnerThreads, Clock, MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
-from dlemu.jobs.training.journal import CpuApart, Journal, StoppedEarly
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
+from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
+from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.schedule import Epoch
-from dlemu.jobs.training.steplog import EVALUATION, STEP_DTYPE, TRAINING, StepLog, StepRows, log_name, read_log
+from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
+from dlemu.jobs.training.summary import CpuApart, StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent
-from dlemu.results.journal import read_journal
 from dlemu.results.wording import count
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
-from dlemu.runner.request_account import requests_so_far
-from dlemu.runner.stopping import StopFile
-from dlemu.telemetry import Recorder, Telemetry, read_logs
+from dlemu.runner.run_folder import StopFile, requests_so_far
+from dlemu.telemetry import Recorder
 
 if TYPE_CHECKING:  # most runs save no checkpoints
     from dlemu.checkpoints.save import TrainingSaver
@@ -50,20 +49,6 @@ _MAX_FOLDERS = 64
 """Folders whose devices are looked up: each may be a mount of its own, but a dataset can have thousands."""
 CEILING_PATIENCE_SECONDS = 20.0
 """Time limit of the ceiling measurement: thousands of short steps on few cores would take minutes."""
-
-
-@dataclass(frozen=True)
-class RunLog:
-    """What a run measured; every number of its result is computed from this."""
-
-    rows: StepRows
-    """The step logs of all ranks."""
-    journal: Journal
-    telemetry: Telemetry = ()
-    """Readings of the telemetry recorders, by host."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 def run_rank(
@@ -133,16 +118,6 @@ def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderS
     comm.all_reduce_max(time.monotonic_ns())
     loader.close()
     return percent
-
-
-def salvage(live_folder: str) -> RunLog | None:
-    """Return the log of a failed run from the files in its live folder; None when nothing was measured yet."""
-    journal = read_journal(live_folder, Journal)
-    if journal is None:
-        return None
-    names = sorted(name for name in os.listdir(live_folder) if name.startswith("rank_"))
-    rows = [np.empty(0, STEP_DTYPE), *(read_log(os.path.join(live_folder, name)) for name in names)]
-    return RunLog(np.concatenate(rows), journal.noting(requests=requests_so_far(live_folder)), read_logs(live_folder))
 
 
 class _RankResult(NamedTuple):

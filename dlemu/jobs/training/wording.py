@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlemu.config.schema import Recorded
-from dlemu.jobs.training.issues import Issue
+from dlemu.jobs.training.summary import Issue
 from dlemu.metrics.cache import Cached, CacheProof
 from dlemu.metrics.changes import clock
 from dlemu.metrics.findings import Finding, Number

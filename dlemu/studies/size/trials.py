@@ -17,7 +17,7 @@ from dlemu.metrics.t_interval import SequentialTest, estimate
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
-from dlemu.runner.stopping import request_stop
+from dlemu.runner.run_folder import request_stop
 from dlemu.studies.answers import Trial
 from dlemu.studies.size.steady import steady_series
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from datagen.errors import UserError
 from dlemu.comm import Comm
+from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Workload
 from dlemu.runner.events import Doing
 from dlemu.runner.job import Job, Notify
-from dlemu.runner.row_log import RowLog
 from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary
 from dlemu_stat.settings import StatSettings
 

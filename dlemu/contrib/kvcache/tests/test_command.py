@@ -81,7 +81,7 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(layout: str, 
     if layout == "files":
         page = dlemu("report", str(tmp_path / "run"))
         assert page.status == 0, page.err
-        assert "What waited" in (tmp_path / "run" / "report.html").read_text()
+        assert "Loads, from the fastest to the slowest" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -157,18 +157,6 @@ def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, 
     assert (summary.complete, summary.outcome, summary.written_bytes > 0) == (False, None, True)
 
 
-@pytest.mark.slow
-@pytest.mark.mpi
-@pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun in the environment")
-def test_ranks_of_mpirun_share_one_load(tmp_path: Path) -> None:
-    ended = dlemu(*words(tmp_path, "run"), "--json", launcher=[str(MPIRUN), "-np", "2"])
-    assert ended.status == 0, ended.err
-    found = json.loads(ended.out)
-    assert (found["complete"], found["ranks"]) == (True, 2)
-    assert found["read_bytes"] > 0
-    assert left(tmp_path) == []
-
-
 OFFICIAL = ("workload=mlperf_kv", "kv.users=3", "kv.seed=7", "kv.threads=3")
 
 
@@ -193,7 +181,7 @@ def test_the_official_load_has_its_own_number_and_the_true_one(option: int, tmp_
     assert page.status == 0, page.err
     html = (tmp_path / "run" / "report.html").read_text()
     assert "trademark of the MLCommons Association" in html
-    assert "what the tool would publish" in html
+    assert "tool would publish for its load" in html
 
 
 def test_a_run_is_measured_and_not_predicted() -> None:

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ _8B = ("kv.layers=32", "kv.kv_heads=8", "kv.seconds=100")
 
 
 class Drive:
-    """BlockMover each file at RATE, one after the other, in a clock that jumps."""
+    """Moves each file at RATE, one after the other, in a clock that jumps."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes, self.time_ns, self.free_ns = sizes, BEGIN_NS, BEGIN_NS
@@ -75,7 +76,7 @@ def settings_of(option: int, *words: str) -> KvSettings:
 
 def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive, TurnsReplay, list[TurnRequest]]:
     drive, done = Drive(list(plan.sizes)), list[TurnRequest]()
-    replay = TurnsReplay(plan, drive, on_served=done.append, capacity_bytes=capacity_bytes)
+    replay = TurnsReplay(plan, cast(Any, drive), on_served=done.append, capacity_bytes=capacity_bytes)
     replay.run(BEGIN_NS)
     return drive, replay, done
 
@@ -145,8 +146,8 @@ def test_a_served_request_reads_its_own_file_as_often_as_the_tool_does() -> None
     plan = draw_turns(settings_of(1, "kv.seconds=10", "kv.users=5"), 0)
     drive, _, done = served(plan)
     for one in done:
-        assert drive.writes[one.number] == 1
-        assert one.again_bytes == one.turn.reads * plan.sizes[one.number]
+        assert drive.writes[one.prompt] == 1
+        assert one.again_bytes == one.turn.reads * plan.sizes[one.prompt]
     priorities = [one.turn.priority for one in done]
     assert Counter(priorities)[max(priorities)] >= Counter(priorities)[min(priorities)] / 2
 

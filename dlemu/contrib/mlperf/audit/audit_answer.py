@@ -1,18 +1,19 @@
-"""Types of audit.json, which `dlemu audit --report` writes and `dlemu report` reads."""
+"""What an audit answers: a row of each run for tables and CSV, a report of each for JSON, and how runs are listed."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 
-from dlemu import __version__
-from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
+from dlemu.contrib.mlperf.audit.recompute import FORMULAS
+from dlemu.extend import write_text
 from dlemu.results.finding import Finding
-
-AUDIT = "audit.json"
-FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
-"""Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,30 +88,6 @@ class RunColumns:
         value: float | None = getattr(self, column) if self.printed_by in FORMULAS else None
         return value
 
-    @property
-    def au_difference_points(self) -> float | None:
-        """Recomputed minus printed AU."""
-        recomputed, printed = self.au_recomputed_percent, self.au_printed_percent
-        return recomputed - printed if recomputed is not None and printed is not None else None
-
-    @property
-    def rate_difference_percent(self) -> float | None:
-        """By how many percent the recomputed samples/s exceed the printed ones."""
-        recomputed, printed = self.samples_per_second_recomputed, self.samples_per_second_printed
-        return 100 * (recomputed / printed - 1) if recomputed is not None and printed else None
-
-    @property
-    def loss_percent(self) -> dict[str, float | None]:
-        """Cause -> lost time, in percent of the time of all blocks."""
-        return {
-            "first_step": self.loss_first_step_percent,
-            "load": self.loss_load_percent,
-            "oversleep": self.loss_oversleep_percent,
-            "slower_rank": self.loss_slower_rank_percent,
-            "barrier": self.loss_barrier_percent,
-            "all_other": self.loss_all_other_percent,
-        }
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochFigures:
@@ -122,7 +99,7 @@ class EpochFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(RunColumns):
-    """A run with the numbers of each epoch and its findings."""
+    """A run with the numbers of each epoch and its findings, for `--json`."""
 
     findings: tuple[Finding, ...]
     au_threshold_percent: float | None = None
@@ -132,47 +109,113 @@ class RunReport(RunColumns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacedRun(RunReport):
-    """A run with the names under which it is listed."""
+class AuditRow(RunColumns):
+    """One run as a row of a table."""
 
+    findings: str
+
+
+def audit_row(run: AuditedRun) -> AuditRow:
+    """Return a run as a row of a table."""
+    texts = [f"{finding.severity} {finding.rule}: {finding.seen}" for finding in run.findings]
+    return AuditRow(**vars(_columns(run)), findings="; ".join(texts))
+
+
+def run_report(run: AuditedRun) -> RunReport:
+    """Return a run with the numbers of each epoch and its findings."""
+    printed = run.printed
+    return RunReport(
+        **vars(_columns(run)),
+        findings=run.findings,
+        au_threshold_percent=run.setup.au_threshold_percent,
+        epochs_printed=EpochFigures(
+            au_percent=printed.au_by_epoch, samples_per_second=printed.samples_per_second_by_epoch
+        ),
+        epochs_recomputed={
+            name: EpochFigures(
+                au_percent=_finite(by.au_by_epoch), samples_per_second=_finite(by.samples_per_second_by_epoch)
+            )
+            for name, by in run.recomputed.formulas.items()
+        },
+    )
+
+
+def _columns(run: AuditedRun) -> RunColumns:
+    setup, printed, recomputed = run.setup, run.printed, run.recomputed
+    low, high = recomputed.au_bounds_percent or (None, None)
+    least, most = recomputed.rate_bounds or (None, None)
+    levels = [finding.severity for finding in run.findings]
+    return RunColumns(
+        path=run.path,
+        workload=setup.workload or printed.model,
+        accelerator=setup.accelerator,
+        accelerators=printed.accelerators or recomputed.ranks_kept or None,
+        hosts=printed.hosts,
+        epochs=recomputed.epochs or printed.epochs or setup.epochs,
+        steps_per_epoch=recomputed.steps_per_epoch,
+        basis=recomputed.basis,
+        ranks_kept=recomputed.ranks_kept,
+        verdict_printed=printed.verdict,
+        printed_by=run.printed_by,
+        au_printed_percent=printed.au_percent,
+        **{f"au_{name}_percent": by.au_percent for name, by in recomputed.formulas.items()},
+        **{f"samples_per_second_{name}": by.samples_per_second for name, by in recomputed.formulas.items()},
+        au_whole_percent=recomputed.au_whole_percent,
+        au_sustained_percent=run.prefetch.sustained_percent,
+        au_sustained_least_percent=run.prefetch.sustained_least_percent,
+        prefetch_credit_percent=run.prefetch.credit_percent,
+        au_least_percent=low,
+        au_most_percent=high,
+        samples_per_second_printed=printed.samples_per_second,
+        samples_per_second_least=least,
+        samples_per_second_most=most,
+        mib_per_second_printed=printed.mib_per_second,
+        **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},
+        errors=levels.count("error"),
+        warnings=levels.count("warning"),
+    )
+
+
+def _finite(values: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(value if math.isfinite(value) else None for value in values)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How a run is listed: the name of its system, and its own name there."""
+
+    parent: str
+    """The folder of the system, which holds all its runs; may be empty for the current folder."""
     system: str
+    """`parent`, relative to the deepest folder above all systems."""
     run: str
-
-    @property
-    def kind(self) -> str:
-        """Workload and accelerator: `unet3d h100`."""
-        return " ".join(filter(None, (self.workload, self.accelerator))) or "workload unknown"
-
-    @property
-    def name(self) -> str:
-        """System and run."""
-        return os.path.normpath(os.path.join(self.system, self.run))
+    """The run's folder below `parent`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditSummary:
-    """Counts and statistics of all runs of an audit."""
-
-    runs: int
-    systems: int
-    runs_with_errors: int
-    runs_from_steps: int
-    runs_from_blocks: int
-    passed_printed: int
-    passed_only_without_first_steps: int
-    largest_au_difference_points: float | None = None
-    """Between printed and recomputed AU, of the runs recomputed from all steps."""
-    median_first_step_loss_percent: float | None = None
+def places(paths: Sequence[str]) -> list[Place]:
+    """Return the place of each run. A system is a folder that holds several runs, or else the folder above that one."""
+    siblings = Counter(os.path.dirname(path) for path in paths)
+    top, listed = common_folder(paths), []
+    for path in paths:
+        parent = os.path.dirname(path)
+        above = os.path.dirname(parent)
+        if siblings[parent] == 1 and above and above != parent:
+            parent = above
+        folder = parent or os.curdir
+        listed.append(Place(parent, os.path.relpath(folder, top), os.path.relpath(path, folder)))
+    return listed
 
 
-@dataclass(frozen=True, kw_only=True)
-class SavedAudit:
-    """Content of audit.json."""
+def common_folder(paths: Sequence[str]) -> str:
+    """Return the deepest folder above all systems; `.` where there is none."""
+    above = [os.path.dirname(os.path.dirname(path)) or os.curdir for path in paths]
+    return os.path.commonpath(above) if len({os.path.isabs(path) for path in above}) == 1 else os.curdir
 
-    schema_version: int = ANSWER_VERSION
-    dlemu_version: str = __version__
-    folders: tuple[str, ...] = ()
-    edition: str | None = None
-    division: str | None = None
-    summary: AuditSummary
-    runs: tuple[PlacedRun, ...]
+
+def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
+    """Write one line per run, below a line of column names; raises SpaceError."""
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, [column.name for column in fields(AuditRow)])
+    writer.writeheader()
+    writer.writerows(asdict(audit_row(run)) for run in runs)
+    write_text(*os.path.split(path), lines.getvalue(), advice="give a file in a writable folder")

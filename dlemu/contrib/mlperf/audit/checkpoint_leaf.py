@@ -19,8 +19,7 @@ from datagen.spec import build
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.run_settings import Setup, read_setup
-from dlemu.contrib.mlperf.audit.step_files import epochs_of
-from dlemu.contrib.mlperf.audit.time_order import out_of_order
+from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError

@@ -11,8 +11,7 @@ from statistics import pstdev
 
 import numpy as np
 
-from dlemu.contrib.mlperf.audit.audit_answer import FORMULAS
-from dlemu.contrib.mlperf.audit.recompute import Formula, Recomputed, per_rank_blocks, planned_steps
+from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import mapping, stamp_us

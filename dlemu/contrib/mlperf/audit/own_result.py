@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dlemu import __version__
 from dlemu.config.duration import mean_seconds
 from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
@@ -36,21 +35,18 @@ _MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
 """Matches the beginning of dlemu's summary.json."""
 _OWN_NAME = re.compile(rf"^{OWN_FOLDER}(-\d+)?$")
-_NOTES = re.compile(
-    r"(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)|page_cache\.warning|telemetry\.notes)"
+_UNCOMPARED = re.compile(
+    r"schema_version|judgement_version|(entries of )?(issues|((write|read)\.)?limited_by\.(evidence|advice)"
+    r"|page_cache\.warning|telemetry\.notes)"
 )
-"""Keys of sentences, whose wording may differ between versions of dlemu."""
+"""Keys that aren't compared: sentences, beside whose codes and numbers they stand, and versions."""
 _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_second.mean", "limited_by.what")
 """Keys whose differences are listed first."""
 _JUDGED = re.compile(
-    r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|issues|findings"
-    r"|page_cache\.(warning|finding)|stalls|speed_changes|ran_out|slow_folders|stragglers|metrics\.au_uncertainty)\b"
+    r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|findings"
+    r"|page_cache\.finding|stalls|speed_changes|ran_out|slow_folders|stragglers|metrics\.au_uncertainty)\b"
 )
-"""Keys of judgements and of their uncertainty: they follow by rules, which may differ between versions of dlemu."""
-_RULES_VERSION_KEY, _DLEMU_VERSION_KEY = "judgement_version", "environment.hosts[0].dlemu"
-_CODES = ("outcome", "limited_by", "limited_by.what")
-"""Ends of the keys that sum up a judgement in a word."""
-_MAX_JUDGED_LISTED = 3  # one changed rule changes many keys: the first few show which rule it was
+"""Keys of judgements and of their uncertainty: they follow by rules, whose version is `judgement_version`."""
 _MAX_LISTED = 50
 """At most this many differences are listed."""
 _FIX = "take the folder from the run again; `dlemu report` shows what the steps give"
@@ -109,7 +105,7 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
-    from dlemu.jobs.training.folder import read_run, read_summary
+    from dlemu.jobs.training.result import read_run, read_summary
 
     kind = kind_of(folder)
     if kind is not None and kind.name == "checkpoint":
@@ -149,8 +145,8 @@ def audit_own(folder: str) -> OwnResult:
 
 def _audit_checkpoints(folder: str) -> OwnResult:
     """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
-    from dlemu.jobs.checkpoint.folder import read_checkpoint_run, read_checkpoint_summary
     from dlemu.jobs.checkpoint.kind import ROWS
+    from dlemu.jobs.checkpoint.result import read_checkpoint_run, read_checkpoint_summary
     from dlemu.jobs.checkpoint.wording import why_incomplete
 
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
@@ -207,49 +203,27 @@ def differences(
 ) -> Iterator[Finding]:
     """Yield a finding for each number or verdict of a summary.json that differs from the recomputed one.
 
-    `printed` is the file's content. Keys that only one side has, as between versions of dlemu, are not compared. If
-    another version's rules of verdicts and causes judged the same numbers differently, a single warning reports that.
+    `printed` is the file's content. Keys that only one side has are not compared, nor judgements by other rules: then
+    a warning says so.
     """
     import msgspec
 
     old, new = dict(_flatten(printed)), dict(_flatten(msgspec.to_builtins(recomputed)))
-    keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key])]
+    keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _UNCOMPARED.match(key)]
+    judged = [key for key in keys if _JUDGED.match(key)]
+    if judged and (by := old.get("judgement_version", 1)) != new["judgement_version"]:
+        keys = [key for key in keys if key not in judged]
+        seen = f"summary.json: judged by rules {by}, today's are {new['judgement_version']}"
+        fix = "nothing: `dlemu report` judges by today's rules"
+        yield Finding("warning", "summary.judged", seen, "judgements that can be compared", fix)
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
-    if (by := old.get(_RULES_VERSION_KEY)) != new[_RULES_VERSION_KEY]:
-        # Another version may word its sentences differently; the codes and numbers beside them are still compared.
-        keys = [key for key in keys if key != _RULES_VERSION_KEY and not _is_reworded(key, old, new)]
-        judged = [key for key in keys if _JUDGED.match(key)]
-        if any(not _is_note(key) for key in judged):
-            keys = [key for key in keys if key not in judged]
-            yield _judged_otherwise(
-                old, new, judged, f"dlemu {old.get(_DLEMU_VERSION_KEY, '')} ({_RULES_VERSION_KEY} {by})"
-            )
+    wanted = f"what follows from {rows} and facts.json"
     for key in keys[:_MAX_LISTED]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
-        if _is_reworded(key, old, new):
-            yield Finding("warning", "summary.notes", seen, "the sentences that follow from the steps", _FIX)
-        else:
-            yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
+        yield Finding("error", "summary.differs", seen, wanted, _FIX)
     if len(keys) > _MAX_LISTED:
         seen = f"summary.json: {len(keys) - _MAX_LISTED} more values differ"
-        yield Finding("error", "summary.differs", seen, f"what follows from {rows} and facts.json", _FIX)
-
-
-def _is_reworded(key: str, old: dict[str, Value], new: dict[str, Value]) -> bool:
-    return _is_note(key) or (key == "verdict" and _judgement(old[key]) == _judgement(new[key]))
-
-
-def _is_note(key: str) -> bool:
-    return bool(_NOTES.match(key))
-
-
-def _judged_otherwise(old: dict[str, Value], new: dict[str, Value], keys: list[str], judge: str) -> Finding:
-    """Return a finding that names the version that judged, and how today's rules judge the same numbers."""
-    first = [key for key in keys if key.endswith(_CODES)] or keys
-    changes = [f"{key} is {_text(old[key])}, by today's rules {_text(new[key])}" for key in first[:_MAX_JUDGED_LISTED]]
-    seen = f"summary.json: judged by {judge}: {'; '.join(changes)}"
-    wanted = f"a judgement by the rules of dlemu {__version__} ({_RULES_VERSION_KEY} {new[_RULES_VERSION_KEY]})"
-    return Finding("warning", "summary.judged", seen, wanted, "nothing: `dlemu report` judges by today's rules")
+        yield Finding("error", "summary.differs", seen, wanted, _FIX)
 
 
 def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
@@ -271,11 +245,6 @@ def _same(old: Value, new: Value) -> bool:
     if (isinstance(old, float) and isinstance(new, int | float)) or (isinstance(new, float) and isinstance(old, int)):
         return math.isclose(old, new, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
     return old == new
-
-
-def _judgement(verdict: Value) -> tuple[str, list[str]]:
-    """Return the parts of a verdict that don't depend on its wording: PASS of `PASS: AU ...`, and its numbers."""
-    return str(verdict).partition(":")[0], re.findall(r"\d+(?:\.\d+)?", str(verdict))
 
 
 def _text(value: Value) -> str:

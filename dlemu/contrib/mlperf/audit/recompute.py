@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from dlemu.contrib.mlperf.audit.audit_answer import FORMULAS
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
 from dlemu.metrics.dlio_formulas import (
@@ -28,6 +27,9 @@ from dlemu.metrics.dlio_formulas import (
     rate_v2,
     rate_v3,
 )
+
+FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
+"""Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.contrib.mlperf.audit.time_order import out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
@@ -33,6 +33,13 @@ Seconds = NDArray[np.float64]
 
 _OUTPUT = re.compile(r"^(\d{1,9})_output\.json$")
 _STATS = re.compile(r"^(?:(\d{1,9})_)?per_epoch_stats\.json$")
+_PART = re.compile(r"^(block|ckpt|save_ckpt|load_ckpt)\d+$")
+_OVERLAP_TOLERANCE_US = 10_000
+"""Time stamps of the same moment may differ by this much: DLIO writes a line to its log between them."""
+_EPOCH_TOLERANCE_US = 1_000_000
+"""The same for time stamps that different parts of DLIO take."""
+Interval = tuple[int, int, str]
+"""Start and end in microseconds, and a name."""
 _LOG, _LOG_START = "dlio.log", 400
 """DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
 
@@ -279,3 +286,39 @@ def _seconds(value: object) -> Seconds | None:
         return None
     seconds = found.astype(np.float64)
     return seconds if bool(np.isfinite(seconds).all()) and float(seconds.min()) >= 0 else None
+
+
+def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) -> Iterator[Finding]:
+    """Yield one finding if the epochs in a file of time stamps, or their parts, are not in order."""
+    in_order = sorted(epochs, key=lambda epoch: epoch[0])
+    whole = [found for at, epoch in in_order if (found := _interval(epoch, f"epoch {at}"))]
+    problems = list(_overlaps(whole))
+    for at, epoch in epochs:
+        named = [
+            (match[1], _interval(value, name)) for name, value in epoch.items() if (match := _PART.match(str(name)))
+        ]
+        parts = [(kind, part) for kind, part in named if part is not None]
+        for kinds in (("block",), ("ckpt", "save_ckpt", "load_ckpt")):
+            problems += _overlaps(sorted(part for kind, part in parts if kind in kinds))
+        whole_epoch = _interval(epoch, f"epoch {at}")
+        if whole_epoch:
+            earliest, latest = whole_epoch[0] - _EPOCH_TOLERANCE_US, whole_epoch[1] + _EPOCH_TOLERANCE_US
+            outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
+            problems += [f"{name} is not within epoch {at}" for name in outside]
+    if problems:
+        seen, fix = f"{where}: {'; '.join(problems[:3])}", "ask for the files of the run as DLIO wrote them"
+        yield Finding("error", "time.order", seen, "time stamps in order, without overlaps", fix)
+
+
+def _interval(stated: object, name: str) -> Interval | None:
+    start, end = (stamp_us(mapping(stated).get(key)) for key in ("start", "end"))
+    return None if start is None or end is None else (start, end, str(name))
+
+
+def _overlaps(intervals: Sequence[Interval]) -> Iterator[str]:
+    for start, end, name in intervals:
+        if end < start - _OVERLAP_TOLERANCE_US:
+            yield f"{name} ends before it begins"
+    for (_, before, first), (after, _, second) in pairwise(intervals):
+        if after < before - _OVERLAP_TOLERANCE_US:
+            yield f"{second} begins {(before - after) / 1e6:.3f} s before {first} ends"

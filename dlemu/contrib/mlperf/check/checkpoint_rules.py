@@ -6,15 +6,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlemu.config.translate import is_known
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers, read_checkpoint_leaf
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.step_files import names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
-from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
-from dlemu.contrib.mlperf.check.other_leaves import OtherLeaf
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, division_of
+from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import described_system
-from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, config_files, empty_files, missing, ranks_kept
+from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, RESULTS, config_files, empty_files, missing, ranks_kept
 from dlemu.contrib.mlperf.rules.checkpoints import (
     ACCELERATOR_GIB,
     CHECKPOINTS,
@@ -31,8 +29,7 @@ from dlemu.contrib.mlperf.rules.core_config import (
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.editions import EDITIONS
-from dlemu.contrib.mlperf.rules.training import Division, override_keys, unapplied
+from dlemu.contrib.mlperf.rules.training import override_keys, unapplied
 from dlemu.dlio.config import dlio_workload
 from dlemu.dlio.folders import LOG
 from dlemu.results.finding import Finding, Severity
@@ -41,7 +38,7 @@ FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "s
 """Files that every call must have (2.1.25 of v3.0), besides the ranks' files, the metadata and dlio_config."""
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
-RESULTS, _FOLDER_KEY = "results.json", "checkpoint_folder"
+_FOLDER_KEY = "checkpoint_folder"
 _SET_BY_TOOL = frozenset(
     {
         *("checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read", "checkpoint.checkpoint_folder"),
@@ -51,25 +48,6 @@ _SET_BY_TOOL = frozenset(
     }
 )
 """Settings that mlpstorage itself overrides; a submitter may only choose the folder (4.6.3 of v3.0)."""
-
-
-def checkpoint_results(
-    leaves: Sequence[OtherLeaf], edition: str | None, division: Division | None
-) -> list[CheckpointResult]:
-    """Group the checkpointing calls below a tree into results, one for each folder that holds calls."""
-    groups: dict[str, list[CheckpointLeaf]] = {}
-    for leaf in leaves:
-        groups.setdefault(os.path.dirname(leaf.path), []).append(read_checkpoint_leaf(leaf.path))
-    return [
-        CheckpointResult(
-            path=path,
-            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
-            division=division or division_of(path, *(leaf.metadata.get("verification") for leaf in calls)),
-            leaves=tuple(sorted(calls, key=lambda leaf: leaf.name)),
-        )
-        for path, calls in sorted(groups.items())
-    ]
-
 
 Found = Iterator[tuple[str, Finding]]
 """Yields (path that a finding is about, finding)."""

@@ -13,11 +13,11 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json
-from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
-from dlemu.contrib.mlperf.check.checkpoint_rules import RESULTS, figures_of
-from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule
-from dlemu.contrib.mlperf.check.tree_rules import sums_of
+from dlemu.contrib.mlperf.audit.tolerant import number, numbers, read_json
+from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Leaf, Result, Rule
+from dlemu.contrib.mlperf.check.tree_rules import RESULTS
+from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding, Located, Severity
 
@@ -100,36 +100,23 @@ def same_hosts(result: Result) -> Iterator[Located]:
 
 def sums_agree(result: Result) -> Iterator[Located]:
     """The sums over all runs, which get published, agree with the runs."""
-    path = sums_of(result)
-    if path is None:
+    path = os.path.join(result.path, RESULTS)
+    if not (result.phased and result.edition.checks_tree and os.path.isfile(path)):
         return
-    if len([leaf for leaf in result.runs if leaf.run]) != result.edition.run_folders:
+    if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
         yield from (Located(path, finding) for finding in unapplied("results.differ", all_runs_of_the_result=None))
         return
-    sums, rows = _expected_sums(result), _expected_in_rows(result)
+    sums = _expected_sums(result)
+    rows = dict(sums)  # of a row in a table: the sums', or those of any run
+    for leaf in result.runs:
+        rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})
 
     def allowed(where: str, in_row: bool, key: str) -> tuple[float, ...]:
         run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
         return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
 
     yield from _compare(path, allowed)
-    if result.edition.name == "1.0":
-        yield from _v1_report_complete(path, sum(leaf.run is not None for leaf in result.runs))
-    else:
-        yield from (Located(path, finding) for finding in _results_complete(path, _PUBLISHED))
-
-
-def _v1_report_complete(path: str, runs: int) -> Iterator[Located]:
-    """Yield what v1.0's report.py always writes, and a report lacks."""
-    report = mapping(read_json(path, []))
-    overall, rows = mapping(report.get("overall")), mapping(report.get("runs"))
-    lacking = [f"overall.{key}" for key in _V1_SUMS if overall.get(key) in (None, "")]
-    whole = sum(mapping(row).keys() >= _V1_FIGURES for row in rows.values())  # some call them 1, not run1
-    lacking += [f"figures of {runs - whole} of {runs} runs"] if whole < runs else []
-    if report and lacking:
-        seen, wanted = f"no {', '.join(lacking[:4])}", "all figures that report.py writes, of each run"
-        fix = "aggregate the runs with the tool again"
-        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
+    yield from (Located(path, finding) for finding in _results_complete(path, _PUBLISHED))
 
 
 def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
@@ -142,7 +129,7 @@ def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]
         key
         for _, _, stated in _nested_mappings(content, "")
         for key, value in stated.items()
-        if number(value) is not None or _number_in(value) is not None or numbers(value)
+        if number(value) is not None or numbers(value)
     ]
     lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
     if content and lacking:
@@ -151,13 +138,6 @@ def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]
 
 
 _PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
-_V1_FIGURES = {"train_throughput_samples_per_second", "train_throughput_MB_per_second"}
-_V1_SUMS = (
-    *("num_benchmark_runs", "train_num_accelerators"),
-    *("train_throughput_mean_samples_per_second", "train_throughput_stdev_samples_per_second"),
-    *("train_throughput_mean_MB_per_second", "train_throughput_stdev_MB_per_second"),
-)
-"""Figures of a run, and those over all runs, in each of v1.0's 132 published reports."""
 
 
 def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
@@ -192,8 +172,7 @@ def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) 
     compared, differences = 0, []
     for where, in_row, stated in _nested_mappings(content, ""):
         for key, seen in stated.items():
-            printed = number(seen) if isinstance(seen, int | float) else _number_in(seen)
-            choices = allowed(where, in_row, key)
+            printed, choices = number(seen), allowed(where, in_row, key)
             if printed is None or not choices:
                 continue
             compared += 1
@@ -208,11 +187,6 @@ def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) 
         yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
     elif not compared:
         yield from (Located(path, finding) for finding in unapplied("results.differ", sums_of_the_runs=None))
-
-
-def _number_in(value: object) -> float | None:
-    """Return a number that is written as a string, as some are by v1.0's report.py; else None."""
-    return float(value) if isinstance(value, str) and value.replace(".", "", 1).isdecimal() else None
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:
@@ -231,26 +205,18 @@ def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
     all_runs = [leaf for leaf in result.runs if leaf.run]
     sums: dict[str, tuple[float, ...]] = {}
     for leaves in ([leaf for leaf in result.measured if leaf.run], all_runs):
-        for name, values in (
-            ("au", [leaf.printed.au_percent for leaf in leaves]),
-            ("rate", [leaf.printed.samples_per_second for leaf in leaves]),
-            ("mib", [leaf.printed.mib_per_second for leaf in leaves]),
+        for name, unit, values in (
+            ("train_au", "percentage", [leaf.printed.au_percent for leaf in leaves]),
+            ("train_throughput", "samples_per_second", [leaf.printed.samples_per_second for leaf in leaves]),
+            ("train_io", "MB_per_second", [leaf.printed.mib_per_second for leaf in leaves]),
         ):
             known = [value for value in values if value is not None]
             if known and len(known) == len(leaves):
-                for keys, value in ((_MEANS[name], fmean(known)), (_DEVIATIONS[name], pstdev(known))):
-                    sums.update({key: (*sums.get(key, ()), value) for key in keys})
+                for key, value in ((f"{name}_mean_{unit}", fmean(known)), (f"{name}_stdev_{unit}", pstdev(known))):
+                    sums[key] = (*sums.get(key, ()), value)
     for leaf in all_runs:
         sums.update({key: (*sums.get(key, ()), value) for key, value in _run_counts(leaf).items()})
     return sums
-
-
-def _expected_in_rows(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return key -> the values that a number in a row of a table may have: those of the sums, or of any run."""
-    rows = _expected_sums(result)
-    for leaf in result.runs:
-        rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})
-    return rows
 
 
 def _run_counts(leaf: Leaf) -> dict[str, float]:
@@ -260,28 +226,16 @@ def _run_counts(leaf: Leaf) -> dict[str, float]:
 
 
 def _run_figures(leaf: Leaf) -> dict[str, tuple[float, ...]]:
-    """Return a run's figures under the keys of v1.0's report.py and of mlpstorage."""
+    """Return a run's figures under mlpstorage's keys."""
     printed = leaf.printed
     figures = {
         "train_au_mean_percentage": printed.au_percent,
         "train_throughput_mean_samples_per_second": printed.samples_per_second,
-        "train_throughput_samples_per_second": printed.samples_per_second,
         "train_io_mean_MB_per_second": printed.mib_per_second,
-        "train_throughput_MB_per_second": printed.mib_per_second,
         **_run_counts(leaf),
     }
     return {key: (value,) for key, value in figures.items() if value is not None}
 
 
-_MEANS = {
-    "au": ("train_au_mean_percentage",),
-    "rate": ("train_throughput_mean_samples_per_second",),
-    "mib": ("train_io_mean_MB_per_second", "train_throughput_mean_MB_per_second"),
-}
-_DEVIATIONS = {
-    "au": ("train_au_stdev_percentage",),
-    "rate": ("train_throughput_stdev_samples_per_second",),
-    "mib": ("train_io_stdev_MB_per_second", "train_throughput_stdev_MB_per_second"),
-}
 COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)
 CHECKPOINT_COPY_RULES = (copied_ranks, checkpoint_sums_agree)

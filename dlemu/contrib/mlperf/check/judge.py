@@ -11,21 +11,31 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, text
-from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
-from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, checkpoint_results, figures_of, processes_of
+from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, processes_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
-from dlemu.contrib.mlperf.check.other_leaves import OtherResult, other_leaves, other_results
 from dlemu.contrib.mlperf.check.other_rules import copied_others, other_findings
 from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.run_records import record_findings, records_of
-from dlemu.contrib.mlperf.check.submission_tree import CHECKPOINTING, Finder, Result, Submission, submissions
+from dlemu.contrib.mlperf.check.submission_tree import (
+    CHECKPOINTING,
+    AnyResult,
+    CheckpointResult,
+    Finder,
+    OtherResult,
+    Result,
+    Submission,
+    checkpoint_results,
+    other_leaves,
+    other_results,
+    submissions,
+)
 from dlemu.contrib.mlperf.check.system_description import check_systems, ran_on
 from dlemu.contrib.mlperf.check.time_rules import times
 from dlemu.contrib.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
 from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
 from dlemu.contrib.mlperf.rules.editions import Edition, Reading
-from dlemu.contrib.mlperf.rules.known import official_name, severity_published
+from dlemu.contrib.mlperf.rules.known import known_rules, official_name
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
 from dlemu.results.finding import SEVERITIES, Finding, Located
@@ -87,9 +97,13 @@ def check_folder(
     finder = Finder(root, edition, division)
     leaves = other_leaves(root)
     drafts = finder.results(audited)
-    checkpoint_leaves = [leaf for leaf in leaves if leaf.category == CHECKPOINTING]
-    checkpoint_drafts = checkpoint_results(checkpoint_leaves, edition, division)
+    checkpoint_drafts = checkpoint_results(leaves.get(CHECKPOINTING, ()), edition, division)
     other_drafts = other_results(leaves, edition, division)
+    if edition is None and drafts and not leaves and all(map(_is_older, drafts)):
+        raise UserError(
+            f"{folder} holds runs of MLPerf Storage v1.0 or older: wanted v2.0 or later; `dlemu audit` recomputes "
+            "their numbers"
+        )
     editions = _tree_editions(root, drafts, [*checkpoint_drafts, *other_drafts], edition, reading)
     results = [replace(draft, edition=editions[_scope(draft, root)]) for draft in drafts]
     checkpoints = [replace(draft, edition=editions[_scope(draft, root)]) for draft in checkpoint_drafts]
@@ -124,8 +138,9 @@ def check_folder(
     )
 
 
-AnyResult = Result | CheckpointResult | OtherResult
-"""A result of any benchmark."""
+def _is_older(result: Result) -> bool:
+    """Return whether DLIO of v0.5 or v1.0 wrote the runs: only rank 0 kept its times, in a file without its number."""
+    return bool(result.runs) and all("per_epoch_stats.json" in leaf.files for leaf in result.runs)
 
 
 def _scope(result: AnyResult, root: str) -> str:
@@ -229,8 +244,9 @@ def _with_official_names(findings: Iterable[Located], subject: AnyResult | Submi
     """Add the edition's checker's own name of each rule, and set severities by the reading."""
     for located in findings:
         finding = located.finding
-        if subject.edition.reading == "published" and finding.severity == "error":
-            finding = replace(finding, severity=severity_published(finding.rule))
+        rule = known_rules().get(finding.rule)
+        if subject.edition.reading == "published" and finding.severity == "error" and rule and rule.warned:
+            finding = replace(finding, severity="warning")
         official = official_name(finding.rule, subject.edition.name, subject.division)
         yield replace(located, finding=finding, official=official)
 
@@ -256,44 +272,21 @@ class FindingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """A training result, described by its first run; None for what is unknown."""
+    """A result of any benchmark, of training described by its first run; None for what is unknown."""
 
     path: str
     edition: str
     division: str
-    workload: str | None
-    accelerator: str | None
-    accelerators: int | None
-    runs: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointRow:
-    """A checkpointing result; None for what is unknown."""
-
-    path: str
-    edition: str
-    division: str
+    benchmark: str
     model: str | None
-    processes: int | None
-    calls: tuple[str, ...]
-    save_gib_per_second: float | None
-    """As published: the mean of rank 0's rates, as is `load_gib_per_second`."""
-    load_gib_per_second: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class OtherRow:
-    """A result of kv_cache or vector_database."""
-
-    path: str
-    edition: str
-    division: str
-    category: str
-    model: str
-    """For vector_database, the index."""
+    """Workload, model, or index of a vector database."""
+    accelerator: str | None = None
+    processes: int | None = None
+    """Accelerators of training, processes of checkpoints."""
     runs: tuple[str, ...]
-    figures: tuple[str, ...]
+    rates: Mapping[str, float] = field(default_factory=dict)
+    """`save_gib_per_second` and `load_gib_per_second` of checkpoints, as published: rank 0's means."""
+    figures: tuple[str, ...] = ()
     """One line per option (kv_cache) or run (vector_database): its figures as published and as recomputed."""
 
 
@@ -307,8 +300,6 @@ class CheckReport:
     errors: int
     warnings: int
     results: tuple[ResultRow, ...]
-    checkpoints: tuple[CheckpointRow, ...]
-    others: tuple[OtherRow, ...]
     findings: tuple[FindingRow, ...]
     rules: str
     """The reading: `published` or `today`."""
@@ -316,15 +307,14 @@ class CheckReport:
 
 def check_report(checked: Checked) -> CheckReport:
     """Return the check as plain data."""
+    every: list[AnyResult] = [*checked.results, *checked.checkpoints, *checked.others]
     return CheckReport(
         root=checked.root,
         valid=checked.valid,
         rehearsal=checked.rehearsal is not None,
         errors=checked.count("error"),
         warnings=checked.count("warning"),
-        results=tuple(_result_row(result, checked.root) for result in checked.results),
-        checkpoints=tuple(_checkpoint_row(result, checked.root) for result in checked.checkpoints),
-        others=tuple(_other_row(result, checked) for result in checked.others),
+        results=tuple(_result_row(result, checked) for result in every),
         findings=tuple(_finding_row(located, checked.root) for located in checked.findings),
         rules=checked.reading,
     )
@@ -352,49 +342,43 @@ def _finding_row(located: Located, root: str) -> FindingRow:
     )
 
 
-def _result_row(result: Result, root: str) -> ResultRow:
-    first = next((leaf for leaf in result.runs if leaf.run), None)
-    return ResultRow(
-        path=os.path.relpath(result.path, root),
-        edition=result.edition.name,
-        division=result.division,
-        workload=first.setup.workload if first else None,
-        accelerator=first.setup.accelerator if first else None,
-        accelerators=first.printed.accelerators if first else None,
-        runs=tuple(leaf.name for leaf in result.runs),
-    )
-
-
-def _checkpoint_row(result: CheckpointResult, root: str) -> CheckpointRow:
-    figures = figures_of(result)
-    return CheckpointRow(
-        path=os.path.relpath(result.path, root),
-        edition=result.edition.name,
-        division=result.division,
-        model=result.model.name if result.model else None,
-        processes=processes_of(result),
-        calls=tuple(leaf.name for leaf in result.leaves),
-        save_gib_per_second=figures.get("save"),
-        load_gib_per_second=figures.get("load"),
-    )
-
-
-def _other_row(result: OtherResult, checked: Checked) -> OtherRow:
-    """Return a result's row. Its figures come from its `info` findings, here sorted by run and option."""
-    figures = sorted(
-        (located.path, located.finding.seen)
-        for located in checked.findings
-        if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
-    )
-    return OtherRow(
+def _result_row(result: AnyResult, checked: Checked) -> ResultRow:
+    row = ResultRow(
         path=os.path.relpath(result.path, checked.root),
         edition=result.edition.name,
         division=result.division,
-        category=result.category,
-        model=result.model,
-        runs=tuple(os.path.basename(leaf.path) for leaf in result.phase("run")),
-        figures=tuple(seen for _, seen in figures),
+        benchmark="training",
+        model=None,
+        runs=(),
     )
+    match result:
+        case CheckpointResult():
+            return replace(
+                row,
+                benchmark=CHECKPOINTING,
+                model=result.model.name if result.model else None,
+                processes=processes_of(result),
+                runs=tuple(leaf.name for leaf in result.leaves),
+                rates={f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()},
+            )
+        case OtherResult():  # its figures come from its `info` findings, here sorted by run and option
+            figures = sorted(
+                (located.path, located.finding.seen)
+                for located in checked.findings
+                if located.finding.rule in _FIGURE_RULES and located.path.startswith(result.path + os.sep)
+            )
+            return replace(
+                row,
+                benchmark=result.category,
+                model=result.model,
+                runs=tuple(os.path.basename(leaf.path) for leaf in result.phase("run")),
+                figures=tuple(seen for _, seen in figures),
+            )
+    first, runs = next((leaf for leaf in result.runs if leaf.run), None), tuple(leaf.name for leaf in result.runs)
+    if first is None:
+        return replace(row, runs=runs)
+    setup, accelerators = first.setup, first.printed.accelerators
+    return replace(row, model=setup.workload, accelerator=setup.accelerator, processes=accelerators, runs=runs)
 
 
-_FIGURE_RULES = ("kv.window", "kv.listed", "vdb.listed")
+_FIGURE_RULES = ("kv.window", "kv.listed", "vdb.recall")

@@ -14,6 +14,7 @@ from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_jso
 from dlemu.contrib.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
+from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding, Located, Severity
@@ -24,6 +25,8 @@ _COVERED_BY_FILE_RULES = ("summary.missing",)
 """The audit's findings that are left out because the rules on required files give the same ones."""
 _COVERED_BY_CONFIG_COMPLETE = ("config.missing", "config.assumed")
 """The audit's findings that are left out because `config_complete` gives the same ones."""
+_OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")
+"""The audit's findings on which no edition since v2.0 has a rule."""
 _REQUIRED_SETTINGS = (
     *("model.name", "framework", "dataset.format", "dataset.num_files_train", "dataset.num_samples_per_file"),
     *("dataset.record_length_bytes", "reader.data_loader", "reader.batch_size"),
@@ -44,7 +47,7 @@ MIN_ACCELERATORS_PER_HOST = 4
 GAP_FACTOR = 2
 """Starts of successive runs are less than this many durations of the shortest run apart (2.1.18, v3.0's checker)."""
 MAX_RATE_SPREAD = 0.05
-"""Runs of one result are replicable if samples/s differ by at most this share of their mean (v1.0 to v3.0, results)."""
+"""Runs of one result are replicable if samples/s differ by at most this share of their mean (text, results)."""
 
 
 def single_run_rules(result: Result) -> Iterator[Located]:
@@ -113,7 +116,7 @@ def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
         return replace(finding, rule=rule)
     basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
     # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
-    warm_up = leaf is result.warm_up and not result.edition.counts_runs
+    warm_up = leaf is result.warm_up and not result.edition.checks_tree
     severity: Severity = "warning" if warm_up else finding.severity
     return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
 
@@ -122,13 +125,11 @@ def audit_findings(result: Result) -> Iterator[Located]:
     """Pass on the audit's findings: files that contradict each other or can't be read."""
     for leaf in result.runs:
         for finding in leaf.run.findings if leaf.run else ():
-            if finding.rule == "au.rules" and not result.edition.counts_first_step:
-                continue
-            if finding.rule == "au.prefetch":  # no edition has a rule on prefetch
+            if finding.rule in _OF_THE_AUDIT_ALONE:
                 continue
             if finding.rule in _COVERED_BY_CONFIG_COMPLETE and leaf.printed.accelerators:
                 continue
-            if result.single or finding.rule not in _COVERED_BY_FILE_RULES:
+            if not result.phased or finding.rule not in _COVERED_BY_FILE_RULES:
                 yield Located(leaf.path, finding)
 
 
@@ -165,24 +166,16 @@ def _named_hosts(leaf: Leaf) -> Iterator[Located]:
 
 def run_count(result: Result) -> Iterator[Located]:
     """There are as many run folders as the edition requires."""
-    edition, seen = result.edition, len(result.runs)
-    if result.single:
+    runs, wanted = len(result.runs), f"a warm-up run and {MEASURED_RUNS} runs"
+    if not result.phased:
         fix = "check the folder above if it holds the other runs"
-        wanted = f"{_runs_required(result)} of one result"
-        text = "a single run: the number of runs and the time between them are not checked"
-        yield Located(result.path, Finding("info", "runs.single", text, wanted, fix))
-    elif seen < edition.measured_runs or (edition.counts_runs and seen != edition.run_folders):
-        fix = "dlemu mlperf run continues where it ended" if seen < edition.run_folders else "keep one sequence of runs"
-        names = ", ".join(leaf.name for leaf in result.runs) or "none"
-        yield _located(result.path, "error", "runs.count", f"{seen} runs: {names}", _runs_required(result), fix)
-    elif seen != edition.run_folders:
-        fix = "keep only the warm-up run and the measured runs"
-        yield _located(result.path, "warning", "runs.count", f"{seen} runs", _runs_required(result), fix)
-
-
-def _runs_required(result: Result) -> str:
-    warm_up = "a warm-up run and " if result.edition.warm_up else ""
-    return f"{warm_up}{result.edition.measured_runs} runs"
+        seen = "a single run: the number of runs and the time between them are not checked"
+        yield Located(result.path, Finding("info", "runs.single", seen, f"{wanted} of one result", fix))
+    elif runs != RUN_FOLDERS:
+        fix = "dlemu mlperf run continues where it ended" if runs < RUN_FOLDERS else "keep one sequence of runs"
+        severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
+        seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
+        yield _located(result.path, severity, "runs.count", seen, wanted, fix)
 
 
 def run_folder_names(result: Result) -> Iterator[Located]:
@@ -206,7 +199,7 @@ def runs_ended(result: Result) -> Iterator[Located]:
 
 def run_gaps(result: Result) -> Iterator[Located]:
     """Runs follow one another without a pause in which anything else could run."""
-    if result.single:
+    if not result.phased:
         return
     severity: Severity = "error" if result.edition.checks_tree else "warning"
     timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs]

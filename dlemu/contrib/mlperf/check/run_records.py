@@ -19,9 +19,15 @@ from typing import Any, Literal
 
 from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, meminfo_gib
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_text, read_yaml, text
-from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
-from dlemu.contrib.mlperf.check.other_leaves import OtherResult, phase_of
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, Result, stamp_of
+from dlemu.contrib.mlperf.check.submission_tree import (
+    METADATA,
+    SEPARATION,
+    CheckpointResult,
+    OtherResult,
+    Result,
+    phase_of,
+    stamp_of,
+)
 from dlemu.contrib.mlperf.check.tree_edition import Voter
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of

@@ -1,24 +1,28 @@
-"""Finds the submissions, results and runs below a folder, in any edition's layout or none.
+"""Finds the submissions, results and runs below a folder, in mlpstorage's layout or none.
 
 A *leaf* is the folder of one run, or of one call of another phase (datasize, datagen). A *result* is the runs of one
-workload on one system. A *submission* is one organisation's folder in one division. In the layout of mlpstorage (v2.0,
-v3.0) they are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME; v1.0's runs are numbered folders: run1, run2, ...
+workload on one system. A *submission* is one organisation's folder in one division. In the layout of mlpstorage they
+are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
+from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
+from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, read_setup
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, read_json, text
+from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, read_vector_leaf
 from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
-from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition
+from dlemu.contrib.mlperf.rules.checkpoints import OfficialModel, official_model
+from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
 
@@ -27,8 +31,6 @@ SEPARATION = "fs_separation.json"
 """mlpstorage v3.0's record of whether data and results share a file system."""
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """How mlpstorage names the folder of a call: the time when it began."""
-_RUN_NUMBER = re.compile(r"(?:^|[-_ ])runs?[-_ ]?0*(\d{1,4})$", re.IGNORECASE)
-"""Folder names of v1.0's runs, such as run1, run-1 or unet3d_h100_run_1."""
 PHASES = ("datasize", "datagen", "run")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
 """The benchmarks other than training, by the names of their folders."""
@@ -40,7 +42,7 @@ class Leaf:
 
     path: str
     name: str
-    """Name of the folder below the result: a time stamp (`20251121_134501`) or `run1`."""
+    """Name of the folder: a time stamp such as `20251121_134501`."""
     stamp: datetime | None
     """The time in `name`; None when that is not a time stamp."""
     files: tuple[str, ...] = ()
@@ -102,9 +104,8 @@ class Result:
     edition: Edition
     division: Division
     phased: bool
-    """Whether it has mlpstorage's layout: `training/MODEL/{datasize,datagen,run}/TIME`."""
-    single: bool
-    """Whether it is one run outside any known layout, so that the other runs of its result are unknown."""
+    """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is one run alone, and
+    the other runs of its result are unknown."""
     runs: tuple[Leaf, ...]
     """Sorted by name."""
     datasize: tuple[Leaf, ...] = ()
@@ -117,13 +118,71 @@ class Result:
 
     @property
     def warm_up(self) -> Leaf | None:
-        """The first run, if the edition has a warm-up run and there are more runs than the measured ones."""
-        return self.runs[0] if self.edition.warm_up and len(self.runs) > self.edition.measured_runs else None
+        """The first run, if there are more runs than the measured ones."""
+        return self.runs[0] if len(self.runs) > MEASURED_RUNS else None
 
     @property
     def measured(self) -> tuple[Leaf, ...]:
         """All runs except the warm-up."""
         return self.runs if self.warm_up is None else self.runs[1:]
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """The calls of one model on one system: usually one that writes and one that reads checkpoints."""
+
+    path: str
+    edition: Edition
+    division: Division
+    leaves: tuple[CheckpointLeaf, ...]
+    """Sorted by name, that is by time."""
+
+    @cached_property
+    def model(self) -> OfficialModel | None:
+        """The official model; None for any other."""
+        first = self.leaves[0]
+        stated = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
+        return official_model(stated or os.path.basename(self.path) or text(first.settings("model").get("name")))
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is checked by the rules of CLOSED."""
+        return self.division == "closed"
+
+    @property
+    def strict(self) -> bool:
+        """Whether the edition's own checker checks the tree's layout and files."""
+        return self.edition.checks_tree
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherResult:
+    """The runs of one kv_cache model, or of one index of a vector database, on one system."""
+
+    path: str
+    category: str
+    edition: Edition
+    division: Division
+    leaves: tuple[KvLeaf | VectorLeaf, ...]
+    """Sorted by name, that is by time."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is checked by the rules of CLOSED."""
+        return self.division == "closed"
+
+    @property
+    def model(self) -> str:
+        """The model (kv_cache) or index (vector_database), by the name of its folder."""
+        return os.path.basename(self.path)
+
+    def phase(self, name: str) -> list[KvLeaf | VectorLeaf]:
+        """Return the calls of a phase."""
+        return [leaf for leaf in self.leaves if phase_of(leaf.path) == name]
+
+
+AnyResult = Result | CheckpointResult | OtherResult
+"""A result of any benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +208,17 @@ class Finder:
 
     def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
         """Return the results sorted by path, including those without any run that could be audited."""
-        groups: dict[tuple[str, str], dict[str, AuditedRun]] = {}
+        groups: dict[tuple[str, bool], dict[str, AuditedRun]] = {(folder, True): {} for folder in self._phase_folders()}
         for run in runs:
             if self._is_covered(run):
-                kind, folder = self._place(run.path)
-                groups.setdefault((folder, kind), {})[run.path] = run
-        for folder in self._phase_folders():
-            groups.setdefault((folder, "phased"), {})
-        return [self._result(folder, kind, below) for (folder, kind), below in sorted(groups.items())]
+                parent = os.path.dirname(run.path)
+                is_phased = (
+                    run.path != self._root
+                    and os.path.basename(parent) == "run"
+                    and _holds_phases(os.path.dirname(parent))
+                )
+                groups.setdefault((parent if is_phased else run.path, is_phased), {})[run.path] = run
+        return [self._result(folder, phased, below) for (folder, phased), below in sorted(groups.items())]
 
     def _is_covered(self, run: AuditedRun) -> bool:
         """Return whether it is a training run; runs of benchmarks without rules here become a finding."""
@@ -169,18 +231,6 @@ class Finder:
             self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a training run", fix)))
         return not other
 
-    def _place(self, path: str) -> tuple[str, str]:
-        """Return the kind of result that a run belongs to (phased, numbered or single), and the result's folder."""
-        parent = os.path.dirname(path)
-        if path != self._root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent)):
-            return "phased", parent
-        folder = path
-        while len(folder) > len(self._root):
-            if _RUN_NUMBER.search(os.path.basename(folder)):
-                return "numbered", os.path.dirname(folder)
-            folder = os.path.dirname(folder)
-        return "single", path
-
     def _phase_folders(self) -> list[str]:
         """Return every folder training/MODEL/run, whether or not it holds a run that can be audited."""
         folders = []
@@ -191,38 +241,26 @@ class Finder:
                 below[:] = []
         return folders
 
-    def _result(self, folder: str, kind: str, audited: Mapping[str, AuditedRun]) -> Result:
-        if kind == "phased":
-            paths = [os.path.join(folder, name) for name in folders_in(folder)]
-        else:
-            below = [*audited, *(self._empty_runs(folder, audited) if kind == "numbered" else ())]
-            paths = sorted(below, key=lambda path: _run_order(os.path.relpath(path, folder)))
-        runs = tuple(self._leaf(path, _run_name(path, folder), audited.get(path)) for path in paths)
+    def _result(self, folder: str, phased: bool, audited: Mapping[str, AuditedRun]) -> Result:
+        paths = [os.path.join(folder, name) for name in folders_in(folder)] if phased else [folder]
         phases = os.path.dirname(folder)
         return Result(
             path=folder,
             edition=EDITIONS[self._edition or "3.0"],  # replaced once the edition of the whole tree is known
             division=self._division or division_of(folder),
-            phased=kind == "phased",
-            single=kind == "single",
-            runs=runs,
-            datasize=self._phase(phases, "datasize") if kind == "phased" else (),
-            datagen=self._phase(phases, "datagen") if kind == "phased" else (),
+            phased=phased,
+            runs=tuple(self._leaf(path, audited.get(path)) for path in paths),
+            datasize=self._phase(phases, "datasize") if phased else (),
+            datagen=self._phase(phases, "datagen") if phased else (),
         )
-
-    def _empty_runs(self, folder: str, audited: Mapping[str, AuditedRun]) -> Iterator[str]:
-        """Yield folders named like the runs that hold no run: it failed, or was removed."""
-        taken = {_run_name(path, folder) for path in audited}
-        for name in folders_in(folder):
-            if _RUN_NUMBER.search(name) and name not in taken and any(_same_but_number(name, run) for run in taken):
-                yield os.path.join(folder, name)
 
     def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
         folder = os.path.join(workload, name)
-        return tuple(self._leaf(os.path.join(folder, below), below, None) for below in folders_in(folder))
+        return tuple(self._leaf(os.path.join(folder, below), None) for below in folders_in(folder))
 
-    def _leaf(self, path: str, name: str, run: AuditedRun | None) -> Leaf:
+    def _leaf(self, path: str, run: AuditedRun | None) -> Leaf:
         files, folders = entries_of(path)
+        name = os.path.basename(path)
         return Leaf(
             path=path,
             name=name,
@@ -282,27 +320,72 @@ def folders_in(folder: str) -> list[str]:
     return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
-def _run_name(path: str, folder: str) -> str:
-    """Return a run's name: the first component of its path below the result's folder."""
-    return os.path.basename(path) if path == folder else os.path.relpath(path, folder).split(os.sep)[0]
-
-
-def _run_order(name: str) -> tuple[int, str]:
-    number = _RUN_NUMBER.search(name.split(os.sep)[0])
-    return (int(number[1]) if number else 0), name
-
-
-def _same_but_number(name: str, other: str) -> bool:
-    """Return whether two names are the same but for the run's number: run1 and run-2 are, run1 and old_run_2 aren't."""
-    return _RUN_NUMBER.sub("", name) == _RUN_NUMBER.sub("", other)
-
-
 def stamp_of(name: str) -> datetime | None:
     """Return the time in the name of one of mlpstorage's folders; None for any other name."""
     try:
         return datetime.strptime(name, STAMP_FORMAT)
     except ValueError:
         return None
+
+
+def other_leaves(root: str) -> dict[str, list[str]]:
+    """Return benchmark -> the folders of its calls, for those other than training.
+
+    A call is found by its folder `CATEGORY/.../TIME`: `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`,
+    `vector_database/ENGINE/INDEX/{datasize,datagen,run}/TIME`.
+    """
+    leaves: dict[str, list[str]] = {}
+    for folder, below, _ in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        category = category_of(folder)
+        if category is not None and stamp_of(os.path.basename(folder)) is not None:
+            leaves.setdefault(category, []).append(folder)
+            below[:] = []
+    return leaves
+
+
+def checkpoint_results(paths: Sequence[str], edition: str | None, division: Division | None) -> list[CheckpointResult]:
+    """Group the checkpointing calls below a tree into results, one for each folder that holds calls."""
+    groups: dict[str, list[CheckpointLeaf]] = {}
+    for path in paths:
+        groups.setdefault(os.path.dirname(path), []).append(read_checkpoint_leaf(path))
+    return [
+        CheckpointResult(
+            path=path,
+            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
+            division=division or division_of(path, *(leaf.metadata.get("verification") for leaf in calls)),
+            leaves=tuple(sorted(calls, key=lambda leaf: leaf.name)),
+        )
+        for path, calls in sorted(groups.items())
+    ]
+
+
+def phase_of(path: str) -> str:
+    """Return the phase by the folder above a call's folder; `run` where that names none."""
+    above = os.path.basename(os.path.dirname(path))
+    return above if above in PHASES else "run"
+
+
+def other_results(
+    found: Mapping[str, Sequence[str]], edition: str | None, division: Division | None
+) -> list[OtherResult]:
+    """Group the calls of kv_cache and vector_database into results."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for category in (KV_CACHE, VECTOR_DATABASE):
+        for path in found.get(category, ()):
+            parent = os.path.dirname(path)
+            folder = os.path.dirname(parent) if os.path.basename(parent) in PHASES else parent
+            groups.setdefault((folder, category), []).append(path)
+    return [
+        OtherResult(
+            path=folder,
+            category=category,
+            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
+            division=division or division_of(folder),
+            leaves=tuple((read_kv_leaf if category == KV_CACHE else read_vector_leaf)(path) for path in paths),
+        )
+        for (folder, category), paths in sorted(groups.items())
+    ]
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:

@@ -1,4 +1,4 @@
-"""Rules on system descriptions: each results/SYSTEM needs systems/SYSTEM.yaml (v1.0: .json) and SYSTEM.pdf."""
+"""Rules on system descriptions: each results/SYSTEM needs systems/SYSTEM.yaml and SYSTEM.pdf."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dlemu.contrib.mlperf.check.system_schema import PLACEHOLDER, breaches, is_b
 from dlemu.results.finding import Finding, Located, Severity
 
 if TYPE_CHECKING:
-    from dlemu.contrib.mlperf.check.checkpoint_result import CheckpointResult
+    from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 
 _MEMORY_TOLERANCE = 0.10
 """Described and measured memory of a host may differ by up to this share (2.1.9 of v3.0's checker)."""
@@ -60,12 +60,11 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
     systems = set(folders_in(os.path.join(submission.path, "results")))
     for system in sorted(systems):
         if system not in stems["text"] or system not in stems["pdf"]:
-            lacking = [kind for kind in ("text", "pdf") if system not in stems[kind]]
-            suffixes = {"text": "json" if submission.edition.name == "1.0" else "yaml", "pdf": "pdf"}
-            lacking_names = " and ".join(f"{system}.{suffixes[kind]}" for kind in lacking)
-            rule = "systems.pdf" if lacking == ["pdf"] else "systems.missing"
-            fix = f"describe the system in systems/{lacking_names.split(' and ')[0]}"
-            seen, wanted = f"results/{system}, but no {lacking_names}", "a yaml or json file and a pdf"
+            suffixes = {"text": "yaml", "pdf": "pdf"}
+            lacking = [f"{system}.{suffixes[kind]}" for kind in ("text", "pdf") if system not in stems[kind]]
+            rule = "systems.missing" if system not in stems["text"] else "systems.pdf"
+            fix = f"describe the system in systems/{lacking[0]}"
+            seen, wanted = f"results/{system}, but no {' and '.join(lacking)}", "a yaml or json file and a pdf"
             yield Located(folder, Finding(_severity(submission), rule, seen, wanted, fix))
         mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
         yield from _check_description(submission, folder, system, names, mine)

@@ -13,6 +13,7 @@ from statistics import median
 
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
+from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.results.finding import Finding, Located, Severity
 
 _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME = timedelta(minutes=45), timedelta(minutes=5)
@@ -52,12 +53,12 @@ def _years(calls: Iterable[RunRecords]) -> Iterator[Located]:
             "summary.json": _began(records),
             "invocation_start_time": _invoked(records),
         }
-        first = records.edition.first_year
-        odd = [f"{who} says {at}" for who, at in stated.items() if at is not None and (at.year < first or at > now)]
+        known = {who: at for who, at in stated.items() if at is not None}
+        odd = [f"{who} says {at}" for who, at in known.items() if at.year < FIRST_YEAR or at > now]
         if odd:
-            ahead = any(at is not None and at > now for at in stated.values())
+            ahead = any(at > now for at in known.values())
             severity: Severity = "error" if ahead or records.edition.checks_tree else "warning"
-            wanted = f"{first} or later, when v{records.edition.name}'s runs began, and not in the future"
+            wanted = f"{FIRST_YEAR} or later, when the first runs began, and not in the future"
             yield Located(records.path, Finding(severity, "time.year", "; ".join(odd), wanted, "set the hosts' clocks"))
 
 

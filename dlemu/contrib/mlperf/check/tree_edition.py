@@ -1,4 +1,4 @@
-"""Determines the edition of the rules (1.0, 2.0, 3.0) that a whole tree was made for.
+"""Determines the edition of the rules (2.0, 3.0) that a whole tree was made for.
 
 Every leaf (folder of one call) votes: by the edition that its metadata name, and by files and keys that only one
 edition's tool writes. So a leaf whose metadata are missing, or name another edition, is judged like the rest of its
@@ -23,9 +23,8 @@ _EDITION_KEYS = {
     "2.0": ("run_result_output",),
 }
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
-_EDITION_FILES = {"3.0": [".mlps-code-image", "fs_separation.json", "provenance.json"], "1.0": ["per_epoch_stats.json"]}
-"""Edition -> files of a leaf that only this edition's tool writes."""
-_V1_CONFIG_FOLDER = "configs"
+_V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")
+"""Files of a leaf that only v3.0's tool writes."""
 
 
 class Voter(Protocol):
@@ -79,9 +78,7 @@ def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
         yield stated, 3
     keys = {*mapping(leaf.metadata), *mapping(mapping(leaf.metadata).get("args"))}
     yield from ((edition, 2) for edition, signs in _EDITION_KEYS.items() if keys.intersection(signs))
-    yield from ((edition, 2) for edition, names in _EDITION_FILES.items() for name in names if name in leaf.files)
-    if os.path.isdir(os.path.join(leaf.path, _V1_CONFIG_FOLDER)):
-        yield "1.0", 2
+    yield from (("3.0", 2) for name in _V3_FILES if name in leaf.files)
     newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
     if newest is not None:
         yield newest.name, 1

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf
-from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS
 from dlemu.contrib.mlperf.check.submission_tree import (
     CATEGORIES,
     METADATA,
@@ -25,8 +24,8 @@ CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
 DATAGEN_FILES = ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log")
 """Files of a run and of datagen (2.1.14, 2.1.19 of v3.0), besides the ranks' files, summary.json and metadata."""
-V1_REPORT = "mlperf_storage_report.json"
-"""File of the sums over the five runs, by v1.0's report.py."""
+RESULTS = "results.json"
+"""File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
 CONFIG_FOLDER = "dlio_config"
 _KEEP = "keep the folder as the tool left it, or repeat the run"
 _RANK_OUTPUT = re.compile(r"^\d+_output\.json$")
@@ -103,27 +102,11 @@ def datagen_files(result: Result) -> Iterator[Located]:
 
 
 def results_json(result: Result) -> Iterator[Located]:
-    """The file of the sums over all runs is beside the runs, or beside the folder that holds them."""
-    name, severity = _sums_file(result)
-    if name and sums_of(result) is None:
+    """The file of the sums over all runs is beside the runs."""
+    wanted = result.phased and result.edition.checks_tree and os.path.isdir(result.path)
+    if wanted and not os.path.isfile(os.path.join(result.path, RESULTS)):
         fix = "aggregate the runs with the tool"
-        yield Located(result.path, Finding(severity, "files.results", f"no {name}", name, fix))
-
-
-def sums_of(result: Result) -> str | None:
-    """Return the path of the file of sums over all runs; None without one."""
-    name, _ = _sums_file(result)
-    parent = [] if result.phased else [os.path.dirname(result.path)]
-    paths = [os.path.join(folder, name) for folder in (result.path, *parent)] if name else []
-    return next((path for path in paths if os.path.isfile(path)), None)
-
-
-def _sums_file(result: Result) -> tuple[str, Severity]:
-    """Return the name of the file of sums, empty if the edition has none, and the severity of its absence."""
-    if result.phased and result.edition.checks_tree and os.path.isdir(result.path):
-        return "results.json", "error"
-    numbered = not result.phased and not result.single
-    return (V1_REPORT if numbered and result.edition.name == "1.0" else ""), "warning"
+        yield Located(result.path, Finding("error", "files.results", f"no {RESULTS}", RESULTS, fix))
 
 
 def run_files(result: Result) -> Iterator[Located]:
@@ -137,8 +120,6 @@ def run_files(result: Result) -> Iterator[Located]:
             yield from config_files(leaf, "files.run_config")
         elif result.phased:
             yield from _required_by_v2(leaf)
-        elif not result.single:
-            yield from _required_by_v1(leaf)
         severity: Severity = "error" if edition.checks_tree else "warning"
         yield from ranks_kept(leaf, leaf.printed.accelerators, severity)
         yield from empty_files(leaf) if result.phased else ()
@@ -153,15 +134,6 @@ def _required_by_v2(leaf: Leaf) -> Iterator[Located]:
     for name in ("config.yaml", "overrides.yaml"):
         if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
             yield _located(leaf, "error", "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
-
-
-def _required_by_v1(leaf: Leaf) -> Iterator[Located]:
-    """v1.0's report.py needs the overrides; without per_epoch_stats.json a run can't be recomputed."""
-    if not any(os.path.isfile(os.path.join(leaf.path, below, "overrides.yaml")) for below in CONFIG_FOLDERS):
-        wanted = "the overrides: report.py takes workload and accelerator from them"
-        yield _located(leaf, "error", "files.run_config", "no configs/overrides.yaml", wanted)
-    if not any(_STATS_FILE.match(name) for name in leaf.files):
-        yield _located(leaf, "warning", "files.run", "no per_epoch_stats.json", "the times of epochs and blocks")
 
 
 def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
@@ -257,7 +229,7 @@ def submission_code(submission: Submission) -> Iterator[Located]:
         parents = (submission.path, os.path.join(root, submission.organisation), os.path.join(root, "code-images"))
         folders = [os.path.join(parent, name) for parent in parents for name in folders_in(parent)]
         if not any(holds_code(folder) for folder in folders if os.path.basename(folder) not in ("results", "systems")):
-            fix = "mlpstorage adds the code itself; for v1.0, copy the folder of its code"
+            fix = "mlpstorage adds the code itself"
             finding = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
             yield Located(submission.path, finding)
 

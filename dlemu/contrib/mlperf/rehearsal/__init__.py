@@ -1,11 +1,12 @@
-"""Rehearses a submission before the official tool runs: sizes the data, runs an edition's sequence, merges the results.
+"""Rehearses a submission before the official tool runs: sizes the data, runs the newest edition's sequence, checks it.
 
-`rehearse` (training), `rehearse_checkpoints` and `rehearse_kv` each rehearse one benchmark: `attempts` runs what is
-missing, `edition_tree` writes finished runs in the edition's layout, `run_figures` sums them up. `submission` rehearses
-several workloads and `merge` merges their trees. `datasize` and `checkpoint_datasize` compute how large the data must
-be. May import everything else of mlperf.
+`rehearse` (training) and `rehearse_checkpoints` each rehearse one benchmark: `attempts` runs what is missing,
+`edition_tree` writes finished runs in the edition's layout, `run_figures` sums them up. `datasize` and
+`checkpoint_datasize` compute how large the data must be. May import everything else of mlperf.
 """
 
+EDITION = "3.0"
+"""The edition that is rehearsed."""
 NOTE = (
     "A rehearsal by dlemu: neither mlpstorage nor DLIO ran. It predicts what they would show and is no submission;"
     " CLOSED results must come from mlpstorage and DLIO, unchanged."

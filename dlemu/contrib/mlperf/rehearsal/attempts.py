@@ -15,8 +15,9 @@ from datagen import owned
 from dlemu.contrib.mlperf.check.judge import REHEARSAL
 from dlemu.contrib.mlperf.check.result_rules import GAP_FACTOR
 from dlemu.contrib.mlperf.check.submission_tree import STAMP_FORMAT
-from dlemu.contrib.mlperf.rehearsal import NOTE
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.run_figures import (
+    LABELS,
     WARM_UP,
     Figures,
     Outcome,
@@ -52,7 +53,6 @@ class Question:
 
     overrides: tuple[str, ...]
     launcher: str
-    edition: str
     division: str
     organisation: str
     system: str
@@ -68,7 +68,7 @@ class Record:
     schema_version: int = SCHEMA_VERSION
     rehearsal: str = NOTE
     complete: bool
-    edition: str
+    edition: str = EDITION
     division: str
     question: Question
     attempts: tuple[Attempt, ...]
@@ -97,10 +97,10 @@ class Attempts(RunList[str, Attempt, Record]):
             Planned(
                 what=label,
                 name=label.replace(" ", "-"),
-                label=f"{label} ({number} of {len(plan.labels)}), seed {plan.seed(label)}",
+                label=f"{label} ({number} of {len(LABELS)}), seed {plan.seed(label)}",
                 settings={"train.seed": str(plan.seed(label))},
             )
-            for number, label in enumerate(plan.labels, start=1)
+            for number, label in enumerate(LABELS, start=1)
         ]
         super().__init__(plan.folder, question, planned, on_event)
         self._plan, self._train, self._now = plan, train, now
@@ -109,7 +109,6 @@ class Attempts(RunList[str, Attempt, Record]):
         """Return the record of the attempts so far."""
         return Record(
             complete=complete,
-            edition=self._plan.edition.name,
             division=self._plan.division,
             question=self.question,
             attempts=tuple(self.runs),

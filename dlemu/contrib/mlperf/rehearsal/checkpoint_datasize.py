@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from dlemu.checkpoints.checkpoint_size import CheckpointSize, checkpoint_size
+from dlemu.checkpoints.checkpoint_plan import CheckpointSize, checkpoint_size
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.checkpoints import (
     CHECKPOINTS,

@@ -47,24 +47,17 @@ class Datasize:
     @property
     def tool_commands(self) -> tuple[str, ...]:
         """Command lines of the edition's own tool to size and make the dataset; words in capitals are to fill in."""
-        pair, count = (self.workload, self.accelerator), self.accelerators
+        model, count = self.workload, self.accelerators
         hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
-        if self.edition == "1.0":
-            what = f"--workload {pair[0]} --accelerator-type {pair[1]}"
-            params = " ".join(f"--param {word}" for word in (*self.overrides, "dataset.data_folder=DATA_DIR"))
-            return (
-                f"./benchmark.sh datasize {what} --num-accelerators {count} {hosts}",
-                f"./benchmark.sh datagen --hosts HOSTS {what} --num-parallel {count} {params}",
-            )
         params = f"--params {' '.join(self.overrides)}"
-        size = f"--max-accelerators {count} --accelerator-type {pair[1]}"
+        size = f"--max-accelerators {count} --accelerator-type {self.accelerator}"
         folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
         if self.edition == "2.0":
             return (
-                f"mlpstorage training datasize --model {pair[0]} {size} {hosts}",
-                f"mlpstorage training datagen --model {pair[0]} --num-processes {count} {folders} {params}",
+                f"mlpstorage training datasize --model {model} {size} {hosts}",
+                f"mlpstorage training datagen --model {model} --num-processes {count} {folders} {params}",
             )
-        training = f"mlpstorage closed training {pair[0]}"
+        training = f"mlpstorage closed training {model}"
         return (
             f"{training} datasize {size} {hosts} --systemname SYSTEM",
             f"{training} datagen file --num-processes {count} {folders} --systemname SYSTEM {params}",

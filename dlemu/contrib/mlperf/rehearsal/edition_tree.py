@@ -1,7 +1,6 @@
-"""Writes a rehearsal's tree as the edition's own tool would: finished runs, metadata, sums, phases, system description.
+"""Writes a rehearsal's tree as mlpstorage v3.0 would: finished runs, metadata, sums, phases, system description.
 
-The system description has the keys of v2.0's and v3.0's systems/SYSTEM.yaml (https://github.com/mlcommons/storage);
-v1.0 accepts any JSON.
+The system description has the keys of its systems/SYSTEM.yaml (https://github.com/mlcommons/storage).
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from dlemu import __version__
 from dlemu.comm.environment import describe_host
 from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.system_schema import PLACEHOLDER, blank
-from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, V1_REPORT
-from dlemu.contrib.mlperf.rehearsal import NOTE
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rehearsal.run_figures import WARM_UP, Figures, RehearsalPlan, sum_up
+from dlemu.contrib.mlperf.rehearsal.run_figures import WARM_UP, RehearsalPlan, sum_up
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import dlio_hydra, dlio_workload
 from dlemu.extend import SpaceError, write_text
@@ -41,47 +40,33 @@ _SEED_OVERRIDE = "++workload.train.seed="
 
 def copy_into_tree(plan: RehearsalPlan, attempt: Attempt) -> str:
     """Copy a run into the tree and return its folder, which appears complete or not at all; raises SpaceError."""
-    leaf = plan.leaf(attempt.label, attempt.stamp)
+    leaf = os.path.join(plan.runs, attempt.stamp)
     run = os.path.join(plan.folder, attempt.folder)
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
         with scratch_folder(*os.path.split(leaf)) as part:
-            _copy_dlio_files(plan, os.path.join(run, "dlio"), part)
-            overrides = _copy_config(plan, os.path.join(run, "dlio", CONFIG_FOLDER), part, leaf)
-            if plan.edition.name != "1.0":
-                _write_mlpstorage_files(plan, attempt, overrides, os.path.join(run, LOG), part)
+            source = os.path.join(run, "dlio")
+            for name in sorted(os.listdir(source)):
+                if os.path.isfile(os.path.join(source, name)):
+                    shutil.copyfile(os.path.join(source, name), os.path.join(part, name))
+            overrides = _copy_config(os.path.join(source, CONFIG_FOLDER), part, leaf)
+            shutil.copyfile(os.path.join(run, LOG), os.path.join(part, "training_run.stdout.log"))
+            write_text(part, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
+            write_json(part, f"training_{attempt.stamp}{METADATA}", run_metadata(plan, attempt, overrides))
+            write_json(part, SEPARATION, file_separation(plan.workload.dataset.data_folder, plan.tree))
             os.rename(part, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and continue") from error
     return leaf
 
 
-def _copy_dlio_files(plan: RehearsalPlan, source: str, target: str) -> None:
-    for name in sorted(os.listdir(source)):
-        if os.path.isfile(os.path.join(source, name)):
-            shutil.copyfile(os.path.join(source, name), os.path.join(target, name))
-    if plan.edition.name == "1.0":  # its DLIO wrote only rank 0's file
-        shutil.copyfile(os.path.join(source, "0_per_epoch_stats.json"), os.path.join(target, "per_epoch_stats.json"))
-
-
-def _copy_config(plan: RehearsalPlan, source: str, target: str, leaf: str) -> list[str]:
+def _copy_config(source: str, target: str, leaf: str) -> list[str]:
     """Write hydra's files and return the overrides, without the seed that the rehearsal set."""
-    name = "configs" if plan.edition.name == "1.0" else CONFIG_FOLDER
-    folder = os.path.join(target, name)
     with open(os.path.join(source, "overrides.yaml")) as lines:
         overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
     with open(os.path.join(source, "config.yaml")) as lines:
-        _write_hydra(folder, leaf, lines.read(), overrides)
+        _write_hydra(os.path.join(target, CONFIG_FOLDER), leaf, lines.read(), overrides)
     return overrides
-
-
-def _write_mlpstorage_files(plan: RehearsalPlan, attempt: Attempt, overrides: list[str], log: str, target: str) -> None:
-    shutil.copyfile(log, os.path.join(target, "training_run.stdout.log"))
-    write_text(target, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
-    metadata = run_metadata(plan, attempt, overrides)
-    write_json(target, f"training_{attempt.stamp}_metadata.json", metadata)
-    if plan.edition.checks_tree:
-        write_json(target, "fs_separation.json", file_separation(plan.workload.dataset.data_folder, plan.tree))
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
@@ -112,7 +97,6 @@ def _training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files:
         "training",
         command,
         stamp,
-        edition=plan.edition.name,
         division=plan.division,
         model=plan.model,
         accelerator=workload.accelerator,
@@ -131,7 +115,6 @@ def call_metadata(
     command: str,
     stamp: str,
     *,
-    edition: str,
     division: Division,
     model: str,
     accelerator: str,
@@ -143,7 +126,7 @@ def call_metadata(
     return {
         "rehearsal": NOTE,
         "made_by": f"dlemu {__version__}",
-        "edition": edition,
+        "edition": EDITION,
         "benchmark_type": benchmark,
         "command": command,
         "model": model,
@@ -186,9 +169,7 @@ def same_file_system(left: str, right: str) -> bool:
 
 
 def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) -> None:
-    """Write v3.0's datasize phase, with the smallest number of files that the rules allow."""
-    if not plan.edition.checks_tree:
-        return
+    """Write the datasize phase, with the smallest number of files that the rules allow."""
     folder = os.path.join(plan.phases, "datasize")
     if os.path.isdir(folder) and os.listdir(folder):
         return  # a continued rehearsal
@@ -198,14 +179,12 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
 
 
 def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, began_at: datetime) -> None:
-    """Write the datagen phase (v2.0, v3.0).
+    """Write the datagen phase.
 
     `output` is what `dlemu datagen` printed, None if the dataset existed before. Such a dataset may be older than the
     rehearsal's datasize phase, which must come first: then the phase is dated `began_at`, and its log says when the
     dataset was really made.
     """
-    if plan.edition.name == "1.0":
-        return
     phase, workload = os.path.join(plan.phases, "datagen"), plan.workload
     if os.path.isdir(phase) and os.listdir(phase):
         return  # a continued rehearsal
@@ -245,21 +224,13 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
 
 
 def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
-    """Write the sums over the measured runs: results.json (v3.0), mlperf_storage_report.json (v1.0)."""
+    """Write results.json, the sums over the measured runs."""
     done = [run for run in attempts if run.failure is None]
-    measured = {run.label: run.figures for run in done if run.label != WARM_UP and run.figures is not None}
-    if not measured:
-        return
-    if plan.edition.checks_tree:
-        write_json(plan.runs, "results.json", _results_json(plan, done))
-    elif plan.edition.name == "1.0":
-        write_json(plan.runs, V1_REPORT, _v1_report(plan, measured))
-
-
-def _results_json(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any]:
     figures = [run.figures for run in done if run.figures is not None and run.label != WARM_UP]
+    if not figures:
+        return
     outcome = sum_up(figures)
-    return {
+    sums = {
         "rehearsal": NOTE,
         "model": plan.model,
         "accelerator": plan.workload.accelerator,
@@ -272,68 +243,32 @@ def _results_json(plan: RehearsalPlan, done: Sequence[Attempt]) -> dict[str, Any
         "train_io_mean_MB_per_second": outcome.mib_per_second_mean,
         "train_io_stdev_MB_per_second": outcome.mib_per_second_std,
     }
-
-
-def _v1_report(plan: RehearsalPlan, measured: Mapping[str, Figures]) -> dict[str, Any]:
-    """Return the sums of v1.0's report.py, with its keys; what it calls MB is MiB."""
-    outcome = sum_up(list(measured.values()))
-    first = next(iter(measured.values()))
-    common: dict[str, Any] = {
-        "model": plan.model,
-        "accelerator": plan.workload.accelerator,
-        "train_num_accelerators": first.accelerators,
-        "num_files_train": first.num_files,
-        "num_samples_per_file": first.samples_per_file,
-    }
-    return {
-        "rehearsal": NOTE,
-        "overall": {
-            **common,
-            "num_benchmark_runs": outcome.runs,
-            "train_throughput_mean_samples_per_second": outcome.samples_per_second_mean,
-            "train_throughput_stdev_samples_per_second": outcome.samples_per_second_std,
-            "train_throughput_mean_MB_per_second": outcome.mib_per_second_mean,
-            "train_throughput_stdev_MB_per_second": outcome.mib_per_second_std,
-        },
-        "runs": {
-            label.replace(" ", ""): {
-                **common,
-                "train_throughput_samples_per_second": run.samples_per_second,
-                "train_throughput_MB_per_second": run.mib_per_second,
-            }
-            for label, run in measured.items()
-        },
-    }
+    write_json(plan.runs, "results.json", sums)
 
 
 def write_readme(plan: RehearsalPlan) -> None:
     """Write a README that says what the tree is."""
-    edition, pair = plan.edition.name, f"{plan.model} on {plan.workload.accelerator}"
+    pair = f"{plan.model} on {plan.workload.accelerator}"
     text = f"""{NOTE}
 
-Written by dlemu {__version__} in the layout of MLPerf Storage v{edition}: {pair}, {plan.division.upper()}.
+Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {pair}, {plan.division.upper()}.
 
 - AU, samples/s and MB/s (really MiB/s) in the files were measured on dlemu's ranks, by the formulas of DLIO 2.x.
 - Each run shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
 - systems/ holds a description of the system with what this host reported: fill in the rest, and add the pdf.
 - A copy of the official code is missing: mlpstorage adds it to a submission.
 - dlemu's own results of each run are next to this tree, in runs/.
+- {SEPARATION} compares the device numbers of the data and results folders.
 """
-    if plan.edition.checks_tree:
-        text += f"- {SEPARATION} compares the device numbers of the data and results folders.\n"
     write_text(plan.tree, README, f"{text}\n{TRADEMARK}\n")
 
 
-def write_system(submission: str, system: str, edition: str, hosts: int, memory_gib_per_host: float) -> None:
+def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
     """Write the system description to fill in, unless there is one already. Raises SpaceError."""
     folder = os.path.join(submission, "systems")
-    name = f"{system}.{'json' if edition == '1.0' else 'yaml'}"
-    if os.path.exists(os.path.join(folder, name)):
-        return
-    description = _description(system, hosts, memory_gib_per_host)
-    if name.endswith(".json"):
-        write_json(folder, name, description)
-    else:
+    name = f"{system}.yaml"
+    if not os.path.exists(os.path.join(folder, name)):
+        description = _description(system, hosts, memory_gib_per_host)
         write_text(folder, name, yaml.safe_dump(description, sort_keys=False))
 
 

@@ -1,4 +1,4 @@
-"""Rehearses a training result: its dataset, all its runs, the tree in the edition's layout, and a check of it."""
+"""Rehearses a training result: its dataset, all its runs, the tree in mlpstorage's layout, and a check of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dlemu.config import datagen_command, digest
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder
-from dlemu.contrib.mlperf.rehearsal import NOTE
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt, Attempts, Question, Record, late_by
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
@@ -28,7 +28,7 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
     write_sums,
     write_system,
 )
-from dlemu.contrib.mlperf.rehearsal.run_figures import Figures, Outcome, RehearsalPlan, sum_up
+from dlemu.contrib.mlperf.rehearsal.run_figures import LABELS, Figures, Outcome, RehearsalPlan, sum_up
 from dlemu.extend import DlemuError, RunBegan, RunEnded, RunsPlanned, UserError, module_command, run_train
 from dlemu.extend import Outcome as Judged
 
@@ -69,22 +69,11 @@ class Rehearsal:
     """Whether to generate the dataset first."""
     report: Report
 
-    resumes = True
-
-    @property
-    def edition_name(self) -> str:
-        return self.plan.edition.name
-
-    @property
-    def workload_name(self) -> str:
-        return self.plan.model
-
     @property
     def _question(self) -> Question:
         return Question(
             overrides=tuple(without_secrets(self.plan.words)),
             launcher=self.launcher,
-            edition=self.plan.edition.name,
             division=self.plan.division,
             organisation=self.plan.organisation,
             system=self.plan.system,
@@ -140,14 +129,14 @@ class Rehearsal:
         plan, bound = self.plan, self.size.bound
         files = plan.workload.dataset.num_files_train
         lines = [
-            f"rehearsal of MLPerf Storage v{plan.edition.name} {plan.division.upper()}: {plan.model},"
+            f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {plan.model},"
             f" {plan.workload.ranks} x {plan.workload.accelerator};"
-            f" {len(plan.labels)} runs of at least {timedelta(seconds=round(plan.min_seconds_per_run))} each",
+            f" {len(LABELS)} runs of at least {timedelta(seconds=round(plan.min_seconds_per_run))} each",
             NOTE,
             f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because})"
             + ("" if files >= bound.files else ": TOO SMALL, the result will not be valid"),
         ]
-        if plan.edition.checks_tree and same_file_system(plan.workload.dataset.data_folder, plan.tree):
+        if same_file_system(plan.workload.dataset.data_folder, plan.tree):
             lines.append("data and results share a file system, which the rules forbid: set output.folder")
         done = [run.label for run in attempts.runs if attempts.is_done(run)]
         late = late_by(attempts.runs, datetime.now())
@@ -174,11 +163,11 @@ class Rehearsal:
 
     def _copy_into_tree(self, attempt: Attempt, attempts: Sequence[Attempt]) -> None:
         """Copy a finished run into the tree, unless it is there already, and update the sums."""
-        if attempt.figures is None or os.path.isdir(self.plan.leaf(attempt.label, attempt.stamp)):
+        if attempt.figures is None or os.path.isdir(os.path.join(self.plan.runs, attempt.stamp)):
             return
         copy_into_tree(self.plan, attempt)
         hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
-        write_system(self.plan.submission, self.plan.system, self.plan.edition.name, hosts, memory)
+        write_system(self.plan.submission, self.plan.system, hosts, memory)
         write_sums(self.plan, attempts)
 
 

@@ -12,11 +12,11 @@ from datetime import datetime
 import yaml
 
 from dlemu import __version__
-from dlemu.contrib.mlperf.check.checkpoint_rules import FILES, RESULTS, figures_of
+from dlemu.contrib.mlperf.check.checkpoint_rules import FILES, figures_of
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION
-from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
-from dlemu.contrib.mlperf.rehearsal import NOTE
+from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
+from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import free_stamp
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
@@ -71,16 +71,6 @@ class CheckpointRehearsal:
     now: Callable[[], datetime] = datetime.now
     """Local time, by which the calls are named."""
 
-    resumes = False
-
-    @property
-    def edition_name(self) -> str:
-        return self.size.edition
-
-    @property
-    def workload_name(self) -> str:
-        return self.size.model
-
     @property
     def calls(self) -> tuple[Call, ...]:
         """The calls: two if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
@@ -112,7 +102,7 @@ class CheckpointRehearsal:
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
         submission = os.path.join(self.tree, self.division, self.organisation)
-        write_system(submission, self.system, self.size.edition, self.size.hosts, self.size.memory_gib_per_host)
+        write_system(submission, self.system, self.size.hosts, self.size.memory_gib_per_host)
         for call in self.calls:
             done.append(self._call(call, done))
             self._save(done, complete=False)
@@ -122,12 +112,11 @@ class CheckpointRehearsal:
 
     def _begin(self) -> None:
         names = " and ".join(call.name for call in self.calls)
-        edition = self.size.edition
         what = f"{self.size.model}, {self.ranks} processes"
-        self.report(f"rehearsal of MLPerf Storage v{edition} {self.division.upper()}: {what}")
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.division.upper()}: {what}")
         self.report(NOTE)
         self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.folder}")
-        layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{edition}."
+        layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{EDITION}."
         write_text(self.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
 
     def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
@@ -156,7 +145,6 @@ class CheckpointRehearsal:
             "checkpointing",
             "run",
             stamp,
-            edition=self.size.edition,
             division=self.division,
             model=self.size.model,
             accelerator=self.accelerator,
@@ -190,7 +178,7 @@ class CheckpointRehearsal:
             "schema_version": 1,
             "rehearsal": NOTE,
             "complete": complete,
-            "edition": self.size.edition,
+            "edition": EDITION,
             "division": self.division,
             "checkpointing": self.size.model,
             "calls": done,

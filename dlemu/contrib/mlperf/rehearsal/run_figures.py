@@ -10,20 +10,21 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.rules.editions import Edition
+from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.files import GIB
 from dlemu.dlio.training import MIB, DlioTraining
 from dlemu.results.kinds import kind_named, read_result
 
 WARM_UP = "warm-up"
+LABELS = (WARM_UP, *(f"run {number}" for number in range(1, MEASURED_RUNS + 1)))
+"""Labels of the runs in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RehearsalPlan:
     """What to rehearse, and the folders in which it goes: one workload on one system."""
 
-    edition: Edition
     division: Division
     organisation: str
     system: str
@@ -45,28 +46,18 @@ class RehearsalPlan:
 
     @property
     def submission(self) -> str:
-        """The folder DIVISION/ORG; v1.0 capitalises divisions."""
-        division = self.division.capitalize() if self.edition.name == "1.0" else self.division
-        return os.path.join(self.tree, division, self.organisation)
+        """The folder DIVISION/ORG."""
+        return os.path.join(self.tree, self.division, self.organisation)
 
     @property
     def phases(self) -> str:
-        """The folder that holds the workload's phases (v2.0, v3.0) or runs (v1.0)."""
-        results = os.path.join(self.submission, "results", self.system)
-        if self.edition.name == "1.0":
-            return os.path.join(results, f"{self.model}-{self.workload.accelerator}")
-        return os.path.join(results, "training", self.model)
+        """The folder that holds the workload's phases."""
+        return os.path.join(self.submission, "results", self.system, "training", self.model)
 
     @property
     def runs(self) -> str:
-        """The folder that holds the runs' folders."""
-        return self.phases if self.edition.name == "1.0" else os.path.join(self.phases, "run")
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the runs in order: `warm-up`, if the edition has one, `run 1`, ..."""
-        measured = tuple(f"run {number}" for number in range(1, self.edition.measured_runs + 1))
-        return (WARM_UP, *measured) if self.edition.warm_up else measured
+        """The folder that holds the runs' folders, which are named by their times."""
+        return os.path.join(self.phases, "run")
 
     @property
     def min_seconds_per_run(self) -> float:
@@ -77,13 +68,9 @@ class RehearsalPlan:
         limit = workload.train.total_training_steps
         return (min(steps, limit) if limit > 0 else steps) * mean_seconds(workload.train.computation_time)
 
-    def leaf(self, label: str, stamp: str) -> str:
-        """Return a run's folder in the tree."""
-        return os.path.join(self.runs, label.replace(" ", "") if self.edition.name == "1.0" else stamp)
-
     def seed(self, label: str) -> int:
         """Return the seed of a run's shuffles, different for each run."""
-        return self.workload.train.seed + self.labels.index(label)
+        return self.workload.train.seed + LABELS.index(label)
 
 
 def run_words(words: Sequence[str], seed: int) -> list[str]:
@@ -117,7 +104,6 @@ class Figures:
     hosts: int
     memory_gib_per_host: float
     num_files: int
-    samples_per_file: int
     start: str
     end: str
 
@@ -135,7 +121,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Sums over the measured runs. Standard deviations are the population's, as in v1.0's report.py."""
+    """Sums over the measured runs. Standard deviations are the population's."""
 
     runs: int
     passed: int
@@ -176,7 +162,6 @@ def read_figures(folder: str) -> Figures:
         hosts=len(journal.hosts),
         memory_gib_per_host=journal.hosts[0].memory_bytes / GIB,
         num_files=facts.num_files_train,
-        samples_per_file=facts.workload.dataset.num_samples_per_file,
         start=dlio.stamp(journal.started_ns),
         end=dlio.stamp(dlio.ended_ns),
     )

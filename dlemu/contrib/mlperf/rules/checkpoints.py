@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlemu.config import load
-from dlemu.config.schema import Checkpoint, Model, Workload
+from dlemu.config.schema import Workload
 
 EDITIONS_WITH_CHECKPOINTS = ("2.0", "3.0")
 CHECKPOINTS = 10
@@ -40,8 +40,6 @@ class OfficialModel:
     """Processes of a CLOSED result."""
     model_ranks: int
     """TP x PP: the number of processes of an OPEN result must be a multiple of this."""
-    copies: int
-    """Data-parallel copies, which the settings of a subset run must state."""
     core_configs: Mapping[str, str]
     """`core-config-v1` hash of a whole run (`default`), and of a subset run (`subset`) where editions.yaml has one."""
 
@@ -62,9 +60,7 @@ class OfficialModel:
 
 def _model(name: str, ranks: int, model_ranks: int, core_config: str, subset: str = "") -> OfficialModel:
     hashes = {"default": core_config} | ({"subset": subset} if subset else {})
-    return OfficialModel(
-        name=name, ranks=ranks, model_ranks=model_ranks, copies=ranks // model_ranks, core_configs=hashes
-    )
+    return OfficialModel(name=name, ranks=ranks, model_ranks=model_ranks, core_configs=hashes)
 
 
 MODELS: Mapping[str, OfficialModel] = {
@@ -83,14 +79,6 @@ def official_model(name: str | None) -> OfficialModel | None:
     """Return the model for a name in any spelling (`llama3-8b`, `llama3_8b`, `llama_8b`); None for any other name."""
     size = _SIZE.search((name or "").replace("_", "-"))
     return MODELS[f"llama3-{size[1].lower()}"] if size and (name or "").lower().startswith("llama") else None
-
-
-def subset_of(model: OfficialModel, workload: Workload, ranks: int) -> tuple[Model, Checkpoint]:
-    """Return model and checkpoint settings as mlpstorage overrides them for `ranks` processes."""
-    if ranks >= model.ranks:
-        return workload.model, workload.checkpoint
-    cut = replace(workload.model.parallelism, data=model.copies)
-    return replace(workload.model, parallelism=cut), replace(workload.checkpoint, mode="subset")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -58,7 +58,7 @@ _SPELLINGS = {
     "metric.exclude_start_steps": "output.metric.exclude_start_steps",
     "metric.exclude_end_steps": "output.metric.exclude_end_steps",
 }
-"""A key as spelled in v1.0 or in DLIO's longer form -> DLIO 2.x's key."""
+"""A key as spelled by older versions of DLIO or in DLIO's longer form -> DLIO 2.x's key."""
 DEFAULTS: Mapping[str, Value] = {
     "dataset.record_length_bytes_stdev": 0,
     "dataset.record_length_bytes_resize": 0,

@@ -1,4 +1,4 @@
-"""Each edition of MLPerf Storage on training: its workloads, accelerators, and the settings that may change.
+"""The editions of MLPerf Storage since v2.0 on training: workloads, accelerators, and the settings that may change.
 
 Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload files and the rules of each edition, and
 `mlpstorage_py/rules/editions.yaml` for the hashes of workloads (`core-config-v1`, see `core_config`).
@@ -41,43 +41,15 @@ class Edition:
     """(workload, accelerator) -> its settings."""
     closed_overrides: frozenset[str]
     """Keys that a submitter may override in CLOSED."""
-    open_overrides: frozenset[str]
-    """Keys that may be overridden in OPEN in addition."""
-    odirect_workloads: tuple[str, ...]
-    """Workloads that may set `reader.odirect`."""
-    checkpoint_workloads: tuple[str, ...]
+    checkpoint_workloads: tuple[str, ...] = ()
     """Workloads that must save a checkpoint in training."""
-    warm_up: bool
-    """A warm-up run precedes the measured ones; its folder is next to theirs."""
-    counts_runs: bool
-    """The tool rejects any number of run folders other than `run_folders`."""
     checks_tree: bool
-    """The tool also checks the submission's folders and files, and the time between runs."""
-    exact_size: bool
-    """The tool rounds the smallest dataset up, so any run below the bound is rejected."""
-    typed_memory: bool
-    """The memory that was entered decides, never what was measured."""
-    prefetch_sizes: tuple[int, ...]
-    """Values of `reader.prefetch_size` that CLOSED allows (v1.0: benchmark.sh; since v2.0: the text)."""
-    counts_first_step: bool
-    """The text's AU includes the first step's I/O: true for v1.0 only (v2.0: section 4; v3.0: 3.3.2)."""
-    first_year: int
-    """Year of the first measurements for this edition."""
-
-    open_prefetch_sizes: tuple[int, ...] = (0, 1, 2)
-    """The same of OPEN; empty: any, as v1.0's benchmark.sh checks CLOSED alone."""
-    measured_runs: int = 5
-    """Consecutive runs whose mean is the result (v1.0 to v3.0)."""
+    """The tool checks the submission's folders and files too, the number of runs and the time between them."""
     reading: Reading = "today"
     spare_files: int = 0
     """A dataset may be this many files too small: v3.0's tool rounded down while the round ran."""
     accelerator_gb: Mapping[str, float] = field(default_factory=dict)
     """Accelerator -> memory that checkpoints must fit into (v3.0, 4.3.4, Table 3); empty: not a rule of the edition."""
-
-    @property
-    def run_folders(self) -> int:
-        """Number of run folders of a result: the measured runs and the warm-up."""
-        return self.measured_runs + self.warm_up
 
     def official(self, workload: str, accelerator: str) -> Official | None:
         """Return the settings of a workload on an accelerator, or None if the edition does not have that pair."""
@@ -143,7 +115,7 @@ def _on(base: Official, computation_seconds: float, *core_configs: str, batch_si
     return replace(base, batch_size=batch_size, computation_seconds=computation_seconds, core_configs=hashes)
 
 
-# Two hashes per workload: with v1.0's keys and with v2.0's. For unet3d on b200: with and without checkpoints.
+# Two hashes per workload: with the older keys and with v2.0's. For unet3d on b200: with and without checkpoints.
 _A100_H100 = {
     ("unet3d", "a100"): _on(_UNET3D_BASE, 0.636, "4c86124e6f33db13", "691cea309c4f2f52"),
     ("unet3d", "h100"): _on(_UNET3D_BASE, 0.323, "f4d46006aa421634", "0f3dd7a4bf6433a3"),
@@ -166,12 +138,23 @@ _CLOSED = frozenset(
         "reader.computation_threads",
         "reader.transfer_size",
         "reader.prefetch_size",
+        "reader.odirect",
         "checkpoint.checkpoint_folder",
         "storage.storage_type",
         "storage.storage_root",
     }
 )
-_OPEN = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
+OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
+"""Keys that may be overridden in OPEN in addition."""
+ODIRECT_WORKLOADS = ("unet3d",)
+"""Workloads that may set `reader.odirect`."""
+PREFETCH_SIZES = (0, 1, 2)
+"""Values of `reader.prefetch_size` that the text allows."""
+MEASURED_RUNS = 5
+"""Consecutive runs whose mean is the result; a warm-up run precedes them, its folder is next to theirs."""
+RUN_FOLDERS = MEASURED_RUNS + 1
+FIRST_YEAR = 2025
+"""Year of the first measurements for v2.0."""
 _SET_BY_TOOL = frozenset(
     {
         "dataset.skip_listing",
@@ -187,59 +170,20 @@ _SET_BY_TOOL = frozenset(
 """Keys that mlpstorage v3.0 sets itself, and the prefetch window, which its checker allows."""
 
 EDITIONS = {
-    edition.name: edition
-    for edition in (
-        Edition(
-            name="1.0",
-            officials=_A100_H100,
-            closed_overrides=_CLOSED | {"profiling.profiler"},  # set by v1.0's benchmark.sh
-            open_overrides=_OPEN,
-            odirect_workloads=(),
-            checkpoint_workloads=(),
-            warm_up=False,
-            counts_runs=True,
-            checks_tree=False,
-            typed_memory=True,
-            exact_size=False,
-            prefetch_sizes=(0, 1, 2),
-            open_prefetch_sizes=(),
-            counts_first_step=True,
-            first_year=2024,
-        ),
-        Edition(
-            name="2.0",
-            officials=_A100_H100,
-            closed_overrides=_CLOSED | {"reader.odirect"},
-            open_overrides=_OPEN,
-            odirect_workloads=("unet3d",),
-            checkpoint_workloads=("unet3d",),
-            warm_up=True,
-            counts_runs=False,
-            checks_tree=False,
-            typed_memory=False,
-            exact_size=False,
-            prefetch_sizes=(0, 1, 2),
-            counts_first_step=False,
-            first_year=2025,
-        ),
-        Edition(
-            name="3.0",
-            officials=_B200_MI355,
-            closed_overrides=_CLOSED | _SET_BY_TOOL | {"reader.odirect"},
-            open_overrides=_OPEN,
-            odirect_workloads=("unet3d",),
-            checkpoint_workloads=(),
-            warm_up=True,
-            counts_runs=True,
-            checks_tree=True,
-            typed_memory=False,
-            exact_size=True,
-            prefetch_sizes=(0, 1, 2),
-            counts_first_step=False,
-            first_year=2025,
-            accelerator_gb={"b200": 180, "mi355": 288, "h100": 80, "a100": 80},
-        ),
-    )
+    "2.0": Edition(
+        name="2.0",
+        officials=_A100_H100,
+        closed_overrides=_CLOSED,
+        checkpoint_workloads=("unet3d",),
+        checks_tree=False,
+    ),
+    "3.0": Edition(
+        name="3.0",
+        officials=_B200_MI355,
+        closed_overrides=_CLOSED | _SET_BY_TOOL,
+        checks_tree=True,
+        accelerator_gb={"b200": 180, "mi355": 288, "h100": 80, "a100": 80},
+    ),
 }
 
 

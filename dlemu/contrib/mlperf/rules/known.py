@@ -1,20 +1,18 @@
-"""Every rule of `dlemu mlperf check` and `dlemu audit`: its meaning, severity and source.
+"""Every rule of `dlemu mlperf check` and `dlemu audit`, and every rule of v3.0's text with those that check it.
 
-The rules are in known.yaml; docs/mlperf-rules.md is generated from it.
+The former are in known.yaml, the latter in official.yaml; docs/mlperf-rules.md is generated from both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
 import yaml
 
-from dlemu.results.finding import Severity
-
-ALL = ("1.0", "2.0", "3.0")
+ALL = ("2.0", "3.0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +58,6 @@ def known_rules() -> Mapping[str, KnownRule]:
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
 
 
-def severity_published(rule: str) -> Severity:
-    """Return the severity of a broken rule when v3.0's round was judged."""
-    known = known_rules().get(rule)
-    return "warning" if known and known.warned else "error"
-
-
 _OPEN_NAMES = {
     "3.6.2 trainingClosedSubmissionParameters": "3.6.3 trainingOpenSubmissionParameters",
     "4.6.1 checkpointClosedMpiProcesses": "4.6.4 checkpointOpenSubmissionScaling",
@@ -78,3 +70,39 @@ def official_name(rule: str, edition: str, division: str) -> str | None:
     known = known_rules().get(rule)
     name = known.official.get(edition) if known else None
     return _OPEN_NAMES.get(name or "", name) if division == "open" else name
+
+
+@dataclass(frozen=True)
+class OfficialRule:
+    """One rule of the official text."""
+
+    number: str
+    name: str
+    ours: tuple[str, ...] = ()
+    """dlemu's rules that check it."""
+    note: str = ""
+    """How dlemu's check differs, or why there is none."""
+
+    @property
+    def status(self) -> str:
+        """`known`, `known otherwise`, `not checked`, or `unknown`."""
+        if self.ours:
+            return "known otherwise" if self.note else "known"
+        return "not checked" if self.note else "unknown"
+
+
+@cache
+def official_rules() -> tuple[OfficialRule, ...]:
+    """Return the rules in the order of Rules.md."""
+    stated = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("official.yaml").read_text(encoding="utf-8"))
+    return tuple(
+        OfficialRule(number, row["name"], tuple(row.get("ours", ())), row.get("note", ""))
+        for number, row in stated.items()
+    )
+
+
+def listed() -> Iterator[tuple[OfficialRule, str]]:
+    """Yield every official rule with a text: dlemu's rules that check it, and the note."""
+    for rule in official_rules():
+        names = ", ".join(rule.ours)
+        yield rule, f"{names}: {rule.note}" if names and rule.note else names or rule.note or "unknown"

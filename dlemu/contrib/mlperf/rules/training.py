@@ -1,7 +1,7 @@
-"""MLPerf Storage's rules for one training run: pure functions from facts to findings, for editions 1.0 to 3.0.
+"""MLPerf Storage's rules for one training run: pure functions from facts to findings, for editions since 2.0.
 
 Sources: mlcommons/storage, its rules' text and tool of each edition (https://github.com/mlcommons/storage):
-`benchmark.sh` and `report.py` (v1.0), `mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
+`mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from typing import Any, Literal
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.rules.core_config import CORE_SECTIONS, DEFAULTS, NEVER_SET, SITE_KEYS, canonical
-from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Official
+from dlemu.contrib.mlperf.rules.editions import (
+    EDITIONS,
+    ODIRECT_WORKLOADS,
+    OPEN_OVERRIDES,
+    PREFETCH_SIZES,
+    Edition,
+    Official,
+)
 from dlemu.results.finding import Finding, Severity
 
 Division = Literal["closed", "open"]
 
 MEMORY_FACTOR = 5
-"""The dataset must be at least this many times the memory of all hosts (v1.0 to v3.0, 2.1)."""
+"""The dataset must be at least this many times the memory of all hosts (2.1)."""
 STEPS_PER_EPOCH = 500
-"""Each accelerator must take at least this many steps per epoch (v1.0 to v3.0, 2.1)."""
+"""Each accelerator must take at least this many steps per epoch (2.1)."""
 NEAR = 0.01
 """Warn of a dataset this close to the bound: in published runs, entered and measured memory differ by up to 0.3 %."""
 GIB = 2**30
@@ -34,7 +41,7 @@ class DatasetBound:
     files_by_memory: int
     files_by_steps: int
     tool_files: int
-    """Number printed by the tools of v1.0, v2.0 and of v3.0 while its round ran, which round down."""
+    """Number printed by the tools of v2.0, and of v3.0 while its round ran, which round down."""
 
     @property
     def files(self) -> int:
@@ -165,27 +172,10 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
     if share >= 1:
         yield Finding("warning", "dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
-    elif facts.num_files >= _least_files(edition, official, facts, bound):
-        entered = "takes the memory that was entered, and " if edition.typed_memory else ""
-        allowed = f"{wanted}; v{edition.name}'s tool {entered}rounds down"
-        yield Finding("warning", "dataset.size", seen, allowed, fix)
+    elif not edition.checks_tree and facts.num_files >= bound.tool_files:
+        yield Finding("warning", "dataset.size", seen, f"{wanted}; v{edition.name}'s tool rounds down", fix)
     else:
         yield Finding("error", "dataset.size", seen, wanted, fix)
-
-
-def _least_files(edition: Edition, official: Official, facts: RunFacts, bound: DatasetBound) -> float:
-    """Return the files that the edition's tool accepts: v2.0's `reportgen` uses the measured memory, v1.0 none."""
-    if edition.exact_size:
-        return bound.files
-    if not edition.typed_memory:
-        return bound.tool_files
-    return max(bound.files * (1 - NEAR), _whole_files_by_steps(official, facts))
-
-
-def _whole_files_by_steps(official: Official, facts: RunFacts) -> int:
-    """Return the files for 500 steps, rounded down as the tools do: unlike memory, steps are not measured."""
-    samples = STEPS_PER_EPOCH * official.batch_size * (facts.accelerators or 0)
-    return samples // official.samples_per_file
 
 
 def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
@@ -237,7 +227,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         seen = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
         if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
             continue
-        if key in edition.open_overrides and division == "open":
+        if key in OPEN_OVERRIDES and division == "open":
             continue
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
             continue  # irrelevant: no checkpoint is saved
@@ -252,11 +242,10 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
             yield _changed(key, str(value), "a mean")
     prefetch = settings.get("reader.prefetch_size")
-    sizes = edition.prefetch_sizes if division == "closed" else edition.open_prefetch_sizes
-    if sizes and prefetch is not None and prefetch not in sizes:
-        allowed = ", ".join(map(str, sizes))
-        seen, fix = f"reader.prefetch_size={prefetch}", "a value that the edition allows"
-        yield Finding("error", "overrides.value", seen, f"one of {allowed}", fix)
+    if prefetch is not None and prefetch not in PREFETCH_SIZES:
+        wanted_sizes = f"one of {', '.join(map(str, PREFETCH_SIZES))}"
+        fix = "a value that the edition allows"
+        yield Finding("error", "overrides.value", f"reader.prefetch_size={prefetch}", wanted_sizes, fix)
 
 
 def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
@@ -308,16 +297,15 @@ def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterato
     for key in facts.overrides or ():
         if key.startswith("workflow.") or key in edition.closed_overrides:
             continue
-        if key in edition.open_overrides:
+        if key in OPEN_OVERRIDES:
             if division == "closed":
                 yield Finding("error", "overrides.open", key, "a setting that CLOSED allows", "submit to OPEN")
             continue
         fix = f"leave {key} out: neither division allows it"
         yield Finding("error", "overrides.unknown", key, "a setting that the division allows", fix)
-    if facts.odirect and facts.workload not in edition.odirect_workloads:
-        allowed = ", ".join(edition.odirect_workloads) or "no workload"
-        seen = f"reader.odirect with {facts.workload}"
-        yield Finding("error", "overrides.odirect", seen, f"v{edition.name} allows it for {allowed}", "leave it out")
+    if facts.odirect and facts.workload not in ODIRECT_WORKLOADS:
+        seen, wanted = f"reader.odirect with {facts.workload}", f"only with {', '.join(ODIRECT_WORKLOADS)}"
+        yield Finding("error", "overrides.odirect", seen, wanted, "leave it out")
 
 
 def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from tests.e2e.harness import DLEMU
 from tests.run.studies import Children, Study
 
 HERE = Path(__file__).parent
-REHEARSE = ("mlperf", "run", "workload=resnet50", "accelerator=h100", "dataset.data_folder=data")
+REHEARSE = ("mlperf", "run", "workload=unet3d", "accelerator=b200", "dataset.data_folder=data")
 
 
 def audit(folder: str) -> None:
@@ -52,7 +52,7 @@ def auditor(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> N
 def rehearse(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     """Rehearse without running anything."""
     patch.setattr(attempts, "read_figures", lambda folder: FIGURES)
-    plan = replace(make_plan(folder.parent, "2.0"), folder=str(folder))
+    plan = replace(make_plan(folder.parent), folder=str(folder))
     asked = replace(QUESTION, system=word)
     runs = attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
     runs.resume()

@@ -30,7 +30,7 @@ def make_result(root: Path, model: str = MODEL) -> Path:
 
 def describe(folder: Path, **changes: Any) -> Path:
     """Write the system's description, some of its capabilities changed (None: left out)."""
-    path = golden.describe(folder.parents[3] / "systems", "3.0", **changes)
+    path = golden.describe(folder.parents[3] / "systems", **changes)
     memory = round(published.MEMORY_GIB)
     golden.edit(path, lambda told: told["system_under_test"].update(clients=[golden.client(memory)]))
     return path

@@ -31,32 +31,23 @@ HOST_KB = int(MEMORY_GIB * 2**20)
 RATE = "train_throughput_mean_samples_per_second"
 BEGIN = datetime(2026, 3, 1, 12, 0, 0)
 STAMP = "%Y%m%d_%H%M%S"
-PAIRS = {"1.0": ("h100", 0.323), "2.0": ("h100", 0.323), "3.0": ("b200", 0.162)}
+PAIRS = {"2.0": ("h100", 0.323), "3.0": ("b200", 0.162)}
 
 
 def make_tree(root: Path, edition: str, ranks: int = RANKS) -> Path:
     """Write a valid tree of the edition; returns its root."""
-    org = root / ("Closed" if edition == "1.0" else "closed") / "acme"
+    org = root / "closed/acme"
     make_code(root) if edition == "3.0" else _code(org / "code")
     base = org / "results" / "box"
-    runs = base / "unet3d-h100" if edition == "1.0" else base / "training" / "unet3d" / "run"
-    for number in range(1 if edition == "1.0" else 0, 6):
+    runs = base / "training" / "unet3d" / "run"
+    for number in range(6):
         model = root / "model"
         seconds = _model_run(model, edition, ranks, number)
         begin = BEGIN + timedelta(seconds=number * int(seconds * 1.2))
-        name = f"run{number}" if edition == "1.0" else begin.strftime(STAMP)
-        _move_run(model, runs / name, edition, begin, number)
-    if edition == "1.0":
-        foreign_runs.write(runs / "mlperf_storage_report.json", _v1_report(runs))
-    else:
-        _phases(runs.parent, edition, ranks)
-    describe(org / "systems", edition)
+        _move_run(model, runs / begin.strftime(STAMP), edition, begin, number)
+    _phases(runs.parent, edition, ranks)
+    describe(org / "systems")
     return root
-
-
-def runs(root: Path) -> list[Path]:
-    """The folders of the runs, in order."""
-    return sorted(path.parent for path in root.rglob("summary.json"))
 
 
 def edit(path: Path, change: Callable[[Any], None]) -> None:
@@ -73,7 +64,7 @@ def edit(path: Path, change: Callable[[Any], None]) -> None:
 
 def config_folder(run: Path) -> Path:
     """Where hydra's files lie."""
-    return run / "configs" if (run / "configs").is_dir() else run / "dlio_config"
+    return run / "dlio_config"
 
 
 def _code(folder: Path) -> None:
@@ -86,25 +77,6 @@ def _summaries(runs: Path) -> dict[str, Any]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(runs.glob("*/summary.json"))}
 
 
-def _v1_report(runs: Path) -> dict[str, Any]:
-    """What report.py makes of the runs."""
-    rates = {name: told["metric"][RATE] for name, told in _summaries(runs).items()}
-    mib = {name: told["metric"]["train_io_mean_MB_per_second"] for name, told in _summaries(runs).items()}
-    overall = {
-        "num_benchmark_runs": len(rates),
-        "train_num_accelerators": str(next(iter(_summaries(runs).values()))["num_accelerators"]),
-        RATE: statistics.fmean(rates.values()),
-        "train_throughput_stdev_samples_per_second": statistics.pstdev(rates.values()),
-        "train_throughput_mean_MB_per_second": statistics.fmean(mib.values()),
-        "train_throughput_stdev_MB_per_second": statistics.pstdev(mib.values()),
-    }
-    rows = {
-        name: {"train_throughput_samples_per_second": rate, "train_throughput_MB_per_second": mib[name]}
-        for name, rate in rates.items()
-    }
-    return {"overall": overall, "runs": rows}
-
-
 def _results(runs: Path) -> dict[str, Any]:
     """The sums over the measured runs, as v3.0 keeps them."""
     measured = [told["metric"] for told in list(_summaries(runs).values())[1:]]
@@ -114,7 +86,7 @@ def _results(runs: Path) -> dict[str, Any]:
 def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
     """Write one run, in which each wait is a little longer than in the run before; returns its length in seconds."""
     accelerator, seconds = PAIRS[edition]
-    kind = {"1.0": "v1", "2.0": "v2", "3.0": "v3"}[edition]
+    kind = {"2.0": "v2", "3.0": "v3"}[edition]
     with patch.multiple(foreign_runs, C=seconds, play=partial(_play, seconds, number)):
         foreign_runs.write_run(folder, kind, ranks=ranks, epochs=5, steps=STEPS)
     summary = json.loads((folder / "summary.json").read_text())
@@ -163,8 +135,6 @@ def _move_run(model: Path, leaf: Path, edition: str, begin: datetime, number: in
         if "output" not in path.name:
             path.write_text(json.dumps(moved(json.loads(path.read_text()), shift)))
     edit(config_folder(leaf) / "config.yaml", lambda told: _seeded(told["workload"], 100 + number))
-    if edition == "1.0":
-        return
     for name in ("training_run.stdout.log", "training_run.stderr.log", "dlio.log"):
         (leaf / name).write_text("[OUTPUT]\n")
     told = _metadata("run", edition, len(list(leaf.glob("*_output.json"))), leaf.name)
@@ -268,7 +238,7 @@ def client(memory: int = int(MEMORY_GIB), quantity: int = 1) -> dict[str, Any]:
     return {"friendly_description": "a host", "quantity": quantity, "chassis": chassis, "operating_system": system}
 
 
-def describe(folder: Path, edition: str, **capabilities: Any) -> Path:
+def describe(folder: Path, **capabilities: Any) -> Path:
     """Write the description of the system, whole."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "box.pdf").write_bytes(b"%PDF-1.4\n")
@@ -288,8 +258,8 @@ def describe(folder: Path, edition: str, **capabilities: Any) -> Path:
     }
     system = {"solution": solution, "deployment": "onprem", "clients": [client()]}
     told = {"system_under_test": {**system, "total_rack_units": 0}}  # of nodes and switches; clients don't count
-    path = folder / f"box.{'json' if edition == '1.0' else 'yaml'}"
-    path.write_text(json.dumps(told) if edition == "1.0" else yaml.safe_dump(told))
+    path = folder / "box.yaml"
+    path.write_text(yaml.safe_dump(told))
     return path
 
 

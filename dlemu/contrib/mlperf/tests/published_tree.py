@@ -461,28 +461,11 @@ VECTOR_STAMPS = ("20260718_212326", "20260718_215609", "20260718_220804", "20260
 def make_vectors(index: Path) -> Path:
     """Write five runs of vector_database: the first as published, the others a little slower."""
     for number, stamp in enumerate(VECTOR_STAMPS):
-        leaf, slower = index / "run" / stamp, 1 + number * 1e-3
+        leaf = index / "run" / stamp
         leaf.mkdir(parents=True)
-        found = [0.5, 0.6, 0.6, 0.561]
-        recall = {
-            "recall_at_k": statistics.fmean(found),
-            "k": 10,
-            "num_queries_evaluated": 4,
-            "per_query_recall": found,
-        }
-        queries, seconds = int(42_488 / slower), 300.0021560192108
-        statistic = {"total_queries": queries, "total_time_seconds": seconds, "throughput_qps": queries / seconds}
-        latency = {"mean": 6.98753, "p95": 7.830608, "p99": 8.910418, "p999": 23.359692, "max": 44.466972}
-        statistic |= {f"{name}_latency_ms": value * slower for name, value in latency.items()}
-        write(leaf / "statistics.json", {**statistic, "failed_batches": 0, "recall": recall})
-        write(leaf / "recall_stats.json", recall)
-        setup = {"ok": True, "coverage": 1.0, "total_vectors": 10_000_000, "copied_vectors": 10_000_000}
-        summary = {"recall_at_k": recall["recall_at_k"], "num_queries_evaluated": 1000}
-        verdict = {"result": "valid", "valid": True, "num_queries_evaluated": 1000}
-        write(leaf / "result_verdict.json", {**verdict, "flat_setup": setup, "recall_summary": summary})
-        write(
-            leaf / "config.json", {"processes": 1, "vector_dim": 1536, "index_type": index.name, "runtime_seconds": 300}
-        )
+        rate = 42_488 / (1 + number * 1e-3) / 300.0021560192108
+        write(leaf / "statistics.json", {"throughput_qps": rate, "recall": {"recall_at_k": 0.56525, "k": 10}})
+        write(leaf / "config.json", {"processes": 1, "vector_dim": 1536, "index_type": index.name})
         (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
         args = {"benchmark": "vectordb", "mode": "closed", "command": "run", "vdb_engine": "milvus"}
         args |= {"vdb_index": index.name, "storage_root": "/mnt/drive", "results_dir": "/var/log/run/results"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, shipped_pairs
-from dlemu.contrib.mlperf.audit.saved_audit import audit_row
 from dlemu.contrib.mlperf.tests.foreign_runs import C, write_run
 
 SHIPPED = shipped_pairs()

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
-from dlemu.contrib.mlperf.audit.saved_audit import AuditRow, audit_row, run_report
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
 
 SHIPPED = shipped_pairs()

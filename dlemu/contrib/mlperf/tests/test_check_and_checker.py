@@ -84,7 +84,7 @@ def test_it_accepts_what_the_check_calls_valid(tmp_path: Path, base: str) -> Non
 
 
 def test_it_accepts_a_rehearsals_tree_but_for_its_size(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, "3.0")
+    plan = make_plan(tmp_path)
     rehearsal(plan)
     refused = _refused(Path(plan.tree))
     assert "3.1.2" in refused  # it read the settings

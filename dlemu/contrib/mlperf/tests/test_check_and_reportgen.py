@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dlemu.contrib.mlperf.check.judge import check_folder
-from dlemu.contrib.mlperf.tests.golden import edit, make_tree, runs
-from dlemu.contrib.mlperf.tests.test_check import config, override, summary
+from dlemu.contrib.mlperf.tests.changes import config, override, runs, summary
+from dlemu.contrib.mlperf.tests.golden import edit, make_tree
 
 MLPSTORAGE = os.environ.get("DLEMU_MLPSTORAGE", "")
 """A checkout of https://github.com/mlcommons/storage at v2.0."""

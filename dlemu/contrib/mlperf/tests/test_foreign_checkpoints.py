@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.cli.compare import command
-from dlemu.contrib.mlperf.audit.foreign_checkpoints import foreign_checkpoints
+from dlemu.contrib.mlperf.audit.foreign_side import foreign_checkpoints
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves, make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_training
 from dlemu.dlio.folders import DlioFolders

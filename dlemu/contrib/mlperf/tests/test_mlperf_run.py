@@ -27,7 +27,6 @@ LAPTOP = {
     "runs.gap",
     "runs.spread",
     "au.low",
-    "au.rules",
     "dataset.filesystem",
     "runs.failed",
 }
@@ -115,7 +114,7 @@ def _live(folder: Path, label: str) -> Path | None:
 def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
     for change, said in (
         (["train.epoch=1"], "did you mean train.epochs?"),
-        (["accelerator=v100"], "not in the rules of MLPerf Storage"),
+        (["accelerator=v100"], "not in the rules of v3.0"),
         (["--system", "a box"], "letters, digits"),
         (["launcher=mpirun -n 2"], "{ranks}"),
     ):
@@ -129,13 +128,11 @@ def test_mistakes_are_told_before_the_first_run(tmp_path: Path) -> None:
 
 
 def test_a_large_dataset_is_made_only_with_consent(tmp_path: Path) -> None:
-    """The rules want five times the memory: of several workloads, none is begun before it is asked for all."""
+    """The rules want five times the memory."""
     data = tmp_path / "data"
-    large = ["workload=unet3d", "accelerator=h100", "ranks=1", f"dataset.data_folder={data}"]
-    parts = ["workload=mlperf_kv", f"kv.folder={tmp_path / 'kv'}", "+", *large]
-    for words in (large, parts):
-        ended = dlemu("mlperf", "run", "--make", *words, f"output.folder={tmp_path / 'out'}", cwd=tmp_path)
-        assert (ended.status, ended.out) == (2, "")
-        assert f"will be made in {data}" in ended.err
-        assert "add --yes" in ended.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == []
+    words = ["workload=unet3d", "accelerator=b200", "ranks=1", f"dataset.data_folder={data}"]
+    ended = dlemu("mlperf", "run", "--make", *words, f"output.folder={tmp_path / 'out'}", cwd=tmp_path)
+    assert (ended.status, ended.out) == (2, "")
+    assert f"will be made in {data}" in ended.err
+    assert "add --yes" in ended.err
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +18,6 @@ from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
 from dlemu.contrib.mlperf.rehearsal import rehearse_checkpoints
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
-from dlemu.contrib.mlperf.rehearsal.merge import merge
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
 from dlemu.dlio.folders import DlioFolders
 from dlemu.dlio.results import write_results
@@ -78,7 +76,7 @@ def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehe
     workload = load(["workload=llama3_8b"])
     return CheckpointRehearsal(
         **{
-            "size": checkpoint_datasize(workload, edition=None, hosts=1, memory_gib_per_host=memory_gib),
+            "size": checkpoint_datasize(workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib),
             "division": "closed",
             "organisation": "acme",
             "system": "box",
@@ -137,23 +135,3 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
     assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
-
-
-def test_rehearsals_are_merged_into_one_tree_that_is_checked_whole(calls: Words, tmp_path: Path) -> None:
-    one, other = tmp_path / "one", tmp_path / "other"
-    for folder, system in ((one, "box"), (other, "shelf")):
-        rehearsal(folder, published.MEMORY_GIB, system=system).run()
-    checked = merge(str(tmp_path / "all"), [str(one), str(other)])
-    assert len(checked.checkpoints) == 2
-    assert len(checked.submissions) == 1
-    assert errors(checked) == {"runs.copied"}, "both tell the times of the one published run"
-    assert {path.name for path in (tmp_path / "all/tree/closed/acme/systems").iterdir()} == {"box.yaml", "shelf.yaml"}
-    with pytest.raises(UserError, match="is not empty: wanted a new folder"):
-        merge(str(tmp_path / "all"), [str(one)])
-    with pytest.raises(UserError, match="a tree can hold only one result of a workload"):
-        merge(str(tmp_path / "again"), [str(one), str(shutil.copytree(one, tmp_path / "copy"))])
-    with pytest.raises(UserError, match="is not a folder of"):
-        merge(str(tmp_path / "again"), [str(tmp_path)])
-    (other / "rehearsal.json").write_text("{")
-    with pytest.raises(UserError, match="other is damaged: rehearsal"):
-        merge(str(tmp_path / "again"), [str(one), str(other)])

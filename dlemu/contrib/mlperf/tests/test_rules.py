@@ -138,156 +138,48 @@ def test_each_rule_names_what_breaks_it(changes: dict[str, Any], rule: str) -> N
     assert ("error", rule) in found(**changes)
 
 
-DIFFERS = [("error", "workload.differs")]
 RESNET50 = RunFacts(workload="resnet50", accelerator="a100", accelerators=16)
 
 
-def told(edition: str, rule: str, facts: RunFacts, division: Any = "closed") -> list[Finding]:
-    """The findings of one rule; nothing that is told leaves out what was seen, what was wanted or what to do."""
-    findings = check_run(EDITIONS[edition], facts, division)
-    for finding in findings:
-        assert finding.seen, finding
-        assert finding.wanted, finding
-        assert finding.fix, finding
-        assert "None" not in f"{finding.seen} {finding.wanted} {finding.fix}"
-    return [finding for finding in findings if finding.rule == rule]
-
-
-@pytest.mark.parametrize(
-    ("edition", "rule", "facts", "division", "seen", "wanted", "fix"),
-    [
-        # 27,000 / 28,000 = 0.9643; 500 x 7 x 8 = 28,000.
-        ("2.0", "dataset.size", {"num_files": 27000}, "closed", "27,000 files, 0.9643 x", "28,000 files", "n=28000"),
-        ("2.0", "dataset.size", {"num_files": 27719}, "closed", "0.9900 x", "500 steps of each", "n=28000"),
-        # 5 x 1024 GiB / 146,600,628 bytes = 37,500.24; 1 % more 37,876.01.
-        ("2.0", "dataset.size", {"memory_gib": 1024}, "closed", "0.7466 x", "37,501 files or more: 5 x", "n=37877"),
-        ("2.0", "dataset.size", {"accelerators": 16}, "closed", "28,000 files, 0.5000 x", "56,000 files", "n=56000"),
-        ("2.0", "settings.changed", {"batch_size": 8}, "closed", "reader.batch_size=8", "7", "reader.batch_size"),
-        ("2.0", "settings.changed", {"epochs": 3}, "closed", "train.epochs=3", "5", "train.epochs"),
-        (
-            "2.0",
-            "settings.changed",
-            {"computation_seconds": 0.4},
-            "closed",
-            "train.computation_time=0.4",
-            "0.323",
-            "train",
-        ),
-        (
-            "2.0",
-            "settings.changed",
-            {"record_bytes": 1e6},
-            "closed",
-            "dataset.record_length_bytes=1000000",
-            "146600628",
-            "",
-        ),
-        ("2.0", "settings.changed", {"au_threshold_percent": 89.5}, "closed", "metric.au=0.895", "0.9", "metric.au"),
-        ("2.0", "au.low", {"au_percent": 89.99}, "closed", "AU 89.99 %", "90 % or more", "dlemu size"),
-        ("2.0", "hosts.uneven", {"hosts": 3}, "closed", "8 accelerators on 3 hosts", "every host", "a multiple of 3 "),
-        ("2.0", "overrides.unknown", {"overrides": ("a.b",)}, "closed", "a.b", "division allows", "leave a.b out"),
-        ("2.0", "overrides.open", {"overrides": ("framework",)}, "closed", "framework", "CLOSED", "submit to OPEN"),
-        (
-            "1.0",
-            "overrides.odirect",
-            {"odirect": True},
-            "closed",
-            "odirect with unet3d",
-            "v1.0 allows it for no ",
-            "out",
-        ),
-        ("2.0", "workflow.checkpoint", {"checkpoint": False}, "closed", "is false", "true for unet3d in v2.0", "leave"),
-        ("3.0", "workload.unknown", {}, "closed", "unet3d on h100", "v3.0: retinanet, unet3d", "1.0 and 2.0"),
-        (
-            "3.0",
-            "workload.unknown",
-            {"accelerator": ""},
-            "closed",
-            "an unnamed accelerator",
-            "v3.0: ",
-            "no edition has",
-        ),
-        (
-            "2.0",
-            "workload.hash",
-            {"core_config": "1" * 16},
-            "closed",
-            "1" * 16,
-            "0f3dd7a4bf6433a3 or f4d4",
-            "config.yaml",
-        ),
-    ],
-)
-def test_a_finding_says_what_was_seen_what_was_wanted_and_what_to_do(
-    edition: str, rule: str, facts: dict[str, Any], division: Any, seen: str, wanted: str, fix: str
-) -> None:
-    (finding,) = told(edition, rule, replace(GOOD, **facts), division)
-    assert seen in finding.seen
-    assert wanted in finding.wanted
-    assert fix in finding.fix
-
-
-def test_a_changed_setting_is_told_with_both_values() -> None:
-    (steps,) = told("2.0", "workload.differs", replace(GOOD, **changed(train={"total_training_steps": 1})))
-    assert (steps.seen, steps.wanted) == ("train.total_training_steps=1", "train.total_training_steps=-1")
-    assert "train.total_training_steps" in steps.fix
-    (excluded,) = told("2.0", "settings.changed", replace(GOOD, **changed(metric={"exclude_end_steps": 2})))
-    assert excluded.seen == "output.metric.exclude_end_steps=2"
-    assert "AU counts" in excluded.wanted
-    (prefetch,) = told("2.0", "overrides.value", replace(GOOD, **changed(reader={"prefetch_size": 16})))
-    assert (prefetch.seen, prefetch.wanted) == ("reader.prefetch_size=16", "one of 0, 1, 2")
-    allowed = replace(RESNET50, accelerators=None, odirect=True)
-    assert told("2.0", "overrides.odirect", allowed)[0].wanted == "v2.0 allows it for unet3d"
+def told(rule: str, facts: RunFacts, division: Any = "closed", edition: str = "2.0") -> list[Finding]:
+    """The findings of one rule."""
+    return [finding for finding in check_run(EDITIONS[edition], facts, division) if finding.rule == rule]
 
 
 def test_without_the_memory_the_steps_are_counted() -> None:
     # 500 steps of 400 x 16 samples; 2,552 files x 1,251 samples are 498.8 steps, 2,557 are 499.8: DLIO takes 500.
-    (steps,) = told("2.0", "dataset.steps", replace(RESNET50, num_files=2552))
+    (steps,) = told("dataset.steps", replace(RESNET50, num_files=2552))
     assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps per epoch", "500 or more")
     assert steps.fix == "at least 2,558 files"
-    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2557)) == []
+    assert told("dataset.steps", replace(RESNET50, num_files=2557)) == []
     doubled = replace(RESNET50, num_files=2557, accelerators=32)
-    assert told("2.0", "dataset.steps", doubled)[0].seen == "249 steps per epoch"
+    assert told("dataset.steps", doubled)[0].seen == "249 steps per epoch"
     halved = replace(RESNET50, num_files=2557, samples_per_file=500)
-    assert told("2.0", "dataset.steps", halved)[0].seen == "199 steps per epoch"
+    assert told("dataset.steps", halved)[0].seen == "199 steps per epoch"
     unknown: tuple[dict[str, Any], ...] = ({"num_files": None}, {"accelerators": None})
     for lacking in unknown:
-        assert told("2.0", "dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
-    assert told("2.0", "dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
+        assert told("dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
+    assert told("dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
     assert found(memory_gib=None, num_files=28000) == [("info", "unapplied")], "exactly 500 steps"
 
 
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
     assert found(au_percent=90) == []
-    assert told("2.0", "au.low", replace(GOOD, au_percent=89.996))[0].seen == "AU 89.99 %"
+    assert told("au.low", replace(GOOD, au_percent=89.996))[0].seen == "AU 89.99 %"
     least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
     assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]
-    old = {"memory_gib": 1024, "checkpoint": None, "core_config": None}
-    assert ("warning", "dataset.size") in found("1.0", num_files=-(-least * 99 // 100), **old), "1 % below"
-    assert ("error", "dataset.size") in found("1.0", num_files=least * 98 // 100, **old)
     assert found(num_files=27999) == [("error", "dataset.size")], "steps are not measured, as memory is"
     assert found(record_bytes=146600628 * (1 + 7e-6)) == [], "an older DLIO wrote it without its fraction"
     assert found(record_bytes=146600628 * (1 + 2e-5)) == [("error", "settings.changed")]
     stdev = 68341808
-    for stdev_bytes, expected in ((stdev + 400, []), (stdev + 1000, DIFFERS), ("wide", DIFFERS)):
+    differs = [("error", "workload.differs")]
+    for stdev_bytes, expected in ((stdev + 400, []), (stdev + 1000, differs), ("wide", differs)):
         other = changed(dataset={"record_length_bytes_stdev": stdev_bytes}) | {"core_config": None}
         assert found(**other) == expected
-    for steps, expected in ((-1, []), (0, []), (1, DIFFERS)):
+    for steps, expected in ((-1, []), (0, []), (1, differs)):
         assert found(**changed(train={"total_training_steps": steps}) | {"core_config": None}) == expected
     assert found(hosts=None) == [("info", "unapplied")]
-
-
-def test_near_the_bound_says_what_would_be_enough() -> None:
-    at_bound = replace(GOOD, memory_gib=1024, num_files=37501)
-    (near,) = told("2.0", "dataset.near", at_bound)
-    assert "37,501 files" in near.seen
-    assert "37,501 files or more" in near.wanted
-    assert "37877" in near.fix
-    (below,) = told("2.0", "dataset.size", replace(at_bound, num_files=37500))
-    assert "v2.0's tool rounds down" in below.wanted
-    assert "37,500 files" in below.seen
-    assert "37877" in below.fix
 
 
 def test_a_key_that_may_change_hides_no_other_one() -> None:
@@ -301,7 +193,7 @@ def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
     assert found(division="open", **free) == []
     assert found(**free) == [("error", "workload.differs")]
     other = {"reader": {"data_loader": "tensorflow", "file_shuffle": "off"}, "model": {"model_size": 7}}
-    differing = told("2.0", "workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
+    differing = told("workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
     assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
 
 
@@ -311,9 +203,9 @@ def test_files_with_other_samples_are_counted_by_their_own() -> None:
     assert found(division="open", **doubled, num_files=14_000) == []
     assert found(division="open", **doubled, num_files=13_999) == [("error", "dataset.size")]
     fewer = replace(RESNET50, samples_per_file=100, memory_gib=64)
-    (size,) = told("2.0", "dataset.size", replace(fewer, num_files=2_558), "open")
+    (size,) = told("dataset.size", replace(fewer, num_files=2_558), "open")
     assert (size.severity, size.wanted[:12]) == ("error", "32,000 files")
-    (steps,) = told("2.0", "dataset.steps", replace(fewer, num_files=2_558, memory_gib=None), "open")
+    (steps,) = told("dataset.steps", replace(fewer, num_files=2_558, memory_gib=None), "open")
     assert steps.fix == "at least 32,000 files"
     words = ["workload=unet3d", "accelerator=h100", "ranks=8", "dataset.num_samples_per_file=2"]
     size_told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=64, files_requested=14_000)
@@ -324,33 +216,10 @@ def test_files_with_other_samples_are_counted_by_their_own() -> None:
 def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
     other = {"checkpoint_after_epoch": 9, "epochs_between_checkpoints": 1}
     saved = changed(checkpoint=other)
-    assert len(told("2.0", "workload.differs", replace(GOOD, **saved))) == 2
+    assert len(told("workload.differs", replace(GOOD, **saved))) == 2
     unsaved = changed(checkpoint=other, workflow={"checkpoint": False}, model={"model_size": 7})
-    (size,) = told("2.0", "workload.differs", replace(GOOD, **unsaved))
+    (size,) = told("workload.differs", replace(GOOD, **unsaved))
     assert size.seen == "model.model_size=7", "settings after those of checkpoints are compared, too"
-
-
-@pytest.mark.parametrize(
-    ("lacking", "rule", "named"),
-    [
-        ({"num_files": None}, "dataset.size", "number of files"),
-        ({"accelerators": None}, "dataset.size", "number of accelerators"),
-        ({"memory_gib": None}, "dataset.size", "memory of the hosts"),
-        ({"batch_size": None}, "settings.changed", "reader.batch size"),
-        ({"au_threshold_percent": None, "epochs": None}, "settings.changed", "train.epochs and metric.au"),
-        ({"settings": None}, "workload.differs", "configuration"),
-        ({"hosts": None}, "hosts.uneven", "number of hosts"),
-        ({"accelerators": None}, "hosts.uneven", "number of accelerators"),
-        ({"au_percent": None}, "au.low", "AU"),
-        ({"overrides": None}, "overrides.unknown", "overrides of the command line"),
-        ({"checkpoint": None}, "workflow.checkpoint", "setting"),
-    ],
-)
-def test_a_rule_that_could_not_be_applied_says_what_it_lacked(lacking: dict[str, Any], rule: str, named: str) -> None:
-    findings = told("2.0", "unapplied", replace(GOOD, **lacking))
-    assert f"{rule}: {named} not known" in [finding.seen for finding in findings]
-    assert {finding.severity for finding in findings} == {"info"}
-    assert all(finding.wanted.endswith(" applied") for finding in findings)
 
 
 def test_what_open_allows_is_a_finding_only_in_closed() -> None:
@@ -358,17 +227,8 @@ def test_what_open_allows_is_a_finding_only_in_closed() -> None:
     assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
 
 
-@pytest.mark.parametrize("batch_size", [None, 1, 70])
-def test_the_size_of_a_dataset_is_by_the_official_batch_size(batch_size: int | None) -> None:
-    few = replace(GOOD, num_files=100)
-    (usual,) = told("2.0", "dataset.size", few)
-    (other,) = told("2.0", "dataset.size", replace(few, batch_size=batch_size))
-    assert (other.seen, other.wanted, other.fix) == (usual.seen, usual.wanted, usual.fix)
-
-
-def test_direct_io_only_where_the_edition_allows_it() -> None:
+def test_direct_io_is_of_unet3d_alone() -> None:
     assert found(odirect=True) == []
-    assert ("error", "overrides.odirect") in found("1.0", odirect=True, checkpoint=None)
     facts = RunFacts(workload="resnet50", accelerator="h100", odirect=True)
     broken = [finding.rule for finding in check_run(V2, facts, "open") if finding.severity != "info"]
     assert broken == ["overrides.odirect"]
@@ -377,11 +237,7 @@ def test_direct_io_only_where_the_edition_allows_it() -> None:
 def test_close_to_the_bound_is_a_warning_and_just_below_it_depends_on_the_edition() -> None:
     at_bound = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=at_bound) == [("warning", "dataset.near")]
-    # Published runs of v1.0 lie at 4.986 to 4.995 times the memory: it was typed in whole GB.
-    old = {"memory_gib": 1024, "num_files": int(at_bound * 0.998), "checkpoint": None, "core_config": None}
-    assert ("warning", "dataset.size") in found("1.0", **old)
     assert found(memory_gib=1024, num_files=int(at_bound * 0.998)) == [("error", "dataset.size")]
-    assert found(memory_gib=1024, num_files=int(at_bound * 0.98)) == [("error", "dataset.size")]
     b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "core_config": None}
     assert found("3.0", num_files=at_bound - 1, **b200) == [("error", "dataset.size")]
 
@@ -451,12 +307,6 @@ def test_prefetch_is_as_the_text_allows_it() -> None:
     assert found(**changed(reader={"prefetch_size": 2})) == []
 
 
-def test_the_script_of_v1_limits_prefetch_in_closed_alone() -> None:
-    more = changed(reader={"prefetch_size": 64})
-    assert found("1.0", **more, overrides=()) == [("error", "overrides.value")]
-    assert found("1.0", "open", **more, overrides=()) == []
-
-
 def test_steps_that_au_leaves_out_are_not_chosen() -> None:
     assert found(**changed(metric={"exclude_start_steps": 50})) == [("error", "settings.changed")]
 
@@ -479,13 +329,6 @@ def test_hashes_are_those_that_mlpstorage_gives() -> None:
         "train": {"epochs": 5, "computation_time": 0.162},
     }
     assert core_config_hash(b200) == "0d3ad0dec188becd"
-
-
-def test_a_pair_of_another_edition_is_named() -> None:
-    (finding,) = check_run(EDITIONS["3.0"], GOOD, "closed")
-    assert isinstance(finding, Finding)
-    assert (finding.severity, finding.rule) == ("error", "workload.unknown")
-    assert "1.0 and 2.0" in finding.fix
 
 
 def test_keys_of_overrides_are_those_of_the_workload() -> None:
@@ -523,7 +366,7 @@ def test_datasize_advises_files_that_the_rules_accept() -> None:
 def test_datasize_names_a_changed_workload() -> None:
     told = datasize(
         load(["workload=unet3d", "accelerator=h100", "scale=laptop", "ranks=3"]),
-        edition="1.0",
+        edition="2.0",
         hosts=2,
         memory_gib_per_host=1,
     )

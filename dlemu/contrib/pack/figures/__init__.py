@@ -1,1 +1,1 @@
-"""Figures of packing, one per file, with `ORDER` and `draw` as in `dlemu.jobs.training.figures`."""
+"""The figure of packings, as those of `dlemu.jobs.training.figures`."""

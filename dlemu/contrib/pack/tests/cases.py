@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,13 +18,12 @@ from datagen.storage.storage_base import FOLDERS as IN_FOLDERS
 from datagen.storage.storage_base import open_storage
 from dlemu.config.points import points
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack import api, process, run, worker
+from dlemu.contrib.pack import process, run, worker
 from dlemu.contrib.pack.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, write_set
-from dlemu.contrib.pack.process import FIGURES
-from dlemu.contrib.pack.result import PACK
+from dlemu.contrib.pack.result import PACK, PackFigures
 from dlemu.contrib.pack.tests.made_packing import packing
-from dlemu.contrib.pack.words import read_words
-from dlemu.results.answer_files import save_answer, to_json
+from dlemu.contrib.pack.words import PackSettings, read_words
+from dlemu.results.answer_files import save_answer
 from tests.e2e.harness import DLEMU
 from tests.run.studies import Children, Study
 
@@ -82,22 +81,24 @@ def packer(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> No
     patch.object(worker, "prepare", work).start()
     patch.object(Workload, "timeout_seconds", stopped_seconds).start()
     target = str(folder / "packed")
-    words = (f"source={folder}", f"target={target}", "processes=2", "images_per_file=1", "evict=false")
-    process.pack_here(process.Order(words=words, target=target), str(folder))
+    settings = PackSettings(source=str(folder), target=target, processes=2, images_per_file=1, evict=False)
+    request = process.PackRequest(settings=settings, workload=None, target=target)
+    process.pack_here(request, lambda *_, **__: None)
 
 
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     """Pack without packing anything."""
     figures = packing("images").points[0].figures
 
-    def run_here(command: Sequence[str], folder: str, *_: object, **__: object) -> None:
+    def run_here(*_: object, **__: object) -> PackFigures:
         children()
-        (Path(folder) / FIGURES).write_text(to_json(figures))
+        assert figures is not None
+        return figures
 
-    patch.setattr(run, "run_command", run_here)
+    patch.setattr(run, "pack_here", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return api.pack(words, on_progress=children.watch)
+    return run.pack(words, on_event=children.watch)
 
 
 # Foreign files and users' files

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlemu.contrib.pack.limits import PackLimit
-from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackPoint, PackQuestion, PackShares
+from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackLimit, PackPoint, PackQuestion, PackShares
 
 DRIVES = ("/mnt/new", "/mnt/old")
 

@@ -12,7 +12,7 @@ from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures, images_
 from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
 from dlemu.contrib.pack.tests.cases import RESULTS
 from dlemu.contrib.pack.words import PackSettings
-from dlemu.contrib.pack.worker import FIELDS
+from dlemu.contrib.pack.worker import ROW_DTYPE
 from tests.goldens.render import numbers
 
 
@@ -42,8 +42,8 @@ def test_what_the_command_to_train_does_not_read_is_said(counts: tuple[int, ...]
 
 
 def test_images_that_were_left_out_were_not_packed() -> None:
-    rows = np.zeros((1, len(FIELDS)), np.int64)
-    rows[0, FIELDS.index("images")] = 4  # written or left out
+    rows = np.zeros(1, ROW_DTYPE)
+    rows["images"] = 4  # written or left out
     measured = PackMeasurement(
         rows=rows, begin_ns=0, end_ns=2 * 10**9, telemetry=None, finished=(), cores=1, file_system="ext4"
     )
@@ -61,9 +61,9 @@ def test_images_that_were_left_out_were_not_packed() -> None:
 )
 def test_how_much_came_from_the_storage(storage_bytes: int, file_system: str, percent: float | None) -> None:
     """Of small images the kernel counts whole pages; of some file systems it counts nothing."""
-    rows = np.zeros((1, len(FIELDS)), np.int64)
+    rows = np.zeros(1, ROW_DTYPE)
     for name, value in (("read_bytes", 5000), ("storage_bytes", storage_bytes), ("images", 1)):
-        rows[0, FIELDS.index(name)] = value
+        rows[name] = value
     measured = PackMeasurement(
         rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, finished=(), cores=1, file_system=file_system
     )

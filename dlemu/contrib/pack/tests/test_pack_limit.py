@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,26 +10,25 @@ import pytest
 
 from dlemu.contrib.pack.analyse import PackMeasurement, shares_of
 from dlemu.contrib.pack.limits import Advice, judge_packing
-from dlemu.contrib.pack.worker import FIELDS
+from dlemu.contrib.pack.result import PackDevice, PackLimit, PackShares
+from dlemu.contrib.pack.worker import ROW_DTYPE
 
 MS = 1_000_000
 
 
-def judged(**changed: Any) -> Any:
-    seen: dict[str, Any] = {
-        "reading": 0.0,
-        "computing": 0.0,
-        "wanting_core": 0.0,
-        "writing": 0.0,
-        "idle": 0.0,
+def judged(**changed: Any) -> PackLimit:
+    shares = {part: changed.pop(part, 0.0) for part in ("reading", "computing", "wanting_core", "writing", "idle")}
+    device = PackDevice(
+        mean_depth=changed.pop("mean_depth", 8.0), busy_percent=changed.pop("device_busy_percent", 99.0)
+    )
+    host: dict[str, Any] = {
         "processes": 4,
         "cores": 8,
         "host_busy_percent": 40.0,
         "own_busy_percent": 30.0,
-        "mean_depth": 8.0,
-        "device_busy_percent": 99.0,
+        "throttled_percent": math.nan,
     }
-    return judge_packing(**seen | changed)
+    return judge_packing(PackShares(**shares), device, **host | changed)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,15 @@ def test_what_limited(seen: dict[str, Any], what: str, advice: Advice) -> None:
     limit = judged(**seen)
     assert limit.what == what
     assert limit.to_do[-1].code == advice
+    assert len(limit.evidence) == len(limit.seen)
+    assert limit.advice
 
 
 def packing(**spent_ms: int) -> PackMeasurement:
     """One process that packed for a second."""
-    rows = np.zeros((1, len(FIELDS)), np.int64)
+    rows = np.zeros(1, ROW_DTYPE)
     for name, value in spent_ms.items():
-        rows[0, FIELDS.index(f"{name}_ns")] = value * MS
+        rows[f"{name}_ns"] = value * MS
     return PackMeasurement(rows=rows, begin_ns=0, end_ns=1000 * MS, telemetry=None, finished=(), cores=1)
 
 

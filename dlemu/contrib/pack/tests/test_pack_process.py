@@ -13,6 +13,12 @@ from PIL import Image
 from datagen.errors import UserError
 from datagen.storage.posix import Storage
 from dlemu.contrib.pack import process as pack_process
+from dlemu.contrib.pack.process import PackRequest, pack_here
+from dlemu.contrib.pack.words import PackSettings
+
+
+def emit(message: object) -> None:
+    pass
 
 
 @pytest.mark.parametrize("fails", ["journal", "sync", "packed.json", "removal"])
@@ -34,10 +40,10 @@ def test_a_target_that_fails_at_the_end_is_named(fails: str, tmp_path: Path, mon
             monkeypatch.setattr(pack_process, "write_set", fail)
         case _:
             monkeypatch.setattr(Storage, "remove", fail)
-    order = pack_process.Order(words=(f"source={images}", f"target={target}", "evict=false"), target=target)
+    settings = PackSettings(source=str(images), target=target, evict=False)
+    request = PackRequest(settings=settings, workload=None, target=target)
     if fails == "removal":
-        pack_process.pack_here(order, str(tmp_path))
-        assert (tmp_path / pack_process.FIGURES).exists()
+        assert pack_here(request, emit).images == 1
         return
     with pytest.raises(UserError, match=f"{target}: Read-only file system: target can't be written"):
-        pack_process.pack_here(order, str(tmp_path))
+        pack_here(request, emit)

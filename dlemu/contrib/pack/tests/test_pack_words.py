@@ -8,7 +8,7 @@ import pytest
 
 from datagen.errors import UserError
 from datagen.registry import names
-from dlemu.contrib.pack.words import pack_formats, read_words
+from dlemu.contrib.pack.words import PACK_FORMATS, read_words
 
 
 def test_words_become_settings() -> None:
@@ -45,4 +45,4 @@ def test_what_nothing_can_be_packed_with(words: list[str], said: str) -> None:
 def test_formats_that_can_be_packed_are_those_with_a_packer() -> None:
     every = names("datagen.formats")
     with_packer = [name for name in every if hasattr(importlib.import_module(f"datagen.formats.{name}"), "Packer")]
-    assert pack_formats() == with_packer
+    assert list(PACK_FORMATS) == with_packer

@@ -9,7 +9,6 @@ import os
 import struct
 import tarfile
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ from dlemu.contrib.pack.packed_set import (
     layout_of,
     read_set,
     remove_set,
-    training_spec,
     verify_set,
     write_set,
 )
@@ -190,35 +188,16 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     folder, target = str(tmp_path), str(tmp_path / "packed")
     images = images_below(folder, target, recipe_of("8", "auto", 90), Storage())
-    assert [images.name(number) for number in range(len(images))] == ["a/1.jpg", "b/2.PNG"]
+    assert images.names == ["a/1.jpg", "b/2.PNG"]
     assert (images.kind_of(1), images.ignored) == ("png", 1)
-    assert len(images_below(folder, target, recipe_of("0", "auto", 90), Storage())) == 3
+    assert len(images_below(folder, target, recipe_of("0", "auto", 90), Storage()).names) == 3
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
         images_below(target + "/none", target, recipe_of("0", "auto", 90), Storage())
 
 
 def made(number: int, samples: int, content: bytes = b"") -> PackedFile:
-    return PackedFile(
-        number=number,
-        samples=samples,
-        source_bytes=9,
-        bytes=len(content),
-        crc32=zlib.crc32(content),
-        payload_bytes=len(content) // 2,
-    )
-
-
-def test_training_reads_what_all_files_have() -> None:
-    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 4), made(2, 1))).training_shape() == (2, 4)
-    assert replace(packed_set, made=(made(0, 4), made(1, 3), made(2, 4))).training_shape() == (3, 3)
-    assert replace(packed_set, made=(made(0, 2),)).training_shape() == (1, 2)
-
-
-def test_the_length_of_a_record_is_that_of_its_payload() -> None:
-    packed_set = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=4)
-    files = tuple(made(number, 4, b"x" * 400) for number in range(2))
-    assert training_spec("there", replace(packed_set, made=files)).record_length_bytes == 50
+    crc32 = zlib.crc32(content)
+    return PackedFile(number=number, samples=samples, source_bytes=9, bytes=len(content), crc32=crc32, payload_bytes=1)
 
 
 def test_a_torn_journal_tells_of_the_whole_lines(tmp_path: Path) -> None:
@@ -330,4 +309,5 @@ def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images
     wanted = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
     divides = [n for n in range(1, MAX_IMAGES_PER_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
     assert images % each == 0 if divides else each == wanted
+    assert choose_images_per_file(images, processes, 50) == 50
     assert wanted <= 2 * each <= 4 * wanted

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.contrib.record.page import PARTS, OpenedRecord
+from dlemu.contrib.record.answer import RecordAnswer
+from dlemu.contrib.record.page import PARTS
 from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
 
 ORDER = 10
 _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
 
 
-def draw(opened: OpenedRecord, canvas: Canvas) -> Figure | None:
+def draw(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
     names = list(PARTS.values())
     rows = [
-        {"part": label, "ms": float(f"{1000 * getattr(opened.parts, name):.5g}"), "place": place}
+        {"part": label, "ms": float(f"{1000 * getattr(answer.recording.parts, name):.5g}"), "place": place}
         for place, (name, label) in enumerate(PARTS.items())
     ]
     chart = (

@@ -14,14 +14,10 @@ class Trainer:
     """Writes what a loop does, ms by ms. Files of 1000 bytes, batches of 8 samples."""
 
     def __init__(self, *, pid: int = TRAINER, rank: int | None = None, ranks: int = 1, workers: int = 1) -> None:
-        process = Process(
-            version=1, pid=pid, parent=None, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4
-        )
+        process = Process(version=1, pid=pid, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4)
         self.rows = ProcessRows(process)
         self.worker = ProcessRows(
-            Process(
-                version=1, pid=pid + 100, parent=pid, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4
-            )
+            Process(version=1, pid=pid + 100, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4)
         )
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
@@ -118,6 +114,7 @@ class Trainer:
                 process_cpu_in=2 * MS,
                 system_cpu=0,
                 opens=8,
+                arrays=0,
             )
         )
 

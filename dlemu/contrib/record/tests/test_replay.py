@@ -23,7 +23,7 @@ from dlemu.contrib.record.rows import read_rows
 from dlemu.contrib.record.run import RecordQuestion, record
 from dlemu.contrib.record.tests.test_hook import HOOK as HOOK_FILE
 from dlemu.contrib.record.tests.test_hook import JOB
-from dlemu.jobs.training.folder import read_run
+from dlemu.jobs.training.result import read_run
 from tests.e2e.harness import dlemu
 
 FILES, BATCH, EPOCHS, WORKERS, SKIP = 96, 4, 3, 1, 4

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.contrib.reproduce.opened import OpenedDocument, digits, table
-from dlemu.contrib.reproduce.steps import DocumentQuestion, Step, datagen, scaled
+from dlemu.contrib.reproduce.page import OpenedDocument, Panel, table
+from dlemu.contrib.reproduce.steps import DocumentQuestion, Step, datagen, probes, scaled
 from dlemu.report.table import Table
+from dlemu.report.units import number
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
     from dlemu.report.figure_base import Canvas, Figure
@@ -27,39 +29,39 @@ def steps(question: DocumentQuestion) -> list[Step]:
     data = scaled(question, "workload=resnet50", *(_LAPTOP[:1] if question.laptop else ()))
     words = [*data, "accelerator=v100", "framework=pytorch", "reader.data_loader=pytorch", "train.epochs=1"]
     words += ["reader.evict_page_cache=start", *(_LAPTOP[1:] if question.laptop else ()), *question.overrides]
-    folders = ",".join(question.folders("resnet50"))
-    made = datagen(question, "resnet50", data)
-    sweep = (*words, f"ranks={RANKS}", f"drives={folders}")
-    made.append(Step(name="sweep", command="sweep", words=sweep, says="the first epoch of resnet50"))
-    cut = ("--seconds", "5", "--file-size", "1g") if question.laptop else ("--seconds", "60", "--file-size", "64g")
-    for number, drive in enumerate(question.drives, start=1):
-        says = f"random reads of {drive}"
-        made.append(Step(name=f"probe-{number}", command="probe", words=(drive, "--preset", "amax", *cut), says=says))
-    return made
+    sweep = (*words, f"ranks={RANKS}", f"drives={','.join(question.folders('resnet50'))}")
+    return [
+        *datagen(question, "resnet50", data),
+        Step(name="sweep", command="sweep", words=sweep, says="the first epoch of resnet50"),
+        *probes(question, "amax", laptop=(5, "1g"), full=(60, "64g")),
+    ]
+
+
+def _panels(opened: OpenedDocument) -> tuple[Panel, Panel]:
+    epochs = {
+        (drive, figures.ranks): seconds
+        for drive, figures in opened.sweep_figures()
+        if (seconds := figures.mean("total_seconds")) is not None
+    }
+    reads = {(drive, "128 KiB"): probe.best.mb_per_second for drive, probe in opened.probes() if probe.best is not None}
+    return Panel("first epoch, s", "accelerators", epochs), Panel("MB/s", "random reads at depth 32", reads)
 
 
 def tables(opened: OpenedDocument) -> Iterator[Table]:
-    epochs = {(drive, figures.ranks): figures.mean("total_seconds") for drive, figures in opened.sweep_figures()}
-    counts = sorted({count for _, count in epochs})
-    cells = {drive: probed.best for drive, probed in opened.probes()}
-    question = opened.answer.question
+    epochs, question = _panels(opened)[0].values, opened.answer.question
+    counts = sorted({ranks for _, ranks in epochs})
+    cells = {drive: probe.best for drive, probe in opened.probes()}
     rows = []
-    for number, drive in enumerate(opened.drives):
-        cell, capacity = cells.get(drive), opened.answer.capacity_tb[number]
-        price = question.price[number] if question.price else None
-        rows.append(
-            [
-                drive,
-                *(digits(epochs.get((drive, count))) for count in counts),
-                digits(cell.mb_per_second if cell else None),
-                digits(cell.iops if cell else None, 0),
-                digits(cell.latency_ms.mean if cell and cell.latency_ms else None, 2),
-                digits(price / capacity if price is not None and capacity else None),
-            ]
-        )
-    first = [f"first epoch, s ({count} accelerator{'s' * (count != 1)})" for count in counts]
+    for position, drive in enumerate(opened.drives):
+        cell, capacity = cells.get(drive), opened.answer.capacity_tb[position]
+        row = [drive, *(number(epochs.get((drive, ranks))) for ranks in counts)]
+        row += [number(cell.mb_per_second), number(cell.iops)] if cell else ["-", "-"]
+        row.append(number(cell.latency_ms.mean) if cell and cell.latency_ms else "-")
+        row.append(number(question.price[position] / capacity) if question.price and capacity else "-")
+        rows.append(row)
+    first = [f"first epoch, s ({count(ranks, 'accelerator')})" for ranks in counts]
     names = ["storage", *first, "random reads 128 KiB, MB/s", "IOPS", "mean latency, ms", "price per TB"]
-    engines = {probed.engine for _, probed in opened.probes()}
+    engines = {probe.engine for _, probe in opened.probes()}
     notes = [f"Random reads: {', '.join(sorted(engines))}, depth 32, O_DIRECT."] if engines else []
     if question.price:
         notes.append("Price per TB: --price divided by the size of the file system.")
@@ -68,27 +70,7 @@ def tables(opened: OpenedDocument) -> Iterator[Table]:
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
     """Yield the time of the first epoch and the random reads, a bar for each storage."""
-    from dlemu.contrib.reproduce.figures._panels import bars, grid
-    from dlemu.report.figure_base import Figure
+    from dlemu.contrib.reproduce.figures._panels import grid
 
-    epochs = [
-        {"at": figures.ranks, "drive": drive, "value": seconds}
-        for drive, figures in opened.sweep_figures()
-        if (seconds := figures.mean("total_seconds")) is not None
-    ]
-    reads = [
-        {"at": "128 KiB", "drive": drive, "value": probed.best.mb_per_second}
-        for drive, probed in opened.probes()
-        if probed.best is not None
-    ]
-    panels = [
-        bars(rows, across, title, opened.drives, canvas)
-        for rows, across, title in (
-            (epochs, "accelerators", "first epoch, s"),
-            (reads, "random reads at depth 32", "MB/s"),
-        )
-        if rows
-    ]
-    if panels:
-        says = "The first epoch began with an empty cache. If it does not follow the reads, something else limits it."
-        yield "amax_storages", Figure("First epoch and random reads", says, grid(panels, canvas))
+    says = "The first epoch began with an empty cache. If it does not follow the reads, something else limits it."
+    yield from grid("amax_storages", "First epoch and random reads", says, _panels(opened), opened, canvas)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.contrib.reproduce.opened import OpenedDocument, digits, table
-from dlemu.contrib.reproduce.steps import LAPTOP_FILES, LAPTOP_SECONDS, DocumentQuestion, Step, datagen, scaled
+from dlemu.contrib.reproduce.page import OpenedDocument, Panel, panel_table, table
+from dlemu.contrib.reproduce.steps import LAPTOP_SECONDS, DocumentQuestion, Step, datagen, unet3d
 from dlemu.report.table import Table
-from dlemu.results.figures import JobFigures
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, compare_runs
 
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
@@ -33,7 +32,7 @@ METRICS = {
 
 def steps(question: DocumentQuestion) -> list[Step]:
     """Return the steps: a dataset on each drive, and a sweep over both."""
-    data = scaled(question, "workload=unet3d", f"dataset.num_files_train={LAPTOP_FILES if question.laptop else 24000}")
+    data = unet3d(question)
     times = (f"train.computation_time={LAPTOP_SECONDS}", "train.epochs=2") if question.laptop else ("train.epochs=5",)
     folders = ",".join(question.folders("unet3d"))
     words = (*data, "accelerator=v100", *times, "workflow.checkpoint=false", "reader.evict_page_cache=epochs")
@@ -42,62 +41,51 @@ def steps(question: DocumentQuestion) -> list[Step]:
     return [*datagen(question, "unet3d", data), Step(name="sweep", command="sweep", words=sweep, says=says)]
 
 
+def _panels(opened: OpenedDocument) -> list[Panel]:
+    known = list(opened.sweep_figures())
+    return [
+        Panel(
+            title,
+            "accelerators",
+            {(drive, figures.ranks): value for drive, figures in known if (value := figures.mean(metric)) is not None},
+        )
+        for title, metric in METRICS.items()
+    ]
+
+
 def tables(opened: OpenedDocument) -> Iterator[Table]:
     """Yield the six metrics by accelerators and, with two drives, the time saved in a year."""
-    known = {(drive, figures.ranks): figures for drive, figures in opened.sweep_figures()}
-    counts = sorted({count for _, count in known})
-    if not counts:
+    if not list(opened.sweep_figures()):
         return
-    rows = []
-    for title, metric in METRICS.items():
-        for drive in opened.drives:
-            found = [known.get((drive, count)) for count in counts]
-            rows.append([f"{title}, {drive}", *(digits(one.mean(metric) if one else None, 2) for one in found)])
-    yield table("Six metrics by accelerators", ["", *map(str, counts)], rows)
+    yield panel_table("Six metrics by accelerators", _panels(opened), opened.drives)
     if len(opened.drives) == 2:
-        yield _time_saved(opened, known, counts)
+        yield _time_saved(opened)
 
 
-def _time_saved(opened: OpenedDocument, known: dict[tuple[str, int], JobFigures], counts: list[int]) -> Table:
+def _time_saved(opened: OpenedDocument) -> Table:
+    known = {(drive, figures.ranks): figures for drive, figures in opened.sweep_figures()}
     first, second = opened.drives
-    rows = []
-    for count in counts:
-        a, b = (known.get((drive, count)) for drive in (first, second))
+    rows, left_out = [], []
+    for count in sorted({count for _, count in known}):
+        a, b = known.get((first, count)), known.get((second, count))
         plan = compare_runs(a, b).plan if a and b else None
         if plan is None:
+            left_out.append(str(count))
             continue
         days = plan.days_saved_per_year
-        rows.append(
-            [
-                str(count),
-                f"{100 * days / YEAR_DAYS:+.1f}",
-                f"{days:+.1f}",
-                *(f"{hours:,.2f}" for hours in plan.hours_per_model),
-                *(f"{models:,.0f}" for models in plan.models_per_year),
-            ]
-        )
+        hours = (f"{hours:,.2f}" for hours in plan.hours_per_model)
+        models = (f"{models:,.0f}" for models in plan.models_per_year)
+        rows.append([str(count), f"{100 * days / YEAR_DAYS:+.1f}", f"{days:+.1f}", *hours, *models])
     names = ["accelerators", f"{first} faster, %", "days saved per year"]
     names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
     names += [f"models per year, {drive}" for drive in (first, second)]
-    out = [str(count) for count in counts if str(count) not in {row[0] for row in rows}]
-    why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(out)}."
-    return table("Time saved", names, rows, notes=(why,) if out else ())
+    why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(left_out)}."
+    return table("Time saved", names, rows, notes=(why,) if left_out else ())
 
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
     """Yield the six figures: a bar for each drive at each count of accelerators."""
-    from dlemu.contrib.reproduce.figures._panels import bars, grid
-    from dlemu.report.figure_base import Figure
+    from dlemu.contrib.reproduce.figures._panels import grid
 
-    panels = []
-    for title, metric in METRICS.items():
-        rows = [
-            {"at": figures.ranks, "drive": drive, "value": number}
-            for drive, figures in opened.sweep_figures()
-            if (number := figures.mean(metric)) is not None
-        ]
-        if rows:
-            panels.append(bars(rows, "accelerators", title, opened.drives, canvas))
-    if panels:
-        says = "Of whole runs; a bar for each storage."
-        yield "kioxia_metrics", Figure("Six metrics by accelerators", says, grid(panels, canvas))
+    says = "Of whole runs; a bar for each storage."
+    yield from grid("kioxia_metrics", "Six metrics by accelerators", says, _panels(opened), opened, canvas)

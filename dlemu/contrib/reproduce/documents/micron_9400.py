@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.config.literal import override
-from dlemu.contrib.reproduce.opened import OpenedDocument, digits, table
-from dlemu.contrib.reproduce.steps import LAPTOP_FILES, LAPTOP_SECONDS, DocumentQuestion, Step, datagen, scaled
+from dlemu.contrib.reproduce.page import OpenedDocument, table
+from dlemu.contrib.reproduce.steps import LAPTOP_SECONDS, DocumentQuestion, Step, datagen, unet3d
 from dlemu.extend import UserError
 from dlemu.report.table import Table
+from dlemu.report.units import number
+from dlemu.results.wording import count
 
 if TYPE_CHECKING:  # drawing needs packages that the rest does not
     from dlemu.jobs.training.result import Run
@@ -32,55 +34,54 @@ def steps(question: DocumentQuestion) -> list[Step]:
         raise UserError(
             f"micron-9400 measures one drive: wanted drives={question.drives[0]}, and a folder for each drive"
         )
-    data = scaled(question, "workload=unet3d", f"dataset.num_files_train={LAPTOP_FILES if question.laptop else 24000}")
+    data = unet3d(question)
     folder = question.folders("unet3d")[0]
     made = datagen(question, "unet3d", data)[:1]
-    for count, epochs in _EPOCHS.items():
-        words = [*data, "accelerator=v100", override(("dataset", "data_folder"), folder), f"ranks={count}"]
+    for ranks, epochs in _EPOCHS.items():
+        words = [*data, "accelerator=v100", override(("dataset", "data_folder"), folder), f"ranks={ranks}"]
         words += ["telemetry.interval_seconds=0.1", "reader.evict_page_cache=epochs", "workflow.checkpoint=false"]
         if question.laptop:
             words += [f"train.computation_time={LAPTOP_SECONDS}", f"train.epochs={epochs}"]
-        says = f"unet3d on {count} accelerator{'s' * (count > 1)}"
-        made.append(Step(name=f"ranks-{count}", command="train", words=(*words, *question.overrides), says=says))
+        says = f"unet3d on {count(ranks, 'accelerator')}"
+        made.append(Step(name=f"ranks-{ranks}", command="train", words=(*words, *question.overrides), says=says))
     return made
 
 
 def tables(opened: OpenedDocument) -> Iterator[Table]:
     rows = []
-    for name, result in opened.results.items():
-        run: Run = result
-        depths = run.device_series("block", "mean_queue_depth")
-        deepest = max((float(series.values.max()) for series in depths if len(series.values)), default=None)
-        metrics = run.summary.metrics
-        mean = metrics.device_mb_per_second.mean if metrics.device_mb_per_second else None
+    for name, run in opened.results.items():
+        depth, rate = (_highest(run, metric) for metric in ("mean_queue_depth", "read_mb_per_second"))
+        mean = run.summary.metrics.device_mb_per_second
         rows.append(
             [
                 name.removeprefix("ranks-"),
-                digits(run.summary.au.mean if run.summary.au else None, 2),
-                digits(mean * _MIB_PER_MB if mean is not None else None),
-                digits(_most_mib(run)),
-                digits(deepest),
+                number(run.summary.au.mean if run.summary.au else None),
+                number(mean.mean * _MIB_PER_MB if mean else None),
+                number(rate * _MIB_PER_MB if rate is not None else None),
+                number(depth),
             ]
         )
     names = ["accelerators", "AU, %", "mean MiB/s", "largest MiB/s", "largest mean depth"]
     yield table("One accelerator and fifteen", names, rows)
 
 
-def _most_mib(run: Run) -> float | None:
-    series = run.device_series("block", "read_mb_per_second")
-    return max((float(one.values.max()) * _MIB_PER_MB for one in series if len(one.values)), default=None)
+def _highest(run: Run, metric: str) -> float | None:
+    series = run.device_series("block", metric)
+    return max((float(one.values.max()) for one in series if len(one.values)), default=None)
 
 
 def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
     """Yield the document's figures 1 and 2, throughput over time in MiB/s, and 3 to 6, the queue depth."""
     from dlemu.contrib.reproduce.figures._device_rate import device_rate
     from dlemu.contrib.reproduce.figures._panels import stacked, titled
-    from dlemu.jobs.training.figures import queue_depth, queue_depth_share
+    from dlemu.jobs.training.figures.histograms import queue_depth_share
+    from dlemu.jobs.training.figures.over_time import queue_depth
     from dlemu.report.figure_base import Figure
 
-    counts = [name.removeprefix("ranks-") for name in opened.results]
-    runs = [(f"{count} accelerator{'s' * (count != '1')}", opened.run(f"ranks-{count}")) for count in counts]
-    rates = [device_rate(run, f"MiB/s, {on}", _MIB_PER_MB, canvas) for on, run in runs if run is not None]
+    runs: list[tuple[str, Run]] = [
+        (count(int(name.removeprefix("ranks-")), "accelerator"), run) for name, run in opened.results.items()
+    ]
+    rates = [device_rate(run, f"MiB/s, {on}", _MIB_PER_MB, canvas) for on, run in runs]
     drawn = [panel for panel in rates if panel is not None]
     if drawn:
         says = "What the devices behind the dataset read, every tenth of a second. Queues fill at an epoch's start."
@@ -89,7 +90,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
         (on, figure)
         for what in (queue_depth, queue_depth_share)
         for on, run in runs
-        if run is not None and (figure := what.draw(run, canvas)) is not None
+        if (figure := what(run, canvas)) is not None
     ]
     if depths:
         panels = [titled(figure, f"{figure.title}, {on}") for on, figure in depths]

@@ -1,1 +1,1 @@
-"""Helpers that draw panels for the documents; the figures themselves are in the documents' modules."""
+"""What the documents' figures are drawn with; the figures themselves are in the documents' modules."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.jobs.training.figures._timeline import binned, epoch_marks, x_axis
+from dlemu.jobs.training.figures.over_time import binned, epoch_marks, x_axis
 from dlemu.jobs.training.result import Run
 from dlemu.report.figure_base import BLUE, Canvas, data
 

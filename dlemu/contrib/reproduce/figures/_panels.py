@@ -2,46 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import altair as alt
 
-from dlemu.report.figure_base import Canvas, Figure, Row, colours, data, legend
+from dlemu.contrib.reproduce.page import OpenedDocument, Panel
+from dlemu.report.figure_base import Canvas, Figure, colours, data, legend
 
 _ROOM = 70
 """Pixels between two panels, room for the second one's y axis."""
 
 
-def bars(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.Chart:
-    """Draw a group of bars at each `at` of the rows, one bar of `value` per drive."""
-    return (
-        alt.Chart(data(rows))
-        .mark_bar()
-        .encode(
-            x=alt.X("at:N", title=across, sort=None, axis=alt.Axis(labelAngle=0)),
-            xOffset=alt.XOffset("drive:N", sort=drives),
-            y=alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0)),
-            color=_colour(drives, canvas),
-        )
-        .properties(width=width(canvas), height=150)
-    )
+def grid(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Panel],
+    opened: OpenedDocument,
+    canvas: Canvas,
+    *,
+    lines: bool = False,
+) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and figure of panels side by side, or below each other on a narrow canvas; none without values."""
+    drawn = [_panel(panel, opened.drives, canvas, lines=lines) for panel in panels if panel.values]
+    if drawn:
+        chart = alt.concat(*drawn, columns=1 if canvas.narrow else 2)
+        # without this, all bars are as wide as those of the first panel
+        yield name, Figure(title, caption, chart.resolve_scale(xOffset="independent"))
 
 
-def lines(rows: list[Row], across: str, title: str, drives: list[str], canvas: Canvas) -> alt.LayerChart:
-    """Draw a line of `value` over `at` (logarithmic axis) for each drive."""
-    places = sorted({row["at"] for row in rows})
-    axis = alt.Axis(grid=False, values=places, format="~g", labelOverlap=True)
+def _panel(panel: Panel, drives: list[str], canvas: Canvas, *, lines: bool) -> alt.Chart | alt.LayerChart:
+    """Draw a line of the quantity (logarithmic x axis), or a bar at each place, for each drive."""
+    rows = [{"at": place, "drive": drive, "value": value} for (drive, place), value in panel.values.items()]
+    shown = legend(canvas, 2) if len(drives) > 1 else None
     base = alt.Chart(data(rows)).encode(
-        x=alt.X("at:Q", title=across, scale=alt.Scale(type="log", base=2, nice=False), axis=axis),
-        y=alt.Y("value:Q", title=title, scale=alt.Scale(domainMin=0)),
-        color=_colour(drives, canvas),
+        y=alt.Y("value:Q", title=panel.title, scale=alt.Scale(domainMin=0)),
+        color=alt.Color("drive:N", scale=colours(drives), legend=shown, sort=drives),
     )
-    drawn = alt.layer(base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=35, opacity=1))
-    return drawn.properties(width=width(canvas), height=150)
-
-
-def grid(panels: list[alt.Chart | alt.LayerChart], canvas: Canvas) -> alt.ConcatChart:
-    """Put panels side by side; on a narrow canvas, below each other."""
-    drawn = alt.concat(*panels, columns=1 if canvas.narrow else 2)
-    return drawn.resolve_scale(xOffset="independent")  # without this, all bars are as wide as those of the first panel
+    if lines:
+        axis = alt.Axis(grid=False, values=sorted({row["at"] for row in rows}), format="~g", labelOverlap=True)
+        scale = alt.Scale(type="log", base=2, nice=False)
+        base = base.encode(x=alt.X("at:Q", title=panel.across, scale=scale, axis=axis))
+        drawn = alt.layer(base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=35, opacity=1))
+    else:
+        x = alt.X("at:O", title=panel.across, sort=None, axis=alt.Axis(labelAngle=0))
+        drawn = base.mark_bar().encode(x=x, xOffset=alt.XOffset("drive:N", sort=drives))
+    return drawn.properties(width=canvas.width if canvas.narrow else (canvas.width - _ROOM) // 2, height=150)
 
 
 def stacked(panels: list[alt.LayerChart]) -> alt.VConcatChart:
@@ -53,13 +59,3 @@ def titled(figure: Figure, title: str) -> alt.LayerChart:
     """Return the chart of a figure as a low panel with a title of its own."""
     chart: alt.LayerChart = figure.chart.properties(title=alt.Title(title, fontSize=12), height=110)
     return chart
-
-
-def width(canvas: Canvas) -> int:
-    """Return a panel's width."""
-    return canvas.width if canvas.narrow else (canvas.width - _ROOM) // 2
-
-
-def _colour(drives: list[str], canvas: Canvas) -> alt.Color:
-    shown = legend(canvas, 2) if len(drives) > 1 else None
-    return alt.Color("drive:N", scale=colours(drives), legend=shown, sort=drives)

@@ -12,8 +12,7 @@ from dlemu.cli.probe import command as probe_command
 from dlemu.config import load
 from dlemu.config.points import check_points, points
 from dlemu.contrib.reproduce import documents, run
-from dlemu.contrib.reproduce.opened import OpenedDocument
-from dlemu.contrib.reproduce.page import document_page
+from dlemu.contrib.reproduce.page import OpenedDocument, document_page
 from dlemu.contrib.reproduce.run import DOCUMENTS, Reproduced, document_names, reproduce
 from dlemu.contrib.reproduce.steps import DocumentQuestion, Step
 from dlemu.report.drawing import figures
@@ -54,9 +53,8 @@ def test_steps_are_commands(document: str, scale: str) -> None:
 
 
 SIXTH = """
-from dlemu.report.figure_base import Figure
-from dlemu.contrib.reproduce.figures._panels import bars
-from dlemu.contrib.reproduce.opened import digits, table
+from dlemu.contrib.reproduce.figures._panels import grid
+from dlemu.contrib.reproduce.page import Panel, panel_table
 from dlemu.contrib.reproduce.steps import Step
 
 TITLE, ABOUT = "Acme: random reads", "Their figure 1."
@@ -66,13 +64,16 @@ def steps(question):
     return [Step(name="probe-1", command="probe", words=(question.drives[0], "--size", "4k"), says="reads")]
 
 
+def panels(opened):
+    return [Panel("MB/s", "depth", {(drive, 1): 1.5 for drive in opened.drives})]
+
+
 def tables(opened):
-    yield table("Figure 1", ["drive", "MB/s"], [[drive, digits(1.5)] for drive in opened.drives])
+    yield panel_table("Figure 1", panels(opened), opened.drives)
 
 
 def figures(opened, canvas):
-    rows = [{"at": "reads", "drive": drive, "value": 1.5} for drive in opened.drives]
-    yield "acme_reads", Figure("Reads", "Of each drive.", bars(rows, "", "MB/s", opened.drives, canvas))
+    yield from grid("acme_reads", "Reads", "Of each drive.", panels(opened), opened, canvas)
 """
 
 
@@ -86,7 +87,7 @@ def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert (answer.complete, answer.title) == (True, "Acme: random reads")
     opened = OpenedDocument(folder, answer, {})
-    assert document_page(opened).tables[0].rows == [[opened.drives[0], "1.5"]]
+    assert document_page(opened).tables[0].rows == [["MB/s", "1.500"]]
     assert [name for name, _ in figures(opened, f"{DOCUMENTS}.acme_1", DESK)] == ["acme_reads"]
 
 

@@ -16,16 +16,16 @@ from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
-from dlemu.jobs.checkpoint.folder import read_checkpoint_run
 from dlemu.jobs.checkpoint.prediction.prediction import (
     PREDICTION,
     CheckpointPrediction,
     CheckpointQuestion,
     Issue,
     PredictedPhase,
+    in_words,
 )
-from dlemu.jobs.checkpoint.prediction.wording import in_words
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
+from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
@@ -236,7 +236,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         findings.append(Finding(Issue.NOT_STEADY, "caution"))
     stored = None if measured.read is None else measured.read.from_storage_percent
     if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
-        findings.append(Finding(Issue.NOT_READ, "loud", {"cache_percent": 100 - stored}))
+        findings.append(Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - stored))
         reads = None
     source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))

@@ -13,19 +13,18 @@ from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.inspection import Dataset
-from datagen.layout import layouts, nominal_sample_bytes
 from datagen.registry import find
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.comm.failure import LATE
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Facts
-from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.preflight import check_host
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
 
-NAME, ORDER = "ceiling", 310
+ORDER = 310
 BUDGET_SECONDS = 40.0
 """Time limit for ranks, start included; 18 ranks with 72 workers need a few seconds on two otherwise idle cores."""
 
@@ -33,9 +32,9 @@ BUDGET_SECONDS = 40.0
 def check(facts: Facts) -> Check:
     workload = facts.workload
     if workload.metric.ceiling_seconds <= 0:
-        return Check(name=NAME, level="skip", observed="not measured: metric.ceiling_seconds is 0")
+        return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
     if facts.demand.mb_per_second is None:
-        return Check(name=NAME, level="skip", observed="not measured: no computation is emulated")
+        return Check(level="skip", observed="not measured: no computation is emulated")
     dataset = facts.usable_dataset or _planned_dataset(workload)
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
     check_host(job, job.ranks)
@@ -49,7 +48,6 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(
-            name=NAME,
             level="warn",
             observed=f"unknown: {what} did not complete two steps within {BUDGET_SECONDS:g} s on this host",
             wanted="an AU without storage",
@@ -61,26 +59,15 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     wanted = f"{demand.au_threshold_percent:g} % or more"
     if percent < demand.au_threshold_percent:
         advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
-        return Check(name=NAME, level="fail", observed=observed, wanted=wanted, advice=advice)
-    return Check(name=NAME, level="ok", observed=observed, wanted=wanted)
+        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(level="ok", observed=observed, wanted=wanted)
 
 
 def _planned_dataset(workload: Workload) -> Dataset:
     """Return the dataset that the settings describe, without any files, large enough for one step of every rank."""
     spec, reader = workload.dataset, workload.reader
     files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
-    spec = replace(spec, num_files_train=files)
-    train, valid = layouts(spec)
-    size = nominal_sample_bytes(spec)
-    return Dataset(
-        spec=spec,
-        train=train,
-        valid=valid if valid.num_files else None,
-        manifest=None,
-        max_file_bytes=size,
-        max_sample_bytes=size,
-        total_bytes=files * spec.num_samples_per_file * size,
-    )
+    return planned_dataset(replace(spec, num_files_train=files))
 
 
 def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
@@ -105,3 +92,6 @@ def _measure(job: TrainingJob, make_loader: type[Loader], comm: Comm, shared: mm
     if percent is not None:
         struct.pack_into("d", shared, 0, percent)
     return 0
+
+
+CHECKS = {"ceiling": check}

@@ -10,7 +10,7 @@ from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.enough import can_be_judged, enough, steps_of
 from dlemu.report.units import size
 
-NAME, ORDER = "dataset", 260
+ORDER = 260
 
 
 def check(facts: Facts) -> Check:
@@ -22,7 +22,7 @@ def check(facts: Facts) -> Check:
             files = enough(workload, workload.ranks).files
         wanted = replace(workload, dataset=replace(workload.dataset, num_files_train=files))
         observed, advice = f"{folder} does not exist yet", datagen_command(wanted)
-        return Check(name=NAME, level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
+        return Check(level="warn", observed=observed, wanted=f"a dataset of {files:,} files", advice=advice)
     if isinstance(dataset, DlemuError):
         raise dataset
     observed = f"{dataset.train.num_files:,} training files, {size(dataset.total_bytes)} in {folder}"
@@ -31,7 +31,10 @@ def check(facts: Facts) -> Check:
         who = f"{workload.ranks} rank{'s' * (workload.ranks != 1)}"
         observed += f": {steps} step{'s' * (steps != 1)} per epoch for {who}, too few for a verdict"
         files = enough(workload, workload.ranks).files
-        return Check(name=NAME, level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
+        return Check(level="warn", observed=observed, wanted=f"dataset.num_files_train={files}")
     if dataset.notes:
-        return Check(name=NAME, level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
-    return Check(name=NAME, level="ok", observed=observed)
+        return Check(level="warn", observed=f"{observed}; {'; '.join(dataset.notes)}")
+    return Check(level="ok", observed=observed)
+
+
+CHECKS = {"dataset": check}

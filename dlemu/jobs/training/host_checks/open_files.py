@@ -7,7 +7,7 @@ import resource
 from dlemu.doctor.check_base import Check, Facts, Level
 from dlemu.jobs.training.preflight import open_files_needed
 
-NAME, ORDER = "open files", 140
+ORDER = 140
 _USUAL_LIMIT = 1024  # Linux's default soft limit, which libraries expect
 
 
@@ -22,9 +22,12 @@ def judge(soft: int, hard: int, needed: int = 0) -> Check:
     if 0 <= hard < least:
         advice = f"raise it in /etc/security/limits.conf, or run `ulimit -n {least}` in the shell first"
         level: Level = "fail" if hard < needed else "warn"
-        return Check(name=NAME, level=level, observed=observed, wanted=f"{least} or more", advice=advice)
-    return Check(name=NAME, level="ok", observed=observed)
+        return Check(level=level, observed=observed, wanted=f"{least} or more", advice=advice)
+    return Check(level="ok", observed=observed)
 
 
 def _limit(number: int) -> str:
     return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"
+
+
+CHECKS = {"open files": check}

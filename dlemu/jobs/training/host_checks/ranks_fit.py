@@ -7,7 +7,7 @@ from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.preflight import check_host, memory_needed
 from dlemu.results.wording import count
 
-NAME, ORDER = "ranks fit", 280
+ORDER = 280
 
 
 def check(facts: Facts) -> Check | None:
@@ -17,4 +17,7 @@ def check(facts: Facts) -> Check | None:
     check_host(job, job.ranks)
     steps, memory_gib = job.train_plan.steps_per_epoch, memory_needed(job, job.ranks) / 2**30
     observed = f"{count(job.ranks, 'rank')}, {count(steps, 'step')} per epoch, {memory_gib:.1f} GiB"
-    return Check(name=NAME, level="ok", observed=observed)
+    return Check(level="ok", observed=observed)
+
+
+CHECKS = {"ranks fit": check}

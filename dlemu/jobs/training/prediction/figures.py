@@ -1,0 +1,61 @@
+"""Figures of a prediction: AU by number of accelerators, and what the storage delivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import altair as alt
+
+from dlemu.jobs.training.prediction.prediction import Prediction
+from dlemu.report.figure_base import BLUE, GREEN, GREY, Canvas, Figure, colours, data, legend, percent_domain, rule
+
+
+def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
+    """Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
+    rows: list[dict[str, Any]] = []
+    for count in answer.counts:
+        low, high = count.au_sustained_interval_percent
+        known = {"at": count.accelerators, "low": round(low, 3), "high": round(high, 3)}
+        rows.append(known | {"line": "predicted", "value": round(count.verdict_au("sustained"), 3)})
+        null = round(count.null_model.au_percent, 3)
+        rows.append({"at": count.accelerators, "low": null, "high": null, "line": "null model", "value": null})
+    threshold = answer.question.threshold_percent
+    domain = percent_domain([float(row["low"]) for row in rows] + [threshold])
+    scale = alt.Scale(domain=domain, nice=False, clamp=True)
+    y, level = (alt.Y(field, title="sustained AU, %", scale=scale) for field in ("value:Q", "level:Q"))
+    places = sorted({count.accelerators for count in answer.counts})
+    x = alt.X("at:Q", title="accelerators", axis=alt.Axis(values=places, grid=False, format="~g", labelOverlap=True))
+    colour = alt.Color("line:N", scale=colours(["predicted", "null model"], [BLUE, GREY]), legend=legend(canvas))
+    base = alt.Chart(data(rows)).encode(x=x, color=colour)
+    bars = base.mark_rule(strokeWidth=1.4).encode(
+        y=alt.Y("low:Q", title="sustained AU, %", scale=scale), y2=alt.Y2("high:Q")
+    )
+    marks = [base.mark_line(strokeWidth=1.6).encode(y=y), base.mark_point(filled=True, size=55, opacity=1).encode(y=y)]
+    chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
+    caption = "Bars are the prediction's interval. The null model is only the storage's speed / demand."
+    return Figure("Predicted AU against accelerators", caption, chart.properties(width=canvas.width, height=260))
+
+
+def storage_curve(answer: Prediction, canvas: Canvas) -> Figure | None:
+    """The storage's throughput by number of readers, on which the prediction is based."""
+    curve = answer.calibration.curve
+    if len(curve) < 2:
+        return None
+    rows = [{"at": point.readers, "value": round(point.mb_per_second / 1e3, 5)} for point in curve]
+    x = alt.X(
+        "at:Q",
+        title="readers",
+        scale=alt.Scale(type="log", base=2),
+        axis=alt.Axis(values=[point.readers for point in curve], grid=False),
+    )
+    base = alt.Chart(data(rows)).encode(x=x, y=alt.Y("value:Q", title="GB/s", scale=alt.Scale(zero=True)))
+    chart = alt.layer(
+        base.mark_line(color=BLUE, strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1, color=BLUE)
+    )
+    caption = f"From {answer.calibration.source}."
+    return Figure(
+        "What the storage delivers by number of readers", caption, chart.properties(width=canvas.width, height=220)
+    )
+
+
+FIGURES = (predicted_au, storage_curve)

@@ -1,1 +1,0 @@
-"""Figures of a prediction, one per file."""
