@@ -119,6 +119,7 @@ def test_other_programs_are_called_as_they_can_be(page: str) -> None:
             load_command(read_command(arguments[arguments.index("dlio_benchmark") + 1 :]), None)
 
 
+@needs_all_parts
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_are_there(page: str) -> None:
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
