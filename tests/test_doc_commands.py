@@ -86,6 +86,7 @@ def composed(name: str, words: list[str], text: str) -> None:
             load(run.words)
 
 
+@needs_all_parts
 def test_most_pages_have_commands() -> None:
     found = {page: len(list(commands_of(page))) for page in WITH_COMMANDS}
     assert sum(found.values()) > 100
