@@ -10,10 +10,8 @@ from datagen.errors import SpaceError
 
 HUGE_PAGES_FROM_BYTES = 16 << 20
 """From this size on, huge pages are requested: they save a page fault and a TLB entry for every 4 KiB."""
-GROWTH_LIMIT_BYTES = 64 << 20
-"""A buffer that must grow doubles, but takes no more than this beyond what was requested."""
-_MADV_POPULATE_WRITE = 23
-"""linux/mman.h, from Linux 5.14 on: fault in all pages of a range by one call."""
+GROWTH_LIMIT_BYTES = 64 << 20  # a buffer that must grow doubles, but takes no more than this beyond what was requested
+_MADV_POPULATE_WRITE = 23  # linux/mman.h, from Linux 5.14 on: fault in all pages of a range by one call
 
 
 def take_pages(memory: mmap.mmap, start: int, size_bytes: int) -> None:

@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 from datagen.content import MAGIC, hash_of_seed, key_of, write_stamps
 from datagen.spec import BLOCK_BYTES
 
-BULK_VERSION = 1
-"""Incremented whenever the same seed, file and offset would give different bytes."""
-PIECE_BYTES = 1 << 20
-"""Bytes that have one key, and size of the pool."""
+BULK_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
+PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
 
 Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
@@ -62,7 +60,7 @@ class BulkContent:
         count = PIECE_BYTES // np.dtype(element).itemsize
         if kind == "ones":
             return np.ones(count, element).view(np.uint64)
-        # As many random bits as the mantissa holds: exact, and below 1.
+        # As many random bits as the mantissa holds: exact, and below 1
         bits = np.finfo(element).nmant + 1
         draws = words.view(f"u{np.dtype(element).itemsize}") >> (8 * np.dtype(element).itemsize - bits)
         return (draws.astype(np.float64) / (1 << bits)).astype(element).view(np.uint64)
@@ -111,7 +109,7 @@ class BulkContent:
         """Return what every word of a piece is XORed with."""
         key = key_of(self.seed_hash, file, piece)
         if self.pattern != "random":
-            # One key for all elements of a word, so that the data stays as compressible as before.
+            # One key for all elements of a word, so that the data stays as compressible as before
             lowest, every = (0xFFFF, 0x0001000100010001) if self.pattern.endswith("fp16") else (0xFFFFFFFF, 0x100000001)
             key = (key & lowest) * (every if self.is_stamped else 0)
         return np.uint64(key)

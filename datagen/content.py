@@ -24,16 +24,13 @@ from numpy.typing import NDArray
 
 from datagen.spec import BLOCK_BYTES
 
-CONTENT_VERSION = 1
-"""Incremented whenever the same seed, file and offset would give different bytes."""
-MAGIC = 0x4D454C44
-"""The bytes `DLEM` at the start of each block."""
+CONTENT_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
+MAGIC = 0x4D454C44  # the bytes `DLEM` at the start of each block
 STAMP_BYTES = 32
 BLOCK_WORDS = BLOCK_BYTES // 8
 STAMP_WORDS = STAMP_BYTES // 8
 POOL_ROWS = 64  # 256 KiB: stays in a core's cache
-BATCH_BLOCKS = 1024
-"""Blocks whose keys are computed at a time: enough to spread numpy's cost for each call."""
+BATCH_BLOCKS = 1024  # blocks whose keys are computed at a time: enough to spread numpy's cost for each call
 
 Words = NDArray[np.uint64]
 _GOLDEN = np.array(0x9E3779B97F4A7C15, np.uint64)  # splitmix64's increment: 2^64 / the golden ratio
@@ -49,10 +46,8 @@ class Stamp:
     """Which block of which file and dataset (seed) a stamp names."""
 
     seed_hash: int
-    file: int
-    """Running index of the file."""
-    offset: int
-    """Offset of the block in the file's payload, in bytes."""
+    file: int  # running index of the file
+    offset: int  # offset of the block in the file's payload, in bytes
 
 
 @dataclass(frozen=True)
@@ -60,8 +55,7 @@ class Content:
     """The payload of every file of a dataset, as a pure function of (seed, running file index, offset)."""
 
     seed: int
-    compressibility: float = 0.0
-    """Share of each block that a compressor removes, 0 to below 1."""
+    compressibility: float = 0.0  # share of each block that a compressor removes, 0 to below 1
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Content, (self.seed, self.compressibility)  # the pool is rebuilt by the process that uses it
@@ -73,7 +67,7 @@ class Content:
 
     @functools.cached_property
     def _pool(self) -> Words:
-        # Raw words of a bit generator are stable across numpy versions; Generator.integers is not promised to be.
+        # Raw words of a bit generator are stable across numpy versions; Generator.integers is not promised to be
         words: Words = np.random.SFC64([MAGIC, self.seed]).random_raw(POOL_ROWS * BLOCK_WORDS)
         pool = words.reshape(POOL_ROWS, BLOCK_WORDS)
         removable = min(round(self.compressibility * BLOCK_WORDS), BLOCK_WORDS - STAMP_WORDS)
@@ -97,7 +91,7 @@ class Content:
         wanted = np.empty(min(step, actual.size), np.uint8)
         start = 0
         while start < actual.size:
-            # The first piece ends on a block, so that all others begin on one.
+            # The first piece ends on a block, so that all others begin on one
             size = min(step - (offset + start) % BLOCK_BYTES, actual.size - start)
             self.fill(wanted[:size], file, offset + start)
             differs = actual[start : start + size] != wanted[:size]

@@ -2,70 +2,58 @@
 
 from __future__ import annotations
 
+import abc
 import errno
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
-from datagen.formats.format_base import (
-    MAX_KEPT_FILES,
-    CalledFormat,
-    Format,
-    IndexedStreamFormat,
-    KeptFile,
-    OpenFile,
-    Sample,
-    StreamFormat,
-    WholeFormat,
-    damaged,
-)
-from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
-
-if TYPE_CHECKING:
-    from datagen.library_files import LibraryFiles
+from datagen.errors import DatasetError, DlemuError, SpaceError
+from datagen.formats.format_base import MAX_KEPT_FILES, FormatBase, KeptFile, OpenFile, Sample, damaged
+from datagen.storage.memory import MemoryReader
+from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
 
 
-class Engine(Protocol):
-    """Reads samples; counts bytes, read calls and time in reads since it was created."""
+class Engine:
+    """Reads files; counts bytes, read calls and time in reads since it was created."""
 
-    app_bytes: int
-    """Bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)."""
-    read_calls: int
-    read_ns: int
-
-    def read(self, path: str, index: int, out: memoryview) -> Sample:
-        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
-
-        Raises:
-            DatasetError: the file is missing, unreadable or damaged.
-        """
-        ...
+    app_bytes = 0  # bytes that read calls returned; the device may have read more (read-ahead) or fewer (page cache)
+    read_calls = 0
+    read_ns = 0
 
     def finish(self) -> None:
-        """End a batch: close files and release the samples read."""
-        ...
+        """End a batch: close files that do not stay open, and release the samples read."""
 
     def close(self) -> None:
         """Close all files."""
-        ...
+        self.finish()
 
 
-class FastEngine:
+class SampleEngine(Engine, abc.ABC):
+    """Reads samples one by one."""
+
+    @abc.abstractmethod
+    def read(self, path: str, index: int, out: memoryview) -> Sample:
+        """Return a sample of a file, valid until the next call. It is in `out` (aligned memory) where possible.
+
+        Raises DatasetError if the file is missing, unreadable or damaged.
+        """
+
+
+class FastEngine(SampleEngine):
     """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
-    Files of one sample are read by one call if the format supports it (`WholeFormat`). Of files of several samples that
+    Files of one sample are read by one call if the format supports it (`parse_whole`). Of files of several samples that
     may stay open (`KeptFile`), the last few do so between batches. With `called`, the engine makes the read calls of
-    the format's library (`CalledFormat`) instead of its own.
+    the format's library instead of its own.
     """
 
     def __init__(
         self,
         storage: StorageBase,
-        file_format: Format,
+        file_format: FormatBase,
         samples: int,
         max_file_bytes: int,
         transfer_bytes: int = 0,
@@ -75,27 +63,21 @@ class FastEngine:
         self._source: FileSource | None = None
         self._opened: OpenFile | None = None
         self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self._storage = storage
-        self._format = file_format
-        self._called = file_format if called and isinstance(file_format, CalledFormat) else None
-        by_one_call = samples == 1 and self._called is None
-        self._whole_format = file_format if by_one_call and isinstance(file_format, WholeFormat) else None
+        self._open_format = file_format.open_called if called else file_format.open
+        self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
         self._buffer.take_pages()
         self._scratch: list[AlignedBuffer] = []
         self._expected: list[str] = []
-        self._whole = True
-        """Whether files are read in full; known for sure once the first one is open."""
+        self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         try:
-            if self._whole_format is not None:
-                return self._whole_format.parse_whole(path, self._read_whole(path, out))
+            if self._parse_whole is not None:
+                return self._parse_whole(path, self._read_whole(path, out))
             if self._opened is None or self._source is None or path != self._source.path:
                 self._opened = self._open(path, out)
             return self._opened.sample(index)
@@ -108,7 +90,7 @@ class FastEngine:
         if path in self._kept:
             self._source, kept = self._kept.pop(path)
             return kept
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them.
+        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
         in_place = out if self._samples == 1 else None
         begun = time.monotonic_ns()
         reader = self._open_whole(path) if self._whole else self._storage.open(path)
@@ -116,10 +98,7 @@ class FastEngine:
         self._source = FileSource(
             path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
         )
-        if self._called is None:
-            opened = self._format.open(self._source, self._samples)
-        else:
-            opened = self._called.open_called(self._source, self._samples)
+        opened = self._open_format(self._source, self._samples)
         self._whole = self._samples == 1 or not isinstance(opened, KeptFile)
         return opened
 
@@ -265,8 +244,7 @@ class FileSource:
 
 READER_VERSION = 1
 """Incremented whenever the read calls of an engine change."""
-BLOCK_BYTES = 4096
-"""Block size assumed where a reader does not report one: that of the usual Linux file systems."""
+BLOCK_BYTES = 4096  # block size assumed where a reader does not report one: that of the usual Linux file systems
 
 
 def block_bytes_of(reader: Reader) -> int:
@@ -274,7 +252,7 @@ def block_bytes_of(reader: Reader) -> int:
     return int(getattr(reader, "block_bytes", BLOCK_BYTES))
 
 
-class LibraryEngine:
+class LibraryEngine(SampleEngine):
     """Reads by the library call that a training script would make.
 
     If the storage has local paths, the format's `load` gets the path, and bytes and calls are those that the kernel
@@ -283,28 +261,14 @@ class LibraryEngine:
     """
 
     def __init__(
-        self, storage: StorageBase, file_format: Format, samples: int, folder: str, *, in_parts: bool = False
+        self, storage: StorageBase, file_format: FormatBase, samples: int, folder: str, *, in_parts: bool = False
     ) -> None:
-        """Create the engine; `in_parts` is that of the format's `LibraryReads`.
-
-        Raises:
-            UserError: the storage has no local paths, and the format's library can't read an open file.
-        """
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
+        """Create the engine; `in_parts` is that of the format's `LibraryReads`."""
         self._storage = storage
         self._format = file_format
         self._samples = samples
         self._files: LibraryFiles | None = None
         if storage.local_path(folder) is None:
-            if not isinstance(file_format, (StreamFormat, IndexedStreamFormat)):
-                raise UserError(
-                    f"reader.engine=library opens files of this format by their paths, and storage {storage.spec.type} "
-                    "has none: set reader.engine=fast"
-                )
-            from datagen.library_files import LibraryFiles
-
             self._files = LibraryFiles(storage, whole=samples == 1 or not in_parts)
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
@@ -330,13 +294,9 @@ class LibraryEngine:
         return sample
 
     def _load_open(self, files: LibraryFiles, path: str, index: int) -> Sample:
-        file_format = self._format
         try:
-            if isinstance(file_format, IndexedStreamFormat):
-                indexes = [files.index(path + suffix) for suffix in file_format.index_suffixes]
-                return file_format.load_indexed(files.open(path), indexes, index, self._samples)
-            assert isinstance(file_format, StreamFormat)
-            return file_format.load_stream(files.open(path), index, self._samples)
+            indexes = [files.index(path + suffix) for suffix in self._format.index_suffixes]
+            return self._format.load_open(files.open(path), index, self._samples, indexes)
         except Exception:
             if files.failure is not None:
                 raise files.failure from None
@@ -348,8 +308,90 @@ class LibraryEngine:
         if self._files is not None:
             self._files.finish()
 
-    def close(self) -> None:
-        self.finish()
+
+class LibraryFiles:
+    """Opens files of a storage without local paths as training scripts do, for the libraries of formats.
+
+    Files are opened by the client library of the storage's settings, if one is named (s3torchconnector, fsspec).
+    Otherwise, with `whole`, an object is fetched into memory; else parts of it are read when requested. The last file
+    stays open for further samples of a batch, and index files are kept in memory.
+    """
+
+    def __init__(self, storage: StorageBase, *, whole: bool) -> None:
+        self._storage = storage
+        self._whole = whole
+        self._last: LibraryFile | None = None
+        self._closed = ReadTotals(0, 0)
+        self._indexes: OrderedDict[str, memoryview] = OrderedDict()
+
+    def open(self, path: str) -> LibraryFile:
+        """Open a data file, or rewind it. Raises OSError, DlemuError."""
+        if self._last is None or self._last.name != path:
+            self.finish()
+            self._last = self._open(path, self._whole)
+        self._last.seek(0)
+        return self._last
+
+    def index(self, path: str) -> memoryview:
+        """Return the bytes of an index file. Raises OSError, DlemuError."""
+        known = self._indexes.get(path)
+        if known is None:
+            file = self._open(path, True)
+            try:
+                known = self._indexes[path] = memoryview(file.readall())
+            finally:
+                self._close(file)
+            if len(self._indexes) > MAX_KEPT_FILES:
+                self._indexes.popitem(last=False)
+        return known
+
+    def read_totals(self) -> ReadTotals:
+        """Return the bytes and read calls so far."""
+        return self._closed if self._last is None else _sum(self._closed, self._last.read_totals())
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that reading the last opened file raised, if any."""
+        return None if self._last is None else self._last.failure
+
+    def finish(self) -> None:
+        """Close the last file; index files stay in memory."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._close(last)
+
+    def _close(self, file: LibraryFile) -> None:
+        self._closed = _sum(self._closed, file.read_totals())
+        file.close()
+
+    def _open(self, path: str, whole: bool) -> LibraryFile:
+        opened = self._storage.open_by_library(path, whole=whole)
+        if opened is not None:
+            return opened
+        if whole and self._storage.is_remote:
+            return FetchedFile(path, self._storage)
+        return StoredFile(path, self._storage.open(path))
+
+
+class FetchedFile(StoredFile):
+    """An object fetched whole into memory, as scripts do: np.load(io.BytesIO(reader.read()))."""
+
+    def __init__(self, path: str, storage: StorageBase) -> None:
+        reader = storage.open_whole(path)
+        try:
+            data = memoryview(bytearray(reader.size_bytes))
+            app_bytes = reader.read_into(data, 0)
+            self._read_totals = ReadTotals(app_bytes, reader.read_calls)
+        finally:
+            reader.close()
+        super().__init__(path, MemoryReader(data))
+
+    def read_totals(self) -> ReadTotals:
+        return self._read_totals
+
+
+def _sum(one: ReadTotals, other: ReadTotals) -> ReadTotals:
+    return ReadTotals(one.app_bytes + other.app_bytes, one.read_calls + other.read_calls)
 
 
 class ThreadReads:
@@ -376,12 +418,8 @@ class ThreadReads:
         return int(values[b"rchar"]), int(values[b"syscr"]), len(text)
 
 
-class NullEngine:
+class NullEngine(SampleEngine):
     """Reads nothing: every sample has its nominal size and arbitrary bytes."""
-
-    app_bytes = 0
-    read_calls = 0
-    read_ns = 0
 
     def __init__(self, nominal_sample_bytes: int) -> None:
         self._bytes = nominal_sample_bytes
@@ -390,12 +428,6 @@ class NullEngine:
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         data = out[: self._bytes] if len(out) >= self._bytes else self._data
         return Sample(data, data, 0)
-
-    def finish(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
 
 
 def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:

@@ -13,24 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import registry
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
-from datagen.engines import Engine, FastEngine, LibraryEngine, NullEngine
+from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
 from datagen.errors import DatasetError, SpaceError, UserError
-from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, library_reads, own_damaged
+from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
-from datagen.layout import Layout, nominal_sample_bytes
-from datagen.places import Places, as_places, even_places, shifted
+from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
 from datagen.records import RecordReader
-from datagen.runs import Runs, Samples
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, StorageSpec, open_storage
 
-CROP_BYTES = 1 << 20
-"""Bytes of records read at a time before they are cropped: they stay in a processor's cache."""
+CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,29 +41,22 @@ class FetchSpec:
     """Maximum bytes of a read call, where the library's calls are not made; 0: that of the format's `LibraryReads`."""
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
-    resize_bytes: int = 0
-    """Bytes to crop from each sample; 0 returns whole samples."""
-    verify: bool = False
-    """Compare every byte read with `content`."""
+    resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
+    verify: bool = False  # compare every byte read with `content`
     content: Content = field(default=Content(0))
-    max_file_bytes: int = 0
-    """Size of the largest file."""
-    max_sample_bytes: int = 0
-    """Size of the largest sample, where it may exceed its file (compressed formats); else 0."""
+    max_file_bytes: int = 0  # size of the largest file
+    max_sample_bytes: int = 0  # size of the largest sample, where it may exceed its file (compressed formats); else 0
     plain_samples: bool = False
     """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
     max_record_bytes: int = 0
     """Size of the largest record, framing included, for formats that read single records; 0: files are read whole."""
     max_group_bytes: int = 0
     """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
-    dataset: DatasetSpec = field(default=DatasetSpec())
-    """Settings of the dataset, which formats with row groups need."""
+    dataset: DatasetSpec = field(default=DatasetSpec())  # settings of the dataset, which formats with row groups need
     offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
-    nominal_sample_bytes: int = 0
-    """Bytes of a sample from null storage."""
-    seed: int = 0
-    """Seed that determines where samples are cropped."""
+    nominal_sample_bytes: int = 0  # bytes of a sample from null storage
+    seed: int = 0  # seed that determines where samples are cropped
 
     @classmethod
     def for_dataset(
@@ -114,8 +103,7 @@ class FetchSpec:
     def by_local_paths(self, needed_by: str) -> FetchSpec:
         """Return the spec for a library on this host that opens files itself; `needed_by` is the setting that needs it.
 
-        Raises:
-            UserError: the storage has no local paths.
+        Raises UserError: the storage has no local paths.
         """
         folder = open_storage(self.storage.buffered).local_path(self.layout.folder)
         if folder is None:
@@ -168,15 +156,11 @@ class Fetched(NamedTuple):
 
     places: Places
     """Where each sample is in the caller's memory, in the order requested; for row groups, where each read is."""
-    app_bytes: int
-    """Bytes read from storage."""
+    app_bytes: int  # bytes read from storage
     read_calls: int
-    read_ns: int
-    """Time in reads."""
-    decode_ns: int
-    """Time in everything else: parsing, decoding, cropping, verifying."""
-    remote_bytes: int = 0
-    """`app_bytes` if the storage is remote (not cached in this host's page cache), else 0."""
+    read_ns: int  # time in reads
+    decode_ns: int  # time in everything else: parsing, decoding, cropping, verifying
+    remote_bytes: int = 0  # `app_bytes` if the storage is remote (not cached in this host's page cache), else 0
 
 
 class Fetcher:
@@ -184,10 +168,8 @@ class Fetcher:
 
     Files read whole are closed after each batch; files of records stay open until `close` or garbage collection.
 
-    `storage` replaces the one that the spec names.
-
-    Raises:
-        UserError: the format or storage is unknown, or the settings contradict each other.
+    `storage` replaces the one that the spec names. Raises UserError: the format or storage is unknown, or the settings
+    contradict each other.
     """
 
     def __init__(self, spec: FetchSpec, storage: StorageBase | None = None) -> None:
@@ -196,7 +178,7 @@ class Fetcher:
         self._spec = spec
         opened = storage or open_storage(spec.storage)
         self._is_remote = opened.is_remote
-        self._engine = _engine_of(spec, storage, opened)
+        self._engine = _engine_of(spec, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -248,7 +230,7 @@ class Fetcher:
         fill = self._fetch_crops if self._spec.resize_bytes else self._fetch_whole
         return fill(engine, listed, out)
 
-    def _fetch_crops(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+    def _fetch_crops(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
         size = self._spec.resize_bytes
         target = np.frombuffer(out, np.uint8)
         no_space = memoryview(b"")  # read into the engine's own buffer
@@ -297,7 +279,7 @@ class Fetcher:
         file, index = self._spec.layout.locate(sample)
         self._compare(Sample(data, data, index * len(data)), file)
 
-    def _fetch_whole(self, engine: Engine, samples: Sequence[int], out: memoryview) -> Places:
+    def _fetch_whole(self, engine: SampleEngine, samples: Sequence[int], out: memoryview) -> Places:
         """Read whole samples, each into its own place, which begins at a multiple of PLACE_BYTES."""
         base, place_bytes = address_of(out), self._spec.place_bytes
         begin = -base % PLACE_BYTES
@@ -318,7 +300,7 @@ class Fetcher:
             begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
         return as_places(flat)
 
-    def _read(self, engine: Engine, sample: int, out: memoryview) -> Sample:
+    def _read(self, engine: SampleEngine, sample: int, out: memoryview) -> Sample:
         """Read a sample, into `out` where possible; verify and decode it as the spec says."""
         layout = self._spec.layout
         file, index = layout.locate(sample)
@@ -347,11 +329,11 @@ class Fetcher:
         )
 
 
-def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase) -> Engine | RecordReader | GroupReader:
-    """Return the engine that reads a spec from `storage`; `given` is the caller's storage if it passed one."""
+def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordReader | GroupReader:
+    """Return the engine that reads a spec from `storage`."""
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
-    file_format = registry.find("datagen.formats", spec.format, "Format")()
+    file_format = format_named(spec.format)
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file
@@ -365,8 +347,6 @@ def _engine_of(spec: FetchSpec, given: StorageBase | None, storage: StorageBase)
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
         return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
-        if file_format.mapped and given is None and spec.storage == StorageSpec():
-            storage = open_storage(StorageSpec(type="mapped"))
         return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
     buffer_bytes = 0 if spec.in_place else spec.max_file_bytes
     return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)

@@ -1,7 +1,8 @@
-"""Generating a dataset, in parallel ranks and threads.
+"""The files of a dataset, and generating them, in parallel ranks and threads.
 
 One rank calls `prepare`, then every rank `generate`, then one rank `finish`. A file has a temporary name until it is
-complete, so that an interrupted run can be resumed.
+complete, so that an interrupted run can be resumed. Files are numbered by a running index: the training files first,
+then the validation files.
 """
 
 from __future__ import annotations
@@ -13,17 +14,22 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
 
 from datagen import manifest, thread_pool
 from datagen.buffers import AlignedBuffer
-from datagen.content import CONTENT_VERSION
+from datagen.content import CONTENT_VERSION, Content
 from datagen.errors import DatasetError, SpaceError, UserError, no_space
-from datagen.files import Files, Part, files_of
-from datagen.layout import layouts
+from datagen.formats.format_base import FileJob, FormatBase, SideFile, UnreadFormat, format_named
+from datagen.layout import Layout, layouts, payload_bytes, record_shapes
 from datagen.manifest import Manifest
 from datagen.owned import check_usable
 from datagen.scan import SHOWN_NAMES
-from datagen.spec import DatasetSpec
+from datagen.spec import DatasetSpec, joined_problems
 from datagen.storage.storage_base import (
     FOLDERS,
     Bytes,
@@ -38,6 +44,119 @@ from datagen.thread_pool import Progress, Tally
 
 __all__ = ["Made", "Progress", "finish", "generate", "prepare"]
 
+FILE_BYTES = 80  # peak memory per file while shapes and sizes are computed
+
+
+@dataclass(frozen=True)
+class Part:
+    """A data file or a side file (such as an index)."""
+
+    path: str
+    size_bytes: int | None  # exact size; None if it depends on the contents
+    write: Callable[[Writer, AlignedBuffer], None]  # writes the file sequentially
+    is_side: bool
+
+    def is_made(self, storage: StorageBase) -> bool:
+        """Return whether the file exists with the right size (if known). Raises OSError."""
+        try:
+            return self.has(storage.size_bytes(self.path))
+        except FileNotFoundError:
+            return False
+
+    def has(self, size_bytes: int | None) -> bool:
+        """Return whether a file of this size is complete; None: the file does not exist."""
+        if size_bytes is None:
+            return False
+        return size_bytes > 0 if self.size_bytes is None else size_bytes == self.size_bytes
+
+
+@dataclass(frozen=True)
+class Files:
+    """All files of a dataset. Only the arrays grow with the number of files: a few numbers each."""
+
+    spec: DatasetSpec
+    format: FormatBase
+    content: Content
+    train: Layout
+    valid: Layout
+    shapes: NDArray[np.int64]
+    sizes: NDArray[np.int64] | None  # exact bytes of each file; None if they depend on the contents
+    sides: tuple[tuple[SideFile, NDArray[np.int64]], ...] = ()
+    """Each kind of side file, and the bytes of that side file for each data file."""
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    def path(self, running_index: int) -> str:
+        layout, file = self._place(running_index)
+        return layout.path(file)
+
+    def parts(self, running_index: int) -> list[Part]:
+        """Return a data file and its side files."""
+        layout, file = self._place(running_index)
+        job = self.job(running_index)
+        size = None if self.sizes is None else int(self.sizes[running_index])
+        parts = [Part(layout.path(file), size, partial(self.format.write, job), False)]
+        for side, sizes in self.sides:
+            parts.append(Part(side.path(layout, file), int(sizes[running_index]), partial(side.write, job), True))
+        return parts
+
+    def folders(self) -> list[str]:
+        """Return every folder that holds files of the dataset."""
+        splits = (self.train, self.valid)
+        folders = [folder for layout in splits for folder in layout.folders()]
+        own = (side.folder(layout) for side, _ in self.sides for layout in splits)
+        return folders + [folder for folder in own if folder is not None]
+
+    def _place(self, running_index: int) -> tuple[Layout, int]:
+        if running_index < self.train.num_files:
+            return self.train, running_index
+        return self.valid, running_index - self.train.num_files
+
+    def job(self, running_index: int) -> FileJob:
+        return FileJob(self.spec, self.content, running_index, tuple(self.shapes[running_index].tolist()))
+
+    def size_bytes(self, running_index: int) -> int:
+        """Return the bytes of a data file; if they depend on the contents, the bytes of its samples instead."""
+        if self.sizes is not None:
+            return int(self.sizes[running_index])
+        return int(payload_bytes(self.spec, self.shapes[running_index : running_index + 1])[0])
+
+    def total_bytes(self, rank: int = 0, ranks: int = 1) -> int:
+        """Return the bytes of a rank's share: the files i with i % ranks == rank, side files included."""
+        sides = sum(int(sizes[rank::ranks].sum()) for _, sizes in self.sides)
+        if self.sizes is not None:
+            return sides + int(self.sizes[rank::ranks].sum())
+        return sides + int(payload_bytes(self.spec, self.shapes[rank::ranks]).sum())
+
+
+def files_of(spec: DatasetSpec) -> Files:
+    """Return the files of a dataset.
+
+    Raises:
+        UserError: listing the settings that are impossible, or that the format does not support.
+        SpaceError: there is not enough free memory for the sizes of so many files.
+    """
+    problems = spec.check()
+    if problems:
+        raise UserError(joined_problems(problems))
+    files = spec.num_files_train + spec.num_files_eval
+    wanted, free = files * FILE_BYTES, psutil.virtual_memory().available
+    if wanted > free:
+        raise SpaceError(
+            f"the sizes of {files:,} files need {wanted / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are "
+            "free: use fewer files (dataset.num_files_train), with more samples in each"
+        )
+    file_format = format_named(spec.format)
+    shapes = record_shapes(spec, 0, spec.num_files_train + spec.num_files_eval)
+    sizes = file_format.file_bytes(spec, shapes)
+    if isinstance(file_format, UnreadFormat):
+        sizes = file_format.unread_bytes(len(shapes))
+    content = Content(spec.seed, spec.compressibility)
+    sides = tuple((side, side.file_bytes(spec, shapes)) for side in file_format.sides)
+    return Files(spec, file_format, content, *layouts(spec), shapes, sizes, sides)
+
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk is full, the quota is exhausted, or the file exceeds a limit of the process or the file system."""
 
@@ -46,12 +165,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Made:
     """What one rank generated."""
 
-    files: int
-    """Files written by this call."""
-    bytes: int
-    """Bytes written by this call."""
-    kept_files: int
-    """Files that already existed."""
+    files: int  # files written by this call
+    bytes: int  # bytes written by this call
+    kept_files: int  # files that already existed
     seconds: float
 
 
@@ -130,7 +246,8 @@ def finish(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> Manifest:
             )
         for folder in files.folders():
             opened.sync(folder)
-        size = _bytes_stored(files, opened)
+        parts = (part for i in range(len(files)) for part in files.parts(i))
+        size = files.total_bytes() if files.sizes is not None else sum(opened.size_bytes(part.path) for part in parts)
         done = Manifest(spec=spec, complete=True, files=len(files), bytes=size, made_at=manifest.now())
         manifest.write(spec.data_folder, done, opened)
     except OSError as error:
@@ -157,7 +274,9 @@ class _Maker:
     def _make(self, running_index: int, buffer: AlignedBuffer) -> None:
         made = [self._make_part(part, running_index, buffer) for part in self._files.parts(running_index)]
         self._tally.add(files=1)
-        self._count(sum(size for size in made if size is not None), any(size is not None for size in made))
+        with self._tally.lock:
+            self.files += any(size is not None for size in made)
+            self.bytes += sum(size for size in made if size is not None)
 
     def _make_part(self, part: Part, running_index: int, buffer: AlignedBuffer) -> int | None:
         """Write one file unless it exists; return the bytes written, None if it existed."""
@@ -178,11 +297,6 @@ class _Maker:
         except OSError as error:
             raise _failed(error, part.path, self._storage, expected) from error
         return writer.position
-
-    def _count(self, size_bytes: int, made: bool) -> None:
-        with self._tally.lock:
-            self.files += made
-            self.bytes += size_bytes
 
 
 class _CountingWriter(WriterAround):
@@ -280,12 +394,6 @@ def _missing(files: Files, storage: StorageBase) -> Iterator[str]:
         if not part.has(size) and path != last_yielded:
             last_yielded = path
             yield path
-
-
-def _bytes_stored(files: Files, storage: StorageBase) -> int:
-    if files.sizes is not None:
-        return files.total_bytes()
-    return sum(storage.size_bytes(part.path) for i in range(len(files)) for part in files.parts(i))
 
 
 def _failed(error: OSError, path: str, storage: StorageBase, size_bytes: int = 0) -> UserError:

@@ -7,21 +7,17 @@ far more than it uses, and raises SpaceError.
 
 from __future__ import annotations
 
+import abc
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from datagen.engines import ThreadReads, ended_early, unreadable
+from datagen.engines import Engine, ThreadReads, ended_early, unreadable
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import Format, Source, damaged
-from datagen.layout import Layout
-from datagen.places import Places, as_places
+from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
+from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
 from datagen.records import AllocatingSource
-from datagen.runs import Run, Samples, runs_of
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
@@ -29,10 +25,8 @@ from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_
 class GroupBytes(NamedTuple):
     """The memory that a row group takes."""
 
-    stored: int
-    """As stored in the file, including what alignment adds."""
-    unpacked: int
-    """As decoded values."""
+    stored: int  # as stored in the file, including what alignment adds
+    unpacked: int  # as decoded values
 
     @classmethod
     def maximum(cls, sizes: Iterable[GroupBytes]) -> GroupBytes:
@@ -49,57 +43,45 @@ class GroupsFile(Protocol):
 
     def groups_of(self, index: int, count: int) -> range:
         """Return the row groups that hold `count` rows from `index` on; raises DatasetError if there are none."""
-        ...
 
     def spans(self, group: int) -> list[tuple[int, int]]:
         """Return (offset, bytes) in the file of the spans that hold the columns requested."""
-        ...
+
+    def called_spans(self, group: int) -> list[tuple[int, int]]:
+        """Return the spans that the library reads, after it requested read-ahead for all of them."""
 
     def values(self, group: int) -> list[tuple[int, int, int]]:
         """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
-        ...
 
     def payload(self, group: int) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
-        ...
 
     def largest_bytes(self) -> GroupBytes:
         """Return the memory of the file's largest row group."""
-        ...
 
 
-@runtime_checkable
-class GroupFormat(Format, Protocol):
+class GroupFormat(FormatBase):
     """A format whose rows are stored in row groups, of which whole columns are read."""
 
-    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
+    @abc.abstractmethod
+    def group_bytes(self, spec: DatasetSpec, shapes: Sizes) -> GroupBytes:
         """Return the memory of the largest row group in files with these record shapes."""
-        ...
 
+    @abc.abstractmethod
     def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
         """Open a file for reading row groups; raises DatasetError if it is not of this format."""
-        ...
 
+    @abc.abstractmethod
     def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read and decode the columns requested of row group `index`; return their buffers."""
-        ...
 
+    @abc.abstractmethod
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Do as `decode_group` by the library call that a training script would make, from a path or an open file."""
-        ...
-
-
-@runtime_checkable
-class CalledGroupFormat(GroupFormat, Protocol):
-    """A format of row groups that can make the read calls of its library without the library."""
 
     def read_footer(self, source: Source) -> Source:
         """Read the part of a file that the library reads first; return a source that has it in memory."""
-        ...
-
-    def called_spans(self, groups: Any, index: int) -> list[tuple[int, int]]:
-        """Return the spans of a row group that the library reads, after it requested read-ahead for all of them."""
-        ...
+        return source
 
 
 def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
@@ -110,8 +92,7 @@ def max_groups(batch_size: int, rows: int, group_rows: int) -> int:
     return min(batch_size, batch_size // min(group_rows, rows) + batch_size // rows + 3)
 
 
-Spans = Sequence[tuple[int, int]]
-"""(offset, bytes) of some spans of a file."""
+Spans = Sequence[tuple[int, int]]  # (offset, bytes) of some spans of a file
 
 
 class OpenGroups(NamedTuple):
@@ -131,11 +112,10 @@ class _Kept(NamedTuple):
     file: int
     group: int
     data: bytes
-    places: list[int]
-    """Offsets in `data` and bytes of its spans or columns, in turn."""
+    places: list[int]  # offsets in `data` and bytes of its spans or columns, in turn
 
 
-class GroupReader:
+class GroupReader(Engine):
     """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
     def __init__(
@@ -151,12 +131,8 @@ class GroupReader:
         *,
         called: bool = False,
     ) -> None:
-        """With `called`, make the read calls of the format's library (`CalledGroupFormat`)."""
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
-        self.values: list[Values] = []
-        """With `verify`, the payload of the last batch."""
+        """With `called`, make the read calls of the format's library."""
+        self.values: list[Values] = []  # with `verify`, the payload of the last batch
         self._storage = storage
         self._format = file_format
         self._layout = layout
@@ -164,12 +140,11 @@ class GroupReader:
         self._library = engine == "library"
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
-        self._called = file_format if called and isinstance(file_format, CalledGroupFormat) else None
-        self._transfer_bytes = 0 if self._called else transfer_bytes
+        self._called = called
+        self._transfer_bytes = 0 if called else transfer_bytes
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
-        self._end = 0
-        """The sample after those of the last batch."""
+        self._end = 0  # the sample after those of the last batch
 
     def __del__(self) -> None:
         self.close()
@@ -206,11 +181,7 @@ class GroupReader:
             self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), places)
         return as_places(flat)
 
-    def finish(self) -> None:
-        """End a batch; the file stays open for the next one."""
-
     def close(self) -> None:
-        """Close the open file."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.reader.close()
@@ -239,7 +210,7 @@ class GroupReader:
             raise unreadable(path, error) from error
         source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
-            cached = source if self._called is None else self._called.read_footer(source)
+            cached = self._format.read_footer(source) if self._called else source
             groups = self._format.open_groups(cached, self._spec)
             if self._verify and not groups.payload(0):
                 raise DatasetError(
@@ -269,9 +240,9 @@ class GroupReader:
         return ends[-1]
 
     def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
-        if self._called is None:
+        if not self._called:
             return opened.groups.spans(group)
-        spans = self._called.called_spans(opened.groups, group)
+        spans = opened.groups.called_spans(group)
         self._storage.will_need(opened.reader, spans)
         return spans
 
@@ -326,19 +297,34 @@ class GroupReader:
 
     def _columns(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Return the decoded columns of a row group."""
-        if self._library:
-            path = self._storage.local_path(opened.path)
-            if path is not None:
-                return self._load_path(opened, path, group)
-            file = self._storage.open_by_library(opened.path, whole=False)
-            if file is not None:
-                with file:
-                    return self._load_file(opened, file, group)
-        return self._read_and_decode(opened, group)  # by the same library, which reads through the storage's reader
+        path = self._storage.local_path(opened.path)
+        if not self._library:
+            return self._read_and_decode(opened, group)
+        if path is not None:
+            with ThreadReads() as accounting:
+                columns = self._load(opened, path, group)
+                self._count(*accounting.since_start())
+            return columns
+        file = self._storage.open_by_library(opened.path, whole=False)
+        if file is None:  # by the same library, which reads through the storage's reader
+            return self._read_and_decode(opened, group)
+        with file:
+            try:
+                return self._load(opened, file, group)
+            except Exception:
+                if file.failure is not None:
+                    raise file.failure from None
+                raise
+            finally:
+                self._count(*file.read_totals())
+
+    def _count(self, app_bytes: int, read_calls: int) -> None:
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
 
     def _read_and_decode(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Read through the storage and decode; only the storage's reads count as reading."""
-        if self._called is not None:
+        if self._called:
             spans = self._spans(opened, group)
             data = memoryview(bytearray(sum(size for _, size in spans)))
             self._fill(opened, spans, spans, data)
@@ -349,30 +335,9 @@ class GroupReader:
         assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
-        self.app_bytes += reader.app_bytes - before[0]
-        self.read_calls += reader.read_calls - before[1]
+        self._count(reader.app_bytes - before[0], reader.read_calls - before[1])
         self.read_ns += source.read_ns - before[2]
         return columns
-
-    def _load_path(self, opened: OpenGroups, path: str, group: int) -> list[memoryview]:
-        with ThreadReads() as accounting:
-            columns = self._load(opened, path, group)
-            app_bytes, read_calls = accounting.since_start()
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        return columns
-
-    def _load_file(self, opened: OpenGroups, file: LibraryFile, group: int) -> list[memoryview]:
-        try:
-            return self._load(opened, file, group)
-        except Exception:
-            if file.failure is not None:
-                raise file.failure from None
-            raise
-        finally:
-            app_bytes, read_calls = file.read_totals()
-            self.app_bytes += app_bytes
-            self.read_calls += read_calls
 
     def _load(self, opened: OpenGroups, where: str | LibraryFile, group: int) -> list[memoryview]:
         """Call the library; as in `LibraryEngine`, CPU time counts as decoding and the rest as reading."""
@@ -455,8 +420,7 @@ def values_of_columns(
 ) -> list[Values]:
     """Cut decoded columns into the pieces that `payload` lists by column: (bytes, payload offset).
 
-    Raises:
-        DatasetError: the columns have more or fewer bytes.
+    Raises DatasetError: the columns have more or fewer bytes.
     """
     values: list[Values] = []
     column, data, at = iter(columns), memoryview(b""), 0

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import page_cache, registry
 from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
-from datagen.formats.format_base import Format, RecordFormat, sides_of
+from datagen.formats.format_base import RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
 from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, layouts, record_shapes
@@ -32,6 +31,7 @@ from datagen.scan import (
     wrong_sizes,
 )
 from datagen.spec import DatasetSpec, ParquetSpec, Split
+from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import FOLDERS, StorageBase, StorageSpec, open_storage
 
 if TYPE_CHECKING:  # most datasets are dlemu's own
@@ -61,25 +61,19 @@ class Dataset:
     spec: DatasetSpec
     """Settings it was made from; without a manifest, those requested, with the numbers of files found."""
     train: Layout
-    valid: Layout | None
-    """None when no validation files are requested."""
+    valid: Layout | None  # None when no validation files are requested
     manifest: Manifest | None
-    max_file_bytes: int
-    """Size of the largest file in use."""
-    max_sample_bytes: int
-    """Size of the largest sample in use; 0 if the settings don't determine it."""
+    max_file_bytes: int  # size of the largest file in use
+    max_sample_bytes: int  # size of the largest sample in use; 0 if the settings don't determine it
     plain_samples: bool = False
     """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
-    max_group_bytes: GroupBytes = NO_GROUPS
-    """Memory of the largest row group in use; 0 for formats without row groups."""
+    max_group_bytes: GroupBytes = NO_GROUPS  # memory of the largest row group in use; 0 for formats without row groups
     max_record_bytes: int = 0
     """Size of the largest record in use, framing included; 0 for formats whose files are read whole."""
     offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
     """Where the records lie in files whose headers were read."""
-    total_bytes: int
-    """Size of all files in use."""
-    notes: tuple[str, ...] = ()
-    """What a user should know before trusting a run on this dataset."""
+    total_bytes: int  # size of all files in use
+    notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
 
 
 class _Advice:
@@ -178,10 +172,9 @@ class _Inspection:
         self._storage = storage
         self._manifest = manifest
         self._advice = advice
-        self._format: Format = registry.find("datagen.formats", spec.format, "Format")()
+        self._format = format_named(spec.format)
         self._notes: list[str] = []
-        self._packed = False
-        """Whether `dlemu pack` made the files: samples that it did not resize are of any size."""
+        self._packed = False  # whether `dlemu pack` made the files: samples that it did not resize are of any size
         self._foreign_splits: set[Split] = set()
         """Splits whose sizes do not follow from the settings, so that records are looked up in the files."""
 
@@ -189,7 +182,9 @@ class _Inspection:
         train, valid = layouts(self._requested)
         if nothing := no_dataset(self._requested.data_folder, self._storage):
             raise DatasetError(f"{nothing} {self._advice}")
-        train = self._find_files(self._located(train))
+        # Other tools may not make a sub-folder `train`.
+        is_there = self._manifest is not None or self._storage.is_folder(train.folder)
+        train = self._find_files(train if is_there else replace(train, folder=self._requested.data_folder))
         first_valid = train.named_files if train.names is None else self._requested.num_files_train
         valid = self._find_files(replace(valid, first_running_index=first_valid))
         spec = self._spec_on_disk(train, valid)
@@ -214,7 +209,7 @@ class _Inspection:
         """Return the dataset that consists of a folder of a user's own files."""
         self._foreign_splits.add("train")
         paths = map(own.layout.path, range(own.layout.num_files))
-        with page_cache.restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
+        with cache_restored([local for path in paths if (local := self._storage.local_path(path)) is not None]):
             largest_group = self._largest_group(own.spec, own.layout)
             largest_record = self._largest_record(own.spec, own.layout)
         return Dataset(
@@ -230,17 +225,15 @@ class _Inspection:
             offsets=KnownOffsets.below(own.layout.folder),
         )
 
-    def _located(self, train: Layout) -> Layout:
-        """Return the training split with the folder it is in: other tools may not make a sub-folder `train`."""
-        if self._manifest is not None or self._storage.is_folder(train.folder):
-            return train
-        return replace(train, folder=self._requested.data_folder)
-
     def _find_files(self, requested: Layout) -> Layout:
         """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
-        likely = self._likely_layout(requested)
+        if self._manifest is None:
+            likely = guess_layout(requested, self._storage)  # from the first file found
+        else:
+            made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
+            likely = replace(made, folder=requested.folder, num_files=requested.num_files)
         guessed = self._manifest is None and likely != requested
         if (there := count_by_pattern(likely, self._storage, exclusive=guessed)) is not None:
             self._notes += surplus_note(likely, there)
@@ -251,13 +244,6 @@ class _Inspection:
         layout, notes = match_names(scanned, requested, self._advice)
         self._notes += notes
         return layout
-
-    def _likely_layout(self, requested: Layout) -> Layout:
-        """Return the layout with the names in the manifest; without a manifest, guessed from the first file found."""
-        if self._manifest is None:
-            return guess_layout(requested, self._storage)
-        made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
-        return replace(made, folder=requested.folder, num_files=requested.num_files)
 
     def _spec_on_disk(self, train: Layout, valid: Layout) -> DatasetSpec:
         if self._manifest is not None:
@@ -307,7 +293,7 @@ class _Inspection:
         """Check the side files of a dataset that dlemu made; in others they may be missing, as they are optional."""
         if self._manifest is None:
             return
-        for side in sides_of(self._format):
+        for side in self._format.sides:
             paths = partial(side.path, layout)
             looked_up, wrong = wrong_sizes(paths, side.file_bytes(spec, shapes), self._storage)
             if wrong:

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from datagen.formats.format_base import Source
 
-Offsets = NDArray[np.int64]
-"""Offset of each record, and the end of the last one."""
-Version = tuple[str, int, int]
-"""A file as it is: path, bytes, and time of the last change in ns."""
+Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
+Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
 OfFiles = Mapping[Version, Offsets]
 
 _known: dict[Version, Offsets] = {}

@@ -6,8 +6,10 @@ Names and sizes follow DLIO's rules, so that either tool can train on the other'
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -17,30 +19,25 @@ from numpy.typing import NDArray
 from datagen import quantiles
 from datagen.spec import PICTURES, DatasetSpec, Split
 
-SIZE_SEED = 10
-"""DLIO draws the record shapes of every dataset with this seed."""
+SIZE_SEED = 10  # DLIO draws the record shapes of every dataset with this seed
 DRAW_CHUNK_FILES = 1 << 16
 """Files whose random numbers are drawn and discarded at a time to reach the first file requested."""
 
 
-_EXTENSIONS = {"webdataset": "tar"}
-"""Extensions of formats whose extension is not the format's name."""
+_EXTENSIONS = {"webdataset": "tar"}  # extensions of formats whose extension is not the format's name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """Which files hold one split: sample s is sample s % N of file s // N, for N samples a file, in name order."""
 
-    folder: str
-    """The split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`."""
+    folder: str  # the split's folder, `DATA_FOLDER/train` or `DATA_FOLDER/valid`
     split: Split
-    num_files: int
-    """Files in use, the first ones in name order."""
+    num_files: int  # files in use, the first ones in name order
     num_samples_per_file: int
     extension: str
     file_prefix: str = "img"
-    named_files: int = 0
-    """N in the file names (`_of_N`), which may be larger than `num_files`."""
+    named_files: int = 0  # N in the file names (`_of_N`), which may be larger than `num_files`
     num_subfolders: int = 0
     first_running_index: int = 0
     """Running index of file 0 (index among all files, training first), which selects its size and content."""
@@ -76,8 +73,7 @@ class Layout:
     def locate(self, sample: int) -> tuple[int, int]:
         """Return the file that holds a sample and the sample's index in it.
 
-        Raises:
-            IndexError: there is no such sample.
+        Raises IndexError: there is no such sample.
         """
         if not 0 <= sample < self.num_files * self.num_samples_per_file:
             raise IndexError(f"sample {sample} of {self.num_samples} in {self.folder}")
@@ -171,3 +167,86 @@ def payload_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.in
     if spec.format == "parquet" and spec.parquet.columns:
         return np.full(len(shapes), stored_sample_bytes(spec) * spec.num_samples_per_file, np.int64)
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file)
+
+
+LONG_BATCH = 256  # larger batches are cut into runs by numpy; for smaller ones a Python loop is faster
+
+Run = tuple[int, int]  # (first sample, number of samples) of a run
+
+
+class Runs:
+    """The samples of a batch as runs, in the order requested."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = runs
+
+    def __len__(self) -> int:
+        return sum(count for _, count in self.runs)
+
+    def tolist(self) -> list[int]:
+        """Return the sample numbers, like `ndarray.tolist`."""
+        return list(itertools.chain.from_iterable(range(first, first + count) for first, count in self.runs))
+
+    def within(self, samples_per_file: int) -> list[Run]:
+        """Return the runs, split at file boundaries."""
+        cut: list[Run] = []
+        for first, count in self.runs:
+            while (left := samples_per_file - first % samples_per_file) < count:
+                cut.append((first, left))
+                first, count = first + left, count - left
+            if count:
+                cut.append((first, count))
+        return cut
+
+
+Samples = Sequence[int] | NDArray[np.int64] | Runs  # sample numbers of a batch, in any of the accepted forms
+
+
+def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
+    """Cut a batch into runs of consecutive samples within a file, in the order given."""
+    if isinstance(samples, Runs):
+        return samples.within(samples_per_file)
+    if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:
+        return _long_runs(np.asarray(samples, np.int64), samples_per_file)
+    batch_runs = []
+    first = following = -1
+    for sample in samples:
+        if sample == following and sample % samples_per_file:
+            following += 1
+            continue
+        if first >= 0:
+            batch_runs.append((first, following - first))
+        first, following = sample, sample + 1
+    if first >= 0:
+        batch_runs.append((first, following - first))
+    return batch_runs
+
+
+def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
+    begins = np.flatnonzero((samples[1:] != samples[:-1] + 1) | (samples[1:] % samples_per_file == 0)) + 1
+    begins = np.concatenate([[0], begins])
+    counts = np.diff(begins, append=len(samples))
+    return list(zip(samples[begins].tolist(), counts.tolist(), strict=True))
+
+
+Places = NDArray[np.int64]
+"""(offset, bytes) of each sample, or of each span read of a row group; shape (places, 2), cheaper than objects."""
+NO_PLACES: Places = np.empty((0, 2), np.int64)
+
+
+def as_places(flat: Sequence[int]) -> Places:
+    """Return the places given as a flat sequence: offset, bytes, offset, bytes, ..."""
+    return np.array(flat, np.int64).reshape(-1, 2)
+
+
+def even_places(first: int, step: int, size_bytes: int, count: int) -> Places:
+    """Return `count` places of `size_bytes` bytes, one every `step` bytes from offset `first` on."""
+    places = np.empty((count, 2), np.int64)
+    places[:, 0] = np.arange(first, first + count * step, step)
+    places[:, 1] = size_bytes
+    return places
+
+
+def shifted(places: Places, by: int) -> Places:
+    """Return the places with `by` bytes added to each offset."""
+    return places + np.array((by, 0), np.int64) if by else places

@@ -18,25 +18,24 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen import page_cache, registry
+from datagen import registry
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.extras import library
-from datagen.formats.format_base import FORMATS, Format, what_is_damaged
+from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
+from datagen.registry import library
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
-from datagen.spec import DatasetSpec, ParquetSpec
+from datagen.spec import DatasetSpec
+from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
 
 RAW = "raw"
-MAX_DEPTH = 16
-"""Maximum nesting of folders; deeper nesting is taken for a loop of links."""
+MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop of links
 MIN_SHARE_OF_KIND = 0.5
 """Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
-COUNTED_FILES = 256
-"""Maximum files whose samples are counted, evenly spaced among all files."""
+COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
 _HEADERS_AT_ONCE_BYTES = 32 << 10
 """What a request to an object store brings: headers of several small members, in about the time that one takes."""
 _SHOWN_IN_GB = 10**7  # smaller ones, such as 6e-09 GB, are shown in bytes
@@ -56,11 +55,9 @@ _FRAMING_BYTES = 16
 class UserFolder:
     """What was detected in a folder of the user's own files."""
 
-    spec: DatasetSpec
-    """The settings requested, completed by those detected."""
+    spec: DatasetSpec  # the settings requested, completed by those detected
     layout: Layout
-    sizes: NDArray[np.int64]
-    """Bytes of each file."""
+    sizes: NDArray[np.int64]  # bytes of each file
     notes: tuple[str, ...]
 
 
@@ -105,7 +102,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         names=tuple(names),
     )
     stated = [stated_bytes[name] for name in names]
-    # Listed with the names by object stores; a request for each of a million objects would take minutes.
+    # Listed with the names by object stores; a request for each of a million objects would take minutes
     sizes = sizes_on_disk(layout, storage) if None in stated else np.array(stated, np.int64)
     if empty := int((sizes == 0).sum()):
         full = np.flatnonzero(sizes)
@@ -128,6 +125,10 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
     per_sample = sizes / samples
     mean = float(per_sample.mean())
     varies = len(sizes) > 1 and int(sizes.min()) < int(sizes.max()) and not spec.parquet.columns
+    shares, parquet = np.linspace(0, 1, QUANTILES), spec.parquet
+    if name == "parquet":  # the room for a batch follows from the rows of a row group
+        rows = _in_each(group_rows, layout, sizes, _some_files(layout), storage)
+        parquet = replace(parquet, row_group_size=min(rows))
     completed = replace(
         spec,
         format=name,
@@ -137,18 +138,14 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         num_subfolders_train=0,
         record_length_bytes=max(mean, 1.0),
         record_length_bytes_stdev=0,
-        record_length_bytes_quantiles=_quantiles(per_sample) if varies else (),
+        record_length_bytes_quantiles=tuple(np.quantile(per_sample, shares).tolist()) if varies else (),
         record_dims=(),
         record_element_type="uint8",
         compression="none",
         enable_chunking=False,
-        parquet=_with_group_rows(spec.parquet, layout, sizes, storage) if name == "parquet" else spec.parquet,
+        parquet=parquet,
     )
     return UserFolder(completed, layout, sizes, (seen, *notes, *more))
-
-
-def _quantiles(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(np.quantile(values, np.linspace(0, 1, QUANTILES)).tolist())
 
 
 def _subset(layout: Layout, files: Sequence[int] | NDArray[np.intp]) -> Layout:
@@ -255,8 +252,7 @@ def _some_files(layout: Layout) -> list[int]:
     return sorted({int(place * step) for place in range(min(layout.num_files, COUNTED_FILES))})
 
 
-Finder = Callable[[BinaryIO, Version], int]
-"""Finds a number in an open file."""
+Finder = Callable[[BinaryIO, Version], int]  # finds a number in an open file
 
 _found: dict[tuple[Finder, Version], int] = {}
 """What was found in a file, until it changes: a command looks at a folder repeatedly."""
@@ -271,7 +267,7 @@ def _in_each(
         local = own.local_path(path)
         version = object_version(path, size_bytes) if local is None else version_of(local, os.stat(local))
         if (find, version) not in _found:
-            with page_cache.restored([local] if local else []), _opened(path, own) as file:
+            with cache_restored([local] if local else []), _opened(path, own) as file:
                 _found[find, version] = find(file, version)
         return _found[find, version]
 
@@ -294,14 +290,6 @@ def _opened(path: str, storage: StorageBase) -> BinaryIO:
     if local is not None:
         return os.fdopen(open_regular(local), "rb")
     return io.BufferedReader(StoredFile(path, storage.open(path)), _HEADERS_AT_ONCE_BYTES)
-
-
-def _with_group_rows(
-    parquet: ParquetSpec, layout: Layout, sizes: NDArray[np.int64], storage: StorageBase
-) -> ParquetSpec:
-    """Return the settings with the rows of the files' row groups, from which the room for a batch follows."""
-    rows = _in_each(group_rows, layout, sizes, _some_files(layout), storage)
-    return replace(parquet, row_group_size=min(rows))
 
 
 def _cut(
@@ -327,7 +315,7 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
 
     Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
     """
-    file_format: Format = registry.find(FORMATS, name, "Format")()
+    file_format = format_named(name)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:
@@ -372,7 +360,7 @@ def _count_tar_samples(file: BinaryIO, version: Version) -> int:
                 keys.setdefault(key, member.offset)
                 changes += key != last
                 last = key
-        # If the members of each sample lie together, and the end marker is there; else reading the file finds out.
+        # If the members of each sample lie together, and the end marker is there; else reading the file finds out
         if changes == len(keys) and size_bytes >= tar.offset + 2 * tarfile.BLOCKSIZE:
             learn_offsets(version, [*keys.values(), tar.offset])
         return len(keys)

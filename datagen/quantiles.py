@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_QUANTILES = 1001  # steps of a thousandth: more would bloat a file that people read
-MAX_EXPONENT = 1e4
-"""Limit of the exponent k, and 1 / k: with it, the last interval is practically a step."""
+MAX_EXPONENT = 1e4  # limit of the exponent k, and 1 / k: with it, the last interval is practically a step
 _WEYL = 0x9E3779B97F4A7C15
 """2**64 divided by the golden ratio: its multiples modulo 2**64 fill any range evenly (Weyl; Knuth vol. 3, 6.4)."""
 

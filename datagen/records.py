@@ -16,25 +16,14 @@ from functools import partial
 
 import numpy as np
 
-from datagen.engines import block_bytes_of, ended_early, unreadable
+from datagen.engines import Engine, block_bytes_of, ended_early, unreadable
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
-from datagen.formats.format_base import (
-    CalledRecordFormat,
-    MovedError,
-    RecordFile,
-    RecordFormat,
-    Source,
-    StreamCalls,
-    StreamedRecordFormat,
-)
-from datagen.layout import Layout
-from datagen.places import NO_PLACES, Places, as_places, shifted
-from datagen.runs import Run, Runs, Samples, runs_of
-from datagen.storage.storage_base import Reader, StorageBase, StorageSpec, open_storage, read_in_transfers
+from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
+from datagen.layout import NO_PLACES, Layout, Places, Run, Runs, Samples, as_places, runs_of, shifted
+from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
-MAX_OPEN_FILES = 512
-"""Maximum files that a reader keeps open; enough for all files of DLIO's bert."""
+MAX_OPEN_FILES = 512  # maximum files that a reader keeps open; enough for all files of DLIO's bert
 DESCRIPTOR_DIVISOR = 8
 """A reader uses at most 1 / 8 of the process's file descriptors: a process may have several readers."""
 
@@ -45,7 +34,7 @@ Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
 
 
-class RecordReader:
+class RecordReader(Engine):
     """Reads samples of one split. Not thread-safe."""
 
     def __init__(
@@ -59,17 +48,15 @@ class RecordReader:
         called: bool = False,
     ) -> None:
         """With `called`, make the read calls of the format's library, where known, instead of as few as possible."""
-        self.app_bytes = 0
-        self.read_calls = 0
-        self.read_ns = 0
         self._samples = layout.num_samples
         self._samples_per_file = layout.num_samples_per_file
         self._storage = storage
         self._alignment = storage.alignment
         self._verify = verify
-        known = called and isinstance(file_format, StreamedRecordFormat | CalledRecordFormat)
+        known = called and (file_format.looks_up or file_format.stream_calls is not None)
         self._transfer_bytes = 0 if known else transfer_bytes
-        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, called=known)
+        kind = {"called": known, "mapped": file_format.mapped}
+        self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, **kind)
 
     def read(self, samples: Samples, out: memoryview) -> Places:
         """Read samples into `out`, as densely as the storage's alignment permits; return the place of each.
@@ -95,11 +82,7 @@ class RecordReader:
             at = self._read_runs(batch_runs[start : start + step], out, at, places)
         return places[0] if len(places) == 1 else np.concatenate([NO_PLACES, *places])
 
-    def finish(self) -> None:
-        """End a batch; files stay open for the next one."""
-
     def close(self) -> None:
-        """Close all files."""
         self._files.close()
 
     def _read_runs(self, batch_runs: list[Run], out: memoryview, at: int, places: list[Places]) -> int:
@@ -207,11 +190,10 @@ class OpenFiles:
         transfer_bytes: int = 0,
         *,
         called: bool = False,
+        mapped: bool = False,
     ) -> None:
         self._storage = storage
-        # Libraries read index files through memory maps, which only folders have.
-        posix = called and storage.spec.type in ("posix", "mapped")
-        self._sides_storage = open_storage(StorageSpec(type="mapped")) if posix else storage
+        self._mapped = mapped
         self._called = called
         self._format = file_format
         self._layout = layout
@@ -238,21 +220,22 @@ class OpenFiles:
     def _open_file(self, file: int) -> OpenRecords:
         path = self._layout.path(file)
         try:
-            reader: Reader = self._storage.open(path)
+            reader = self._storage.open_mapped(path) if self._mapped else self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
         try:
-            if self._called and isinstance(self._format, CalledRecordFormat) and not self._format.mapped:
+            if self._called and self._format.looks_up and not self._format.mapped:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
-            if self._called and isinstance(self._format, StreamedRecordFormat):
+            if self._called and self._format.stream_calls is not None:
                 reader = StreamedReader(self._storage, reader, self._format.stream_calls)
             source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
-            side = partial(_open_side, self._sides_storage, self._format, self._layout, self._transfer_bytes, file)
-            if self._called and isinstance(self._format, CalledRecordFormat):
-                records = self._format.open_called_records(source, self._layout.num_samples_per_file, side)
-            else:
-                records = self._format.open_records(source, self._layout.num_samples_per_file, side)
+            # Libraries read indexes through memory maps, too
+            open_side = self._storage.open_mapped if self._called or self._mapped else self._storage.open
+            paths = [side.path(self._layout, file) for side in self._format.sides]
+            side = partial(_open_side, open_side, paths, self._storage.alignment, self._transfer_bytes)
+            samples = self._layout.num_samples_per_file
+            records = self._format.open_records(source, samples, side, called=self._called)
         except BaseException:
             reader.close()
             raise
@@ -300,8 +283,7 @@ class StreamedReader:
         self._piece = memoryview(bytearray())
         """The last piece read; it starts with the bytes `_begin` to `_end` of the file."""
         self._begin = self._end = 0
-        self._next_offset = 0
-        """Where the last read ended: a read from there on is sequential."""
+        self._next_offset = 0  # where the last read ended: a read from there on is sequential
         self._by_index = False
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -388,22 +370,21 @@ class StreamedReader:
         return got
 
 
-HEAD_BYTES = 16
-"""Bytes that a script with an index reads first of each record: its length or header."""
+HEAD_BYTES = 16  # bytes that a script with an index reads first of each record: its length or header
 
 
 def _open_side(
-    storage: StorageBase, file_format: RecordFormat, layout: Layout, transfer_bytes: int, file: int, number: int
+    open_file: Callable[[str], Reader], paths: Sequence[str], alignment: int, transfer_bytes: int, number: int
 ) -> Source | None:
     """Open a side file, which is closed when its source is garbage-collected; None if it does not exist."""
-    path = file_format.sides[number].path(layout, file)
+    path = paths[number]
     try:
-        reader = storage.open(path)
+        reader = open_file(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    source = AllocatingSource(path, reader, storage.alignment, transfer_bytes)
+    source = AllocatingSource(path, reader, alignment, transfer_bytes)
     weakref.finalize(source, reader.close)
     return source
 
@@ -460,8 +441,7 @@ def _aligned(size_bytes: int, alignment: int) -> memoryview:
 def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:
     """Return the bytes of the largest record in use, which takes a while: each file or its index is read.
 
-    Raises:
-        DatasetError: a file can't be read, or is damaged.
+    Raises DatasetError: a file can't be read, or is damaged.
     """
     from datagen.thread_pool import of_each  # here, as training comes without it
 

@@ -1,6 +1,7 @@
 """Finds plug-ins by name: a module of a package by its plain name, a module of the user's by its dotted name.
 
-A distribution adds plain names by entry points, in the group that has the package's name.
+A distribution adds plain names by entry points, in the group that has the package's name. `library` imports optional
+libraries (pip's extras) where they are used: dlemu works without them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 
 
 def names(package: str) -> list[str]:
@@ -55,10 +56,8 @@ def find(package: str, name: str, attribute: str) -> Any:
     """Return `attribute` of the module called `name`.
 
     A plain name is a module of `package`; a dotted name is the user's own `module`, or `module.Class` (which then
-    replaces `attribute`).
-
-    Raises:
-        UserError: nothing has that name, it lacks `attribute`, or a library that it imports is not installed.
+    replaces `attribute`). Raises UserError: nothing has that name, it lacks `attribute`, or a library that it imports
+    is not installed.
     """
     module, own = _located(package, name)
     wanted = own or attribute
@@ -147,3 +146,28 @@ def nearest(name: str, known: Iterable[str]) -> str:
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.strip(".").lower(), by_lower, 1)
     return f"did you mean {by_lower[near[0]]}? " if near else ""
+
+
+_NO_MEMORY = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
+"""What the dynamic linker says when a limit on address space is too low for a library."""
+
+
+def library(name: str, extra: str, needed_by: str = "this format") -> Any:
+    """Import a library of one of dlemu's extras.
+
+    Raises:
+        UserError: it is not installed; the message names the extra that installs it.
+        SpaceError: there is no memory to load it into.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if any(words in str(error).lower() for words in _NO_MEMORY):
+            raise SpaceError(
+                f"{needed_by} needs the Python package {name.partition('.')[0]!r}, for which this process has no "
+                f"memory ({error}): raise its limit (`ulimit -v`), or free some memory"
+            ) from error
+        raise UserError(
+            f"{needed_by} needs the Python package {name.partition('.')[0]!r}, which can't be imported ({error}): "
+            f"install it with: pip install 'dlemu[{extra}]'"
+        ) from error

@@ -13,8 +13,7 @@ import stat
 
 MOST_COLLECTED_BYTES = 256 << 20
 """Larger than any list or result that dlemu writes as JSON: a summary has a few numbers for each rank and epoch."""
-MOST_NOTE_BYTES = 16 << 20
-"""Larger than any file that describes other files: manifests, notes of checkpoints."""
+MOST_NOTE_BYTES = 16 << 20  # larger than any file that describes other files: manifests, notes of checkpoints
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -34,7 +33,7 @@ def open_regular(path: str) -> int:
         raise
     try:
         check_regular(path, os.fstat(descriptor).st_mode)
-        # Without O_NONBLOCK: with it, reads of files that must first be recalled from an archive (HSM) would fail.
+        # Without O_NONBLOCK: with it, reads of files that must first be recalled from an archive (HSM) would fail
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_RDONLY)
     except BaseException:
         os.close(descriptor)

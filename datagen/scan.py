@@ -21,10 +21,9 @@ from datagen import registry
 from datagen.errors import DatasetError
 from datagen.layout import Layout
 from datagen.spec import Split
-from datagen.storage.storage_base import Entry, Listed, StorageBase
+from datagen.storage.storage_base import Listed, StorageBase
 
-SHOWN_NAMES = 3
-"""Maximum names in a message."""
+SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096
 """Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
@@ -35,8 +34,7 @@ FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hd
 """Formats of extensions that are not a format's name."""
 
 
-_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}
-"""Suffix of the setting `num_files_...` of each split."""
+_KEYS: dict[Split, str] = {"train": "train", "valid": "eval"}  # suffix of the setting `num_files_...` of each split
 
 
 def has_ending(name: str, extension: str) -> bool:
@@ -48,8 +46,7 @@ def has_ending(name: str, extension: str) -> bool:
 class Scan:
     """The files below one split's folder, at most one folder down."""
 
-    names: list[str]
-    """Paths, below the folder, of files with the format's extension, sorted by base name."""
+    names: list[str]  # paths, below the folder, of files with the format's extension, sorted by base name
     other_extensions: Counter[str]
     num_subfolders: int
 
@@ -72,7 +69,11 @@ def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -
                     below = [f"{entry.name}/{name}" for name in _visible_names(f"{folder}/{entry.name}", storage)]
                 else:
                     below = [entry.name]
-                _sort_out(below, extension, names, others)
+                for name in below:
+                    if has_ending(name, extension):
+                        names.append(name)
+                    else:
+                        others[os.path.splitext(name)[1] or name] += 1
     except FileNotFoundError:
         return Scan([], Counter(), 0)
     names.sort(key=lambda name: name.rpartition("/")[2])
@@ -82,14 +83,6 @@ def scan(folder: str, extension: str, storage: StorageBase, without: str = "") -
 def _visible_names(folder: str, storage: StorageBase) -> list[str]:
     with storage.entries(folder) as entries:
         return [entry.name for entry in entries if not entry.name.startswith(".")]
-
-
-def _sort_out(listed: list[str], extension: str, names: list[str], others: Counter[str]) -> None:
-    for name in listed:
-        if has_ending(name, extension):
-            names.append(name)
-        else:
-            others[os.path.splitext(name)[1] or name] += 1
 
 
 def guess_layout(requested: Layout, storage: StorageBase) -> Layout:
@@ -135,8 +128,10 @@ def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = 
                     fits = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
                     listed[files[fits]] = True
                     others = (batch[at] for at in np.flatnonzero(~fits).tolist()) if exclusive else ()
-                    if any(_may_hold_samples(entry, layout) for entry in others):
-                        return None
+                    for entry in others:
+                        holds_samples = has_ending(entry.name, layout.extension) or entry.is_dir()
+                        if holds_samples and not entry.name.startswith("."):
+                            return None
         except FileNotFoundError:
             return None
     return int(listed.sum()) if listed[: layout.num_files].all() else None
@@ -158,22 +153,16 @@ def _file_numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
     return np.where(fits, values @ 10 ** np.arange(digits - 1, -1, -1), -1)
 
 
-def _may_hold_samples(entry: Entry, layout: Layout) -> bool:
-    return not entry.name.startswith(".") and (has_ending(entry.name, layout.extension) or entry.is_dir())
-
-
 def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layout, list[str]]:
     """Return a layout of as many of the files found as requested, and notes for the user.
 
-    If names follow the pattern, for any N, the layout computes them; else it lists the names in order.
-
-    Raises:
-        DatasetError: there are fewer files than requested, or some are missing.
+    If names follow the pattern, for any N, the layout computes them; else it lists the names in order. Raises
+    DatasetError: there are fewer files than requested, or some are missing.
     """
-    wanted = requested.num_files
-    if len(scanned.names) < wanted and not _states_more(scanned, requested):
+    wanted, matched = requested.num_files, _match_pattern(scanned, requested)
+    # Where N in the names is at least the number of files requested, the others must be missing.
+    if len(scanned.names) < wanted and (matched is None or matched.named_files < wanted):
         raise DatasetError(_incomplete(requested, scanned, advice))
-    matched = _match_pattern(scanned, requested)
     if matched is None:
         return _listed(scanned, requested, "their names do not follow one pattern, so they are taken in order of name")
     there = set(scanned.names)
@@ -184,15 +173,7 @@ def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layou
     lost = [name for name in missing if name.rpartition("/")[2] not in base_names]
     if lost:
         raise DatasetError(_incomplete(requested, scanned, advice, lost))
-    return _listed(
-        scanned, requested, "their sub-folders do not follow the pattern, so they are taken in order of name"
-    )
-
-
-def _states_more(scanned: Scan, requested: Layout) -> bool:
-    """Return whether N in the names is at least the number of files requested, so that the others must be missing."""
-    matched = _match_pattern(scanned, requested)
-    return matched is not None and matched.named_files >= requested.num_files
+    return _listed(scanned, requested, "their sub-folders follow no pattern, so they are taken in order of name")
 
 
 def _match_pattern(scanned: Scan, requested: Layout) -> Layout | None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from datagen import quantiles
-from datagen.ranges import BYTES, Range, at_least, out_of_range, problems
-from datagen.strict import build, joined_problems
+from datagen.settings import BYTES, Range, at_least, build, joined_problems, out_of_range, problems
 
 __all__ = ["BLOCK_BYTES", "Compression", "DatasetSpec", "Decode", "Hdf5", "Split", "build", "joined_problems"]
 

@@ -11,24 +11,18 @@ from dataclasses import dataclass
 from datagen.storage.storage_base import StorageBase
 
 _FINDING_THREADS = 16
-PROGRESS_SECONDS = 0.25
-"""Interval of progress reports."""
+PROGRESS_SECONDS = 0.25  # interval of progress reports
 
 
 @dataclass(frozen=True)
 class Progress:
     """Progress of one rank."""
 
-    files: int
-    """Files done, including those that already existed."""
-    bytes: int
-    """Bytes done, including files that already existed."""
-    total_bytes: int
-    """Bytes to do in all; an estimate if the sizes of files are not known in advance."""
-    total_files: int
-    """Files to do in all."""
-    seconds: float
-    """Time since the start."""
+    files: int  # files done, including those that already existed
+    bytes: int  # bytes done, including files that already existed
+    total_bytes: int  # bytes to do in all; an estimate if the sizes of files are not known in advance
+    total_files: int  # files to do in all
+    seconds: float  # time since the start
 
 
 class StoppedError(Exception):
@@ -101,14 +95,9 @@ def run(
                     progress(tally.progress())
         finally:
             tally.stop()
-    failures = [failure for future in futures if (failure := future.exception())]
-    raise_first(failures)
-
-
-def raise_first(failures: list[BaseException]) -> None:
-    """Raise the failure that stopped the others, if there is one."""
-    for failure in failures:
-        if not isinstance(failure, StoppedError):
+    for future in futures:  # the failure that stopped the others
+        failure = future.exception()
+        if failure is not None and not isinstance(failure, StoppedError):
             raise failure
 
 

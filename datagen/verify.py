@@ -14,12 +14,13 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.files import Files, Part, files_of
 from datagen.formats.format_base import FORMATS
+from datagen.generate import Files, Part, files_of
 from datagen.groups import GroupFormat
 from datagen.records import AllocatingSource
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
+from datagen.storage.null import NullWriter
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec, open_storage
 from datagen.thread_pool import Progress, Tally
 
@@ -33,8 +34,7 @@ class Damage:
     severity: Literal["error", "warning"]
     path: str
     kind: Kind
-    message: str
-    """What was found, at which offset, and what was expected."""
+    message: str  # what was found, at which offset, and what was expected
 
 
 def verify(
@@ -48,10 +48,8 @@ def verify(
 ) -> list[Damage]:
     """Compare the files i with i % ranks == rank with what was generated; rank 0 also looks for foreign files.
 
-    Returns the damage found, sorted by path; an empty list means that every byte is right.
-
-    Raises:
-        DatasetError: there is no manifest, so that the expected contents are unknown.
+    Returns the damage found, sorted by path; an empty list means that every byte is right. Raises DatasetError: there
+    is no manifest, so that the expected contents are unknown.
     """
     opened = open_storage(storage.buffered)
     made = manifest.read(spec.data_folder, opened)
@@ -137,13 +135,11 @@ class _Checker:
     def _damage(self, running_index: int, part: Part, wanted: int, reader: Reader, offset: int) -> Damage:
         """Return the kind of damage of a file that first differs at `offset`."""
         path, content = part.path, self._files.content
-        if reader.size_bytes == wanted and part.is_side:
-            message = f"it differs from what was generated, at offset {offset}"
-            return Damage("error", path, "changed", message)
         if reader.size_bytes == wanted:
-            around, at = _around(reader, offset)
-            swapped, words = explain(around, at, content, running_index)
-            message = f"it differs from what was generated, at offset {offset}: {words}, not of file {running_index}"
+            swapped, message = False, f"it differs from what was generated, at offset {offset}"
+            if not part.is_side:
+                swapped, words = explain(*_around(reader, offset), content, running_index)
+                message += f": {words}, not of file {running_index}"
             return Damage("error", path, "swapped" if swapped else "changed", message)
         first = next(iter(find_stamps(_around(reader, 0)[0])), None)
         if first is not None and (first[1].file, first[1].seed_hash) != (running_index, content.seed_hash):
@@ -205,22 +201,22 @@ class _DifferenceError(Exception):
         self.offset = offset
 
 
-class _Comparison:
+class _Comparison(NullWriter):
     """A writer that compares the bytes to be written with an existing file."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
-        self.position = 0
+        super().__init__()
         self._reader = reader
         self._buffer = buffer
         self._tally = tally
 
     def write(self, data: Bytes) -> None:
         self.write_at(data, self.position)
-        self.position += len(data)
+        super().write(data)
         self._tally.add(size_bytes=len(data))
 
     def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
+        super().skip(size_bytes)
         self._tally.add(size_bytes=size_bytes)
 
     def write_at(self, data: Bytes, offset: int) -> None:
@@ -232,15 +228,6 @@ class _Comparison:
             raise _DifferenceError(offset + int(differs.argmax()))
         if got < len(data):
             raise _DifferenceError(offset + got)
-
-    def sync(self) -> None:
-        return
-
-    def commit(self) -> None:
-        return
-
-    def discard(self) -> None:
-        return
 
 
 def _around(reader: Reader, offset: int) -> tuple[memoryview, int]:

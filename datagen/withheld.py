@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-WITHHELD = "withheld"
-"""Written in place of a withheld value; storages reject it as a value."""
+WITHHELD = "withheld"  # written in place of a withheld value; storages reject it as a value
 HARMLESS_OPTIONS = frozenset(
     (
         *("endpoint_url", "endpoint", "region", "region_name", "host", "port", "project", "account_name", "protocol"),
@@ -24,10 +23,8 @@ HARMLESS_OPTIONS = frozenset(
     )
 )
 """Options whose values say where a storage is and how it is used, but grant no access."""
-_MIN_SECRET = 4
-"""Minimum characters of a value that is removed from messages: shorter ones occur within other words."""
-_MIN_SECRET_PART = 8
-"""The same for a part of a value, as in `AccountName=x;AccountKey=y`."""
+_MIN_SECRET = 4  # minimum characters of a value that is removed from messages: shorter ones occur within other words
+_MIN_SECRET_PART = 8  # the same for a part of a value, as in `AccountName=x;AccountKey=y`
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
 _USER, _QUERY = re.compile(r"(://)[^/\s?#]*@"), re.compile(r"([?&;][^=&;\s]*=)[^&;\s\"')\]},]+")
 

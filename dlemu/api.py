@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # each function imports what it needs, so that any kind of jo
     from dlemu.jobs.training.prediction.prediction import Prediction
     from dlemu.jobs.training.result import Run
     from dlemu.studies.answers import Comparison, SizeAnswer, SweepAnswer
-    from dlemu.studies.events import SizingEvent
+    from dlemu.studies.prerequisites import SizingEvent
 
     Result = (
         Run | CheckpointRun | SizeAnswer | SweepAnswer | Comparison | Prediction | CheckpointPrediction | ProbeAnswer

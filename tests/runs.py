@@ -15,7 +15,7 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config.duration import Duration
 from dlemu.config.schema import Checkpoint, Evaluation, Model, Reader, Train, Workflow, Workload
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.jobs.training.measured import Journal
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog

@@ -32,7 +32,6 @@ INTERFACES = {
         "dlemu/contrib/mlperf/*lines.py",
         "dlemu/report/*",
         "dlemu/*/page.py",
-        "dlemu/studies/progress.py",
     ],
     "tensorflow": ["dlemu/loaders/tensorflow.py", "dlemu/loaders/_tf_*.py"],
     "torch": [
@@ -94,7 +93,7 @@ def _imports(path: Path) -> Iterator[tuple[str, str]]:
                 yield from ((module, alias.name) for alias in node.names)
             case ast.ImportFrom():
                 raise AssertionError(f"{path}: {ast.unparse(node)} is relative: write the whole name")
-            case ast.Call(func=ast.Name(id="library"), args=[ast.Constant(value=str(module)), *_]):  # datagen/extras.py
+            case ast.Call(func=ast.Name(id="library"), args=[ast.Constant(value=str(module)), *_]):  # of registry.py
                 yield module, ""
         waiting += ast.iter_child_nodes(node)
 

@@ -10,33 +10,23 @@ import functools
 import math
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import FileJob, Sample, Source, damaged
+from datagen.formats.format_base import DamagedError, FileJob, Sample, Source, damaged
 
-CHUNK_BYTES = 1 << 20
-"""Payload generated and written at a time: it stays in a core's L2 cache."""
-_PREFIX = struct.Struct("<6sBxH")
-"""Magic, major version, and in files of version 1 the length of the header."""
+_PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
 PREFIX_BYTES = _PREFIX.size
 MAGIC = b"\x93NUMPY"
-ALIGNMENT = 64
-"""NumPy pads the header so that the items begin at a multiple of this."""
+ALIGNMENT = 64  # NumPy pads the header so that the items begin at a multiple of this
 GROWTH_DIGITS = 21
 """Characters that NumPy reserves for the first axis: the digits of the largest 64-bit number, and one."""
-CACHED_HEADERS = 256
-"""Size of the cache of parsed headers."""
+CACHED_HEADERS = 256  # size of the cache of parsed headers
 
 _HEADER = re.compile(rb"\{'descr': '([^']*)', 'fortran_order': (True|False), 'shape': \(([0-9, ]*)\), \} *\n")
-
-
-class ArrayError(Exception):
-    """An array is damaged or not supported; the caller adds the path to the message."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +37,7 @@ class _Header:
     fortran_order: bool
     shape: tuple[int, ...]
     item_bytes: int
-    fault: str
-    """Why such an array is not supported; empty if it is."""
+    fault: str  # why such an array is not supported; empty if it is
 
     @functools.cached_property
     def payload_bytes(self) -> int:
@@ -79,31 +68,23 @@ def array_header(descr: str, shape: tuple[int, ...]) -> bytes:
 
 def array_bytes(descr: str, shapes: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
     """Return the size of .npy files whose records have these shapes (files, axes)."""
-    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal.
+    # Random shapes have two axes, whose digits always fit in the same header size; shapes of more axes are all equal
     largest = tuple(shapes.max(axis=0, initial=1).tolist())
     header_bytes = len(array_header(descr, (*largest, samples)))
     sizes: NDArray[np.int64] = header_bytes + shapes.prod(axis=1) * samples * np.dtype(descr).itemsize
     return sizes
 
 
-def write_payload(job: FileJob, chunk: memoryview, write: Callable[[memoryview], None]) -> None:
-    """Generate a file's payload in `chunk`, a piece at a time, and write it."""
-    for offset in range(0, job.payload_bytes, len(chunk)):
-        piece = chunk[: min(len(chunk), job.payload_bytes - offset)]
-        job.content.fill(piece, job.running_index, offset)
-        write(piece)
-
-
 def parse(data: memoryview, name: str) -> Array:
     """Parse a .npy; `name` is what messages call the array.
 
     Raises:
-        ArrayError: `data` is not a .npy, or does not match its header.
+        DamagedError: `data` is not a .npy, or does not match its header.
         ValueError, SyntaxError, TypeError, LookupError, struct.error: the header can't be parsed.
     """
     magic, version, header_bytes = _PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise ArrayError(f"{name} is not a NumPy array")
+        raise DamagedError(f"{name} is not a NumPy array")
     start = PREFIX_BYTES
     if version != 1:
         (header_bytes,) = struct.unpack_from("<L", data, 8)
@@ -112,9 +93,9 @@ def parse(data: memoryview, name: str) -> Array:
     payload = data[end:]
     parsed = _parse_header(bytes(data[start:end]))
     if parsed.fault:
-        raise ArrayError(f"{name} {parsed.fault},")
+        raise DamagedError(f"{name} {parsed.fault},")
     if len(payload) != parsed.payload_bytes:
-        raise ArrayError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
+        raise DamagedError(f"{name} has {len(payload)} bytes, which do not make {parsed.shape} of {parsed.descr},")
     return Array(payload, parsed.item_bytes, parsed.fortran_order, parsed.shape[-1] if parsed.shape else 1)
 
 

@@ -13,10 +13,8 @@ from collections.abc import Iterable, Iterator
 
 from datagen.formats.format_base import CallSource, damaged
 
-_MAX_BUFFER_BYTES = 8 << 20
-"""Maximum buffer of `open` in Python 3.14 and later."""
-_STDIO_BYTES = 8192
-"""glibc's BUFSIZ: the maximum size of its buffers."""
+_MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
+_STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
 
 
 def python_buffer_bytes(block_bytes: int) -> int:
@@ -56,8 +54,7 @@ class BufferedFile:
         self._source = source
         self._buffer_bytes = python_buffer_bytes(source.block_bytes)
         self._at = self._start = self._end = 0  # position, and the range of the file in the buffer
-        self._unread = [(0, source.size_bytes)]
-        """Ranges (start, stop) that were not read yet."""
+        self._unread = [(0, source.size_bytes)]  # ranges (start, stop) that were not read yet
 
     @property
     def position(self) -> int:

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.extras import library
-from datagen.formats.format_base import Sample, Source, damaged
+from datagen.formats.format_base import KeptFile, Sample, Source, damaged
+from datagen.registry import library
 
-OLD_NAME = "records"
-"""Name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written."""
-BLOCK_BYTES = 16 << 10
-"""The structure of a file, which consists of many small pieces, is read in blocks of this size."""
+OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
+BLOCK_BYTES = 16 << 10  # the structure of a file, which consists of many small pieces, is read in blocks of this size
 HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexError)
 """Errors that h5py raises for files that are damaged or not HDF5."""
 
@@ -32,7 +30,7 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
-class Hdf5File:
+class Hdf5File(KeptFile):
     """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
@@ -40,7 +38,7 @@ class Hdf5File:
         self._source = source
         self._gathered: memoryview | None = None
         self._decoded: memoryview | None = None
-        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested.
+        # A file of one sample is read whole, by one call; of a file of several samples, only what is requested
         self._whole = samples == 1
         self._file = CalledFile(source) if called else SourceFile(source, whole=self._whole)
         self._parts = self._known_parts(known) or self._parts_by_hdf5(samples)
@@ -81,7 +79,7 @@ class Hdf5File:
         self._check_storage()
         try:
             file = _open(self._file)
-            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists.
+            # HDF5 must close the file before Python exits: later it would call a file object that no longer exists
             close = weakref.finalize(self, file.close)
             parts = [_part(dataset) for dataset in _records(file)]
         except HDF5_ERRORS as error:
@@ -162,8 +160,7 @@ class _Contiguous:
     """A contiguous dataset."""
 
     samples: int
-    bytes: int
-    """Bytes of one sample."""
+    bytes: int  # bytes of one sample
     offset: int
 
     def extents(self, index: int) -> Iterator[tuple[int, int]]:
@@ -177,13 +174,11 @@ class Structure:
 
     gaps: list[tuple[int, int]]
     """(offset, bytes) of the ranges outside of the records, or of those that HDF5 reads of them."""
-    around: list[bytes]
-    """The bytes in these ranges."""
+    around: list[bytes]  # the bytes in these ranges
     parts: tuple[_Contiguous, ...]
 
 
-Known = dict[int, Structure]
-"""Structure of a file that was read, by file size."""
+Known = dict[int, Structure]  # structure of a file that was read, by file size
 _MAX_KNOWN = 1024  # the structure of files of further sizes is always read by HDF5, which is slower
 
 
@@ -333,8 +328,7 @@ class SourceFile:
         return
 
 
-SIGNATURE_BYTES = 8
-"""Bytes that HDF5 reads of a file first."""
+SIGNATURE_BYTES = 8  # bytes that HDF5 reads of a file first
 SIEVE_BYTES = 64 << 10
 """Minimum that HDF5 reads of a contiguous dataset, and keeps in a buffer (`H5Pset_sieve_buf_size`)."""
 

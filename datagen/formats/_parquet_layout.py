@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.spec import DatasetSpec, ParquetColumn
+from datagen.spec import Compression, DatasetSpec, ParquetColumn
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12  # types of Thrift's compact protocol
 
@@ -72,7 +72,7 @@ _REQUIRED, _REPEATED = 0, 2  # parquet.thrift: FieldRepetitionType
 _LIST = 3  # parquet.thrift: ConvertedType
 _DICTIONARY_PAGE = 2  # parquet.thrift: PageType
 _MAX_DICTIONARY_BYTES = 64  # longer values are left out: the dictionary is in every column chunk, and never used
-_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
+_CODECS: dict[Compression, int] = {"none": 0, "snappy": 1, "gzip": 2, "zstd": 6}
 COMPRESSIONS = tuple(_CODECS)
 
 
@@ -81,13 +81,10 @@ class Column:
     """One column of a file."""
 
     name: str
-    type: int
-    """Physical type, as numbered in parquet.thrift."""
-    width: int
-    """Bytes of a row's value."""
+    type: int  # physical type, as numbered in parquet.thrift
+    width: int  # bytes of a row's value
     read: bool
-    length: int = 1
-    """Numbers in each row's value; if above 1, the value is a list."""
+    length: int = 1  # numbers in each row's value; if above 1, the value is a list
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -112,12 +109,11 @@ class Stored(NamedTuple):
     offset: int
     dictionary_bytes: int
     size_bytes: int
-    plain_bytes: int
-    """Size without compression."""
+    plain_bytes: int  # size without compression
 
 
 def footer(
-    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: str
+    columns: Sequence[Column], counts: Sequence[int], groups: Sequence[Sequence[Stored]], compression: Compression
 ) -> bytes:
     """Encode a file's metadata; `counts` are the rows and `groups` the column chunks of each row group."""
     root = struct((4, BINARY, text("schema")), (5, I32, number(len(columns))))
@@ -241,8 +237,7 @@ class Chunk(NamedTuple):
     offset: int
     dictionary_bytes: int
     size_bytes: int
-    payload_offset: int
-    """Offset of its values among all values of the group."""
+    payload_offset: int  # offset of its values among all values of the group
     pages: list[Page]
 
 
@@ -361,7 +356,7 @@ class FilePlan:
         alike = [(first.rows, first.stored(0), full), (last.rows, last.stored(0), [self.start(self.groups - 1)])]
         return footer_bytes(self.columns, alike) + LENGTH_BYTES + len(MAGIC)
 
-    def tail_of(self, groups: Sequence[Sequence[Stored]], compression: str) -> bytes:
+    def tail_of(self, groups: Sequence[Sequence[Stored]], compression: Compression) -> bytes:
         """Return the bytes after the last row group: metadata, its length, the magic number."""
         metadata = footer(self.columns, [self.group(index).rows for index in range(self.groups)], groups, compression)
         return metadata + len(metadata).to_bytes(LENGTH_BYTES, "little") + MAGIC

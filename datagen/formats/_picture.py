@@ -6,37 +6,34 @@ for comparison. Therefore no library encodes the images: its next version might 
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import io
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import STAMP_BYTES, Content
 from datagen.errors import DlemuError
-from datagen.extras import library
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
+from datagen.registry import library
 from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="Pillow", transfer_bytes=128 << 10)
+PILLOW_READS = base.LibraryReads(call="Pillow", transfer_bytes=128 << 10)
 """Pillow reads 64 KiB at a time, which Linux turns into device requests of 128 KiB (its default read-ahead)."""
 MIN_PADDING_BYTES = STAMP_BYTES
 """Minimum padding of a file: the first bytes of its content unchanged, whose stamp identifies the file."""
-CHANNELS = (1, 3)
-"""Numbers of channels: grey, or red, green and blue."""
+CHANNELS = (1, 3)  # numbers of channels: grey, or red, green and blue
 MAX_PIXELS = 1_000_000_000
 """Maximum pixels of an image, 3 GB once decoded. A header with more is damaged, or meant to exhaust the memory."""
 
-PILLOW_BYTES = 64 << 10
-"""Bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)."""
-_SAFE_BYTES = 1 << 20
-"""Bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)."""
+PILLOW_BYTES = 64 << 10  # bytes that Pillow passes to a decoder at a time (`MAXBLOCK` in PIL/ImageFile.py)
+_SAFE_BYTES = 1 << 20  # bytes by which Pillow reads everything else (`SAFEBLOCK` in PIL/ImageFile.py)
 
 
 def read_in_blocks(file: BufferedFile, size_bytes: int, block_bytes: int = _SAFE_BYTES) -> None:
@@ -65,79 +62,56 @@ class Shape(NamedTuple):
         return self.height * self.width * self.channels
 
 
-class PictureError(Exception):
-    """A file is damaged at an offset; the caller adds the path to the message."""
+class PictureFormat(base.FormatBase):
+    """Reads and writes images of one format."""
 
-    def __init__(self, problem: str, offset: int) -> None:
-        super().__init__(problem)
-        self.offset = offset
+    longest_side: ClassVar[int]
 
-
-class Codec(Protocol):
-    """The encoding of one image format."""
-
-    name: str
-    longest_side: int
-
+    @abc.abstractmethod
     def min_bytes(self, shape: Shape) -> int:
         """Return the bytes of the smallest file for an image of this shape, including the minimum padding."""
-        ...
 
+    @abc.abstractmethod
     def encode(self, content: Content, file: int, shape: Shape, size_bytes: int) -> NDArray[np.uint8]:
         """Return the bytes of a file of this size, which is at least `min_bytes`."""
-        ...
 
+    @abc.abstractmethod
     def parse_shape(self, data: memoryview) -> Shape:
         """Return the shape of an image from the structure of its file, without decoding it.
 
-        Raises:
-            PictureError: the file is truncated or not of this format.
+        Raises DamagedError: the file is truncated or not of this format.
         """
-        ...
 
+    @abc.abstractmethod
     def read_by_pillow(self, file: BufferedFile) -> None:
         """Read the file by the calls of Pillow's plugin.
 
-        Raises:
-            struct.error, KeyError, PictureError: the file is truncated or not of this format.
+        Raises struct.error, KeyError, DamagedError: the file is truncated or not of this format.
         """
-        ...
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
         """Return the pixels, in `scratch` (memory of their size) if the library can. Raises what the library raises."""
-        ...
-
-
-@dataclass(frozen=True)
-class PictureFormat:
-    """Reads and writes images of one format."""
-
-    codec: Codec
+        return pillow_pixels(data)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        name = self.codec.name
-        problems = []
-        if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format {name} supports only none")
+        problems = super().unfit(spec)
         if spec.num_samples_per_file != 1:
-            samples = spec.num_samples_per_file
-            problems.append(f"dataset.num_samples_per_file is {samples}: a {name} file holds one image: set it to 1")
+            actual = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
+            problems.append(f"{actual}: a {spec.format} file holds one image: set it to 1")
         if spec.record_element_type != "uint8":
-            problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels of {name} are uint8")
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels are uint8")
         return problems or self._unfit_shape(spec)
 
     def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
         dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
         if len(dims) not in (2, 3) or dims[2:] not in ((), *((count,) for count in CHANNELS)):
             return [f"dataset.record_dims is {list(dims)}: wanted height and width, and 1 or 3 channels if any"]
-        if max(dims) > self.codec.longest_side:
-            return [
-                f"an image of {_words(dims)} pixels: {self.codec.name} has at most {self.codec.longest_side} per side"
-            ]
-        least = self.codec.min_bytes(_shape(dims))
+        if max(dims) > self.longest_side:
+            return [f"an image of {_words(dims)} pixels: {spec.format} has at most {self.longest_side} per side"]
+        least = self.min_bytes(_shape(dims))
         if not spec.sizes_vary and spec.record_length_bytes < least:
             return [
-                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {self.codec.name} file of "
+                f"dataset.record_length_bytes is {spec.record_length_bytes:g}: a {spec.format} file of "
                 f"{_words(dims)} pixels has {least} bytes or more"
             ]
         return []
@@ -145,38 +119,32 @@ class PictureFormat:
     def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
         if not spec.sizes_vary:
             return np.full(len(shapes), int(spec.record_length_bytes), np.int64)
-        # Random shapes assume one byte per pixel, and may be too small for any file.
-        least = (self.codec.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
+        # Random shapes assume one byte per pixel, and may be too small for any file
+        least = (self.min_bytes(_shape(tuple(shape))) for shape in shapes.tolist())
         sizes: NDArray[np.int64] = np.maximum(shapes.prod(axis=1), np.fromiter(least, np.int64, len(shapes)))
         return sizes
 
-    def write(self, job: FileJob, writer: Writer, buffer: object) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: object) -> None:
         sizes = self.file_bytes(job.spec, np.array([job.shape], np.int64))
         assert sizes is not None
-        writer.write(self.codec.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
+        writer.write(self.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
 
-    def open(self, source: Source, samples: int) -> PictureFile:
+    def open(self, source: base.Source, samples: int) -> PictureFile:
         """Read the whole file by one call."""
-        return PictureFile(self.codec, source.path, source.read(0, source.size_bytes), source.scratch)
+        return PictureFile(self, source.path, source.read(0, source.size_bytes), source.scratch)
 
-    def open_called(self, source: CallSource, samples: int) -> PictureFile:
+    def open_called(self, source: base.CallSource, samples: int) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         file = BufferedFile(source)
-        with contextlib.suppress(struct.error, KeyError, PictureError):  # PictureFile reports the damage
-            self.codec.read_by_pillow(file)
+        with contextlib.suppress(struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage
+            self.read_by_pillow(file)
         file.blank_rest()
-        return PictureFile(self.codec, source.path, file.image, source.scratch, file.read_rest)
+        return PictureFile(self, source.path, file.image, source.scratch, file.read_rest)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole file; Pillow decodes it, as in most scripts."""
-        with open(path, "rb") as file:
-            return self._load_sample(path, memoryview(file.read()))
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return self._load_sample(file.name, memoryview(file.readall()))
-
-    def _load_sample(self, path: str, data: memoryview) -> Sample:
-        opened = PictureFile(self.codec, path, data, lambda size: memoryview(bytearray(size)))
+        data = memoryview(file.read() or b"")
+        opened = PictureFile(self, file.name, data, lambda size: memoryview(bytearray(size)))
         return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
 
 
@@ -185,24 +153,24 @@ class PictureFile:
 
     def __init__(
         self,
-        codec: Codec,
+        file_format: PictureFormat,
         path: str,
         data: memoryview,
         scratch: Callable[[int], memoryview],
         read_rest: Callable[[], None] = lambda: None,
     ) -> None:
-        self._codec = codec
+        self._format = file_format
         self._path = path
         self._data = data
         self._scratch = scratch
         self._read_rest = read_rest
         try:
-            self._shape = codec.parse_shape(data)
-        except PictureError as error:
-            raise damaged(path, str(error), error.offset) from error
+            self._shape = file_format.parse_shape(data)
+        except base.DamagedError as error:
+            raise base.damaged(path, str(error), error.offset) from error
 
-    def sample(self, index: int) -> Sample:
-        return Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
+    def sample(self, index: int) -> base.Sample:
+        return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
 
     def guarded(self, decode: Callable[[], memoryview]) -> memoryview:
         """Decode, and report errors of the library as damage of the file."""
@@ -211,17 +179,17 @@ class PictureFile:
         except DlemuError:
             raise
         except (OSError, ValueError, SyntaxError, RuntimeError) as error:
-            raise damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
+            raise base.damaged(self._path, f"an image that can't be decoded ({error})", 0) from error
 
     def _decode(self) -> memoryview:
         shape = self._shape
-        return self.guarded(lambda: self._codec.decode(self._data, shape, self._scratch(shape.size_bytes)))
+        return self.guarded(lambda: self._format.decode(self._data, shape, self._scratch(shape.size_bytes)))
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
-        if len(self._data) < self._codec.min_bytes(self._shape):
+        if len(self._data) < self._format.min_bytes(self._shape):
             return memoryview(b"")  # too small for a file of dlemu's
         self._read_rest()  # the padding, which readers skip
-        return self._codec.encode(content, file, self._shape, len(self._data)).data
+        return self._format.encode(content, file, self._shape, len(self._data)).data
 
 
 def pillow_pixels(data: memoryview) -> memoryview:
@@ -233,7 +201,7 @@ def pillow_pixels(data: memoryview) -> memoryview:
 def pillow_image(data: memoryview) -> Any:
     """Open an image by Pillow, which decodes it later. Raises as `pillow_pixels`; ValueError for too many pixels."""
     pillow = library("PIL.Image", "image")
-    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have.
+    # Pillow warns above 89 million pixels and refuses twice as many, fewer than a scanned slide may have
     pillow.MAX_IMAGE_PIXELS = None
     image = pillow.open(io.BytesIO(data))
     check_pixels(image.height, image.width)

@@ -12,71 +12,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._array import CHUNK_BYTES
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-PARSER_BYTES = 256 << 10
-"""`DEFAULT_CHUNKSIZE` in pandas' parsers.pyx."""
-LIBRARY = LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
+PARSER_BYTES = 256 << 10  # `DEFAULT_CHUNKSIZE` in pandas' parsers.pyx
+LIBRARY = base.LibraryReads(call="pandas.read_csv", transfer_bytes=PARSER_BYTES)
 COMMA, LINE_FEED, ZERO = b",\n0"
-NUMBER_BYTES = 4
-"""Maximum bytes of a number with its comma or line feed."""
+NUMBER_BYTES = 4  # maximum bytes of a number with its comma or line feed
 Bytes = NDArray[np.uint8]
 
 
-class Format:
+class Format(base.FormatBase):
     """Reads and writes .csv."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = []
-        if spec.compression != "none":
-            problems.append(f"dataset.compression is {spec.compression}: format csv supports only none")
+        problems = super().unfit(spec)
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
-        return None
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
+        """Return None: the length of the text depends on the numbers."""
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         texts = _texts()
-        chunk = buffer.view(CHUNK_BYTES // NUMBER_BYTES)
+        chunk = buffer.view(base.CHUNK_BYTES // NUMBER_BYTES)
         for start in range(0, job.payload_bytes, job.record_bytes):
             for offset in range(0, job.record_bytes, len(chunk)):
                 piece = chunk[: min(len(chunk), job.record_bytes - offset)]
                 job.content.fill(piece, job.running_index, start + offset)
-                # A fifth of the time of selecting the characters of each number by an array of booleans.
+                # A fifth of the time of selecting the characters of each number by an array of booleans
                 text = texts.take(np.frombuffer(piece, np.uint8)).tobytes().translate(None, b" ")
                 if offset + len(piece) == job.record_bytes:
                     text = text[:-1] + b"\n"
                 writer.write(text)
 
-    def open(self, source: Source, samples: int) -> CsvFile:
+    def open(self, source: base.Source, samples: int) -> CsvFile:
         """Read the whole file by one call, because line lengths vary."""
         return CsvFile(source.path, source.read(0, source.size_bytes), samples)
 
-    def open_called(self, source: CallSource, samples: int) -> CsvFile:
+    def open_called(self, source: base.CallSource, samples: int) -> CsvFile:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         file = BufferedFile(source)
         while file.read(PARSER_BYTES):
             continue
         return CsvFile(source.path, file.image, samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole file; np.loadtxt decodes the sample's line."""
-        with open(path, "rb") as file:
-            return _load_sample(path, file.read(), index, samples)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file.readall(), index, samples)
-
-
-def _load_sample(path: str, text: bytes, index: int, samples: int) -> Sample:
-    sample = CsvFile(path, memoryview(text), samples).sample(index)
-    return sample._replace(decode=lambda: _loadtxt(path, sample.data))
+        sample = CsvFile(file.name, memoryview(file.read() or b""), samples).sample(index)
+        return sample._replace(decode=lambda: _loadtxt(file.name, sample.data))
 
 
 class CsvFile:
@@ -90,21 +77,21 @@ class CsvFile:
         if len(ends) != samples or ends[-1] + 1 != len(text):
             more = " and an incomplete one" if len(text) and text[-1] != LINE_FEED else ""
             problem = f"{len(ends)} whole lines{more} where {samples} samples were wanted"
-            raise damaged(path, problem, len(text))
+            raise base.damaged(path, problem, len(text))
         self._bounds = [0, *(ends + 1).tolist()]
 
-    def sample(self, index: int) -> Sample:
+    def sample(self, index: int) -> base.Sample:
         first, last = self._bounds[index], self._bounds[index + 1]
         line = self._data[first : last - 1]
-        # All lines of a file have equally many numbers, which gives the offset of this line in the payload.
+        # All lines of a file have equally many numbers, which gives the offset of this line in the payload
         numbers = int(np.count_nonzero(np.frombuffer(line, np.uint8) == COMMA)) + 1
-        return Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
+        return base.Sample(line, memoryview(b""), index * numbers, decode=lambda: self._decode(line, first))
 
     def _decode(self, line: memoryview, offset: int) -> memoryview:
         try:
             return _numbers(np.frombuffer(line, np.uint8)).data
         except ValueError as error:
-            raise damaged(self._path, str(error), offset) from error
+            raise base.damaged(self._path, str(error), offset) from error
 
 
 def _texts() -> NDArray[np.uint32]:
@@ -115,8 +102,7 @@ def _texts() -> NDArray[np.uint32]:
 def _numbers(line: Bytes) -> Bytes:
     """Parse the numbers of a line, vectorised: last digits are those before a comma, and so on.
 
-    Raises:
-        ValueError: a field is not a whole number from 0 to 255 without sign or leading zeros.
+    Raises ValueError: a field is not a whole number from 0 to 255 without sign or leading zeros.
     """
     ends = np.append(np.flatnonzero(line == COMMA), len(line))
     lengths = np.diff(ends, prepend=-1) - 1
@@ -139,5 +125,5 @@ def _loadtxt(path: str, line: memoryview) -> memoryview:
     try:
         numbers: Bytes = np.loadtxt(io.BytesIO(line), np.uint8, delimiter=",", ndmin=1)
     except (ValueError, OverflowError) as error:
-        raise damaged(path, f"np.loadtxt can't read a line ({error})", 0) from error
+        raise base.damaged(path, f"np.loadtxt can't read a line ({error})", 0) from error
     return numbers.data

@@ -1,17 +1,18 @@
 """The interface of a file format: compute file sizes, write files from a `Content`, read samples from a `Source`.
 
-`Format` is what every format implements; the other protocols are optional capabilities. Payload: the bytes of all
-samples of a file in order, without framing, encoding or compression; `Content` generates it. Side file: a file that
-accompanies each data file, such as an index. Called: read by exactly the read calls that the usual Python library of
-the format makes, without that library (the setting `reader.engine=matched`).
+A format is one module with a class `Format`, a subclass of `FormatBase`, or of `RecordFormat` or `GroupFormat`
+(`datagen.groups`). Payload: the bytes of all samples of a file in order, without framing, encoding or compression;
+`Content` generates it. Side file: a file that accompanies each data file, such as an index. Called: read by exactly the
+read calls that the usual Python library of the format makes, without that library (`reader.engine=matched`).
 """
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +20,22 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DatasetError
+from datagen.errors import DatasetError, UserError
 from datagen.layout import Layout
-from datagen.spec import DatasetSpec
+from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-FORMATS = "datagen.formats"
-"""The package of formats; each module in it is a format."""
+Sizes = NDArray[np.int64]
+FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
 
 
 class Sample(NamedTuple):
     """One sample in memory."""
 
-    data: memoryview
-    """The bytes as they were read."""
+    data: memoryview  # the bytes as they were read
     payload: memoryview
     """The part of the file's payload that was read for this sample; empty if only `decode` can produce it."""
-    payload_offset: int
-    """Offset of that part in the file's payload."""
+    payload_offset: int  # offset of that part in the file's payload
     decode: Callable[[], memoryview] | None = None
     """Decodes `data` (to pixels, numbers or plain bytes); None if `data` is not encoded. Raises DatasetError."""
     rebuild: Callable[[Content, int], memoryview] | None = None
@@ -48,8 +47,7 @@ class Sample(NamedTuple):
     def first_difference(self, content: Content, file: int) -> int | None:
         """Return the index in `plain_payload` of the first byte that was not generated for `file`; None if all were.
 
-        Raises:
-            DatasetError: the sample can't be decoded.
+        Raises DatasetError: the sample can't be decoded.
         """
         actual = self.plain_payload
         if self.rebuild is None:
@@ -76,56 +74,50 @@ class Source(Protocol):
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Return exactly the bytes requested; they stay valid until the file is closed.
 
-        Raises:
-            DatasetError: the file ends too early, or can't be read.
+        Raises DatasetError: the file ends too early, or can't be read.
         """
-        ...
 
     def scratch(self, size_bytes: int) -> memoryview:
         """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
-        ...
 
 
 class CallSource(Source, Protocol):
     """A source for which the format chooses every single read call."""
 
-    block_bytes: int
-    """Preferred read size that the file system reports (st_blksize)."""
-    reread_bytes: int
-    """Bytes that were read more than once, counted each further time; the format adds to it."""
+    block_bytes: int  # preferred read size that the file system reports (st_blksize)
+    reread_bytes: int  # bytes that were read more than once, counted each further time; the format adds to it
 
     def memory(self, size_bytes: int) -> memoryview:
         """Return memory for bytes of the file, new at each call; it stays valid until the file is closed."""
-        ...
 
     def call(self, target: memoryview, offset: int) -> int:
         """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
-        ...
 
 
 class OpenFile(Protocol):
     """An open file whose structure has been read."""
 
     def sample(self, index: int) -> Sample:
-        """Return a sample.
-
-        Raises:
-            DatasetError: there is no such sample, or it is damaged.
-        """
-        ...
+        """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
 
 
 MAX_KEPT_FILES = 16
 """Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
 
-@runtime_checkable
-class KeptFile(OpenFile, Protocol):
-    """A file that stays open between batches, because reading its structure again would cost read calls."""
+class KeptFile(abc.ABC):
+    """An `OpenFile` that stays open between batches, because reading its structure again would cost read calls."""
 
+    @abc.abstractmethod
+    def sample(self, index: int) -> Sample:
+        """Do as `OpenFile.sample`."""
+
+    @abc.abstractmethod
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
-        ...
+
+
+CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
 
 
 @dataclass(frozen=True)
@@ -135,8 +127,7 @@ class FileJob:
     spec: DatasetSpec
     content: Content
     running_index: int
-    shape: tuple[int, ...]
-    """Shape of each record in the file."""
+    shape: tuple[int, ...]  # shape of each record in the file
 
     @property
     def record_bytes(self) -> int:
@@ -148,99 +139,103 @@ class FileJob:
         """Return the bytes of all records of the file."""
         return self.record_bytes * self.spec.num_samples_per_file
 
+    def payload(self, buffer: AlignedBuffer, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
+        """Generate bytes `start` to `stop` of the payload, by default all; each piece is valid until the next one."""
+        chunk, stop = buffer.view(CHUNK_BYTES), self.payload_bytes if stop is None else stop
+        for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):  # generating whole blocks is fastest
+            end = min(block + CHUNK_BYTES, stop)
+            self.content.fill(chunk[: end - block], self.running_index, block)
+            yield chunk[max(start - block, 0) : end - block]
 
-class Format(Protocol):
-    """A file format. It holds no state."""
+
+class SideFile(abc.ABC):
+    """One kind of side file: a file that accompanies each data file, such as an index. It holds no state."""
+
+    @abc.abstractmethod
+    def path(self, layout: Layout, file: int) -> str:
+        """Return the path of the side file of data file `file`."""
+
+    def folder(self, layout: Layout) -> str | None:
+        """Return the folder to be made for these side files; None if they are beside the data files."""
+        return None
+
+    @abc.abstractmethod
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+        """Return the exact size of the side file of each data file; `shapes` are record shapes (files, axes)."""
+
+    @abc.abstractmethod
+    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
+
+
+AnyFile = BinaryIO | LibraryFile  # an open file, of this host or of a storage without paths; its `name` is its path
+Indexes = Sequence[memoryview]  # the bytes of the index files of a data file
+
+
+class FormatBase(abc.ABC):
+    """A file format. A format must implement the abstract methods only."""
+
+    compressions: ClassVar[tuple[Compression, ...]] = ("none",)
+    """Values of `dataset.compression` that the format supports."""
+    sides: ClassVar[tuple[SideFile, ...]] = ()
+    """Side files, which are generated, counted, resumed and verified along with each data file."""
+    index_suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of the index files that scripts keep in memory, beside the data file of an object store."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
-        ...
+        if spec.compression in self.compressions:
+            return []
+        wanted = " or ".join(self.compressions)
+        return [f"dataset.compression is {spec.compression}: format {spec.format} supports only {wanted}"]
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    @abc.abstractmethod
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
         """Return the exact size of each file; None if it depends on the contents, as with compression.
 
         `shapes` are the record shapes of the files, an array (files, axes).
         """
-        ...
 
+    @abc.abstractmethod
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
-        ...
 
+    @abc.abstractmethod
     def open(self, source: Source, samples: int) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible.
 
-        Raises:
-            DatasetError: the file is truncated or not of this format.
+        Raises DatasetError: the file is truncated or not of this format.
         """
-        ...
+
+    def open_called(self, source: CallSource, samples: int) -> OpenFile:
+        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
+        return self.open(source, samples)
+
+    def reads_whole(self, *, called: bool) -> bool:
+        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
+
+        For small files, `open` costs as much CPU as the read.
+        """
+        return False
+
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
+        raise NotImplementedError
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        Raises:
-            DatasetError: the file is damaged or not of this format.
+        Raises DatasetError: the file is damaged or not of this format.
         """
-        ...
+        with open(path, "rb") as file:
+            return self.load_open(file, index, samples, ())
 
-
-@runtime_checkable
-class WholeFormat(Format, Protocol):
-    """A format that parses one-sample files from memory: for small files, `open` costs as much CPU as the read."""
-
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        ...
-
-
-@runtime_checkable
-class CalledFormat(Format, Protocol):
-    """A format that can make the read calls of its library without the library."""
-
-    def open_called(self, source: CallSource, samples: int) -> OpenFile:
-        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
-        ...
-
-
-@runtime_checkable
-class StreamFormat(Format, Protocol):
-    """A format whose library also takes an open file: `reader.engine=library` then works on storage without paths."""
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        """Do as `load`, from an open file, whose `name` is its path."""
-        ...
-
-
-@runtime_checkable
-class IndexedStreamFormat(Format, Protocol):
-    """Like `StreamFormat`, for a format with index files, which training scripts read whole and keep in memory."""
-
-    index_suffixes: tuple[str, ...]
-    """Suffixes that turn the path of a data file into the paths of its index files."""
-
-    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
-        """Do as `load`, from an open file and the bytes of its index files."""
-        ...
-
-
-class SideFile(Protocol):
-    """One kind of side file: a file that accompanies each data file, such as an index. It holds no state."""
-
-    def path(self, layout: Layout, file: int) -> str:
-        """Return the path of the side file of data file `file`."""
-        ...
-
-    def folder(self, layout: Layout) -> str | None:
-        """Return the folder to be made for these side files; None if they are beside the data files."""
-        ...
-
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the exact size of the side file of each data file; `shapes` are record shapes (files, axes)."""
-        ...
-
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        """Write the side file sequentially, as a pure function of `job`: the data file is not read."""
-        ...
+    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
+        """Do as `load`, from an open file and the bytes of its index files (`index_suffixes`)."""
+        raise UserError(
+            "reader.engine=library opens files of this format by their paths, and this storage has none: set "
+            "reader.engine=fast"
+        )
 
 
 OpenSide = Callable[[int], Source | None]
@@ -251,79 +246,12 @@ Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
 """(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
 
 
-class RecordFile(Protocol):
-    """An open file of records. Its memory does not grow with the number of reads, so it may stay open."""
-
-    @property
-    def scattered(self) -> bool:
-        """Whether consecutive records may not be adjacent in the file; they are then read one by one."""
-        ...
-
-    def span(self, index: int, count: int) -> tuple[int, int]:
-        """Return the offset and the bytes in the file of `count` consecutive records.
-
-        Raises:
-            DatasetError: there are no such records.
-        """
-        ...
-
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
-        """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
-
-        With `verify`, checksums in the file are checked.
-
-        Raises:
-            MovedError: the span was wrong; `span` now returns the right one.
-            DatasetError: the records are damaged.
-        """
-        ...
-
-    def largest_bytes(self) -> int:
-        """Return the bytes of the largest record, from the file or its index.
-
-        Raises:
-            DatasetError: the file is damaged.
-        """
-        ...
-
-
 class MovedError(Exception):
     """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
 
-@runtime_checkable
-class RecordFormat(Format, Protocol):
-    """A format with many records in each file, read one by one into place from files that stay open."""
-
-    sides: tuple[SideFile, ...]
-    """Side files, which are generated, counted, resumed and verified along with each data file."""
-    mapped: bool
-    """Files in folders are read through memory maps."""
-
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
-        ...
-
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
-
-        Raises:
-            DatasetError: the file can't be of this format.
-        """
-        ...
-
-
-@runtime_checkable
-class CalledRecordFormat(RecordFormat, Protocol):
-    """A record format whose library locates records differently, so that its read calls differ too."""
-
-    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> RecordFile:
-        """Do as `open_records`, by the library's read calls. A library that does not map files opens one per record."""
-        ...
-
-
 class StreamCalls(NamedTuple):
-    """The read calls by which a library streams a file of records."""
+    """The read calls by which a library streams a file of records, in pieces independent of record boundaries."""
 
     sizes: Callable[[int], Iterator[int]]
     """Takes the file system's block size; yields the bytes that successive read calls request, endlessly."""
@@ -331,28 +259,40 @@ class StreamCalls(NamedTuple):
     """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
     retries_short_reads: bool = False
     """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
-    tail_bytes: int = 0
-    """Bytes of a file after its last record."""
+    tail_bytes: int = 0  # bytes of a file after its last record
 
 
-@runtime_checkable
-class StreamedRecordFormat(RecordFormat, Protocol):
-    """A record format whose library streams each file in pieces that are independent of record boundaries."""
+class RecordFormat(FormatBase):
+    """A format with many records in each file, read one by one into place from files that stay open."""
 
-    stream_calls: StreamCalls
+    mapped: ClassVar[bool] = False  # files in folders are read through memory maps
+    looks_up: ClassVar[bool] = False
+    """The library looks up each record in an index, and opens the file for each unless it maps files."""
+    stream_calls: ClassVar[StreamCalls | None] = None  # the read calls of a library that streams files
+
+    @abc.abstractmethod
+    def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+        """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
+
+    @abc.abstractmethod
+    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> RecordFile:
+        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
+
+        With `called`, a format that `looks_up` locates records by the library's read calls. Raises DatasetError: the
+        file can't be of this format.
+        """
+
+    def open(self, source: Source, samples: int) -> OpenFile:
+        return RecordSamples(source, self.open_records(source, samples, lambda _number: None))
 
 
 class PackedSample(NamedTuple):
     """One sample to be packed into a file by `dlemu pack`."""
 
-    name: str
-    """Path of the sample's source file below the source folder."""
-    data: memoryview
-    """The sample's bytes."""
-    ending: str
-    """Extension that a file of these bytes would have: jpg, png, bin."""
-    array: NDArray[Any] | None = None
-    """The sample as an array, if it is not encoded."""
+    name: str  # path of the sample's source file below the source folder
+    data: memoryview  # the sample's bytes
+    ending: str  # extension that a file of these bytes would have: jpg, png, bin
+    array: NDArray[Any] | None = None  # the sample as an array, if it is not encoded
 
 
 class Packer(Protocol):
@@ -361,29 +301,24 @@ class Packer(Protocol):
     A format's module may define a class `Packer`; `dlemu pack` can then write the format.
     """
 
-    wants_arrays: ClassVar[bool]
-    """Samples must be arrays, all of one shape."""
-    ending: ClassVar[str]
-    """Extension of the files."""
+    wants_arrays: ClassVar[bool]  # samples must be arrays, all of one shape
+    ending: ClassVar[str]  # extension of the files
 
     def __init__(self, writer: Writer) -> None: ...
 
     def add(self, sample: PackedSample) -> None:
         """Write a sample, or keep it until `finish`. Raises ValueError for one that does not fit."""
-        ...
 
     def finish(self) -> bytes:
         """Write the rest of the file; return the bytes of the format's first side file, empty if it has none."""
-        ...
 
 
-@runtime_checkable
-class UnreadFormat(Format, Protocol):
+class UnreadFormat(FormatBase):
     """A format whose files are never read: samples are made in memory."""
 
-    def unread_bytes(self, files: int) -> NDArray[np.int64]:
+    @abc.abstractmethod
+    def unread_bytes(self, files: int) -> Sizes:
         """Return the size of each file, by running index."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,14 +328,20 @@ class LibraryReads:
     Values and how they were measured: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
     """
 
-    call: str = ""
-    """The library function that scripts call; empty if unknown."""
-    in_parts: bool = False
-    """From a file of several samples, the library reads only the bytes that one sample needs."""
+    call: str = ""  # the library function that scripts call; empty if unknown
+    in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
     transfer_bytes: int = 0
     """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
     cpu_ratio: float | None = None
     """CPU time per byte of the library divided by that of dlemu's own reader, from the page cache, without decoding."""
+
+
+def format_named(name: str) -> FormatBase:
+    """Return the format of this name. Raises UserError."""
+    found = registry.find(FORMATS, name, "Format")()
+    if not isinstance(found, FormatBase):
+        raise UserError(f"dataset.format={name}: its `Format` is not derived from {FormatBase.__module__}.FormatBase")
+    return found
 
 
 def library_reads(format_name: str) -> LibraryReads:
@@ -415,11 +356,6 @@ def built_in_reads(format_name: str) -> LibraryReads:
     return reads
 
 
-def sides_of(file_format: Format) -> tuple[SideFile, ...]:
-    """Return the kinds of side files of a format; only record formats have any."""
-    return file_format.sides if isinstance(file_format, RecordFormat) else ()
-
-
 def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     """Return the error for a damaged file, with what to do about it."""
     at = "" if offset is None else f" at offset {offset}"
@@ -427,6 +363,14 @@ def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
         f"{path}: {problem}{at}. Run `dlemu datagen verify` to find every damaged file; "
         "delete those and run `dlemu datagen` with the same settings to make them again"
     )
+
+
+class DamagedError(Exception):
+    """A file is damaged at an offset; the caller adds the path to the message (`damaged`)."""
+
+    def __init__(self, problem: str, offset: int = 0) -> None:
+        super().__init__(problem)
+        self.offset = offset
 
 
 def own_damaged(error: DatasetError) -> DatasetError:
@@ -439,14 +383,9 @@ def what_is_damaged(error: Exception) -> str:
     return str(error).partition(". Run `dlemu datagen")[0]
 
 
-def sample_bytes(spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
-
-
-def no_side(_number: int) -> Source | None:
-    """An `OpenSide` for where side files can't be opened."""
-    return None
 
 
 class RecordSamples:
@@ -470,19 +409,22 @@ class RecordSamples:
         return Sample(payload, payload, index * size)
 
 
-class OffsetRecords:
-    """A file of records, all assumed to have one length until a subclass fills `_offsets`."""
+class RecordFile(abc.ABC):
+    """An open file of records, all assumed to have one length until a subclass fills `_offsets`.
 
-    scattered = False
+    Its memory does not grow with the number of reads, so it may stay open.
+    """
+
+    scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
     def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
         self._source = source
         self._samples = samples
         self._record_bytes = record_bytes
-        self._offsets: NDArray[np.int64] | None = None
-        """Offset of each record, and the end of the last one."""
+        self._offsets: NDArray[np.int64] | None = None  # offset of each record, and the end of the last one
 
     def span(self, index: int, count: int) -> tuple[int, int]:
+        """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
         if not 0 <= index <= index + count <= self._samples:
             raise no_such_record(self._source.path, index, self._samples)
         if self._offsets is None:
@@ -490,7 +432,16 @@ class OffsetRecords:
         start = int(self._offsets[index])
         return start, int(self._offsets[index + count]) - start
 
+    @abc.abstractmethod
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+        """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
+
+        With `verify`, checksums in the file are checked. Raises MovedError if the span was wrong and `span` now returns
+        the right one, DatasetError if the records are damaged.
+        """
+
     def largest_bytes(self) -> int:
+        """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
 
 

@@ -24,32 +24,30 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
-from datagen.formats import _array
+from datagen.formats import format_base as base
 from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, hdf5
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="h5py", cpu_ratio=8.0)
+LIBRARY = base.LibraryReads(call="h5py", cpu_ratio=8.0)
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
-_PUNCH_HOLE = 0x03
-"""FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)."""
+_PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)
 _GROUP_BYTES = 16 << 20  # bytes of chunks added at a time: with fewer, HDF5 walks all chunks more often
 Chunk = tuple[tuple[int, ...], bytes]
 """A chunk's position in its dataset (index of the first element), and its stored bytes."""
 
 
-class Format:
+class Format(base.FormatBase):
     """Reads and writes HDF5."""
+
+    compressions = ("none", "gzip")
 
     def __init__(self) -> None:
         self._known: Known = {}
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = []
-        if spec.compression not in ("none", "gzip"):
-            problems.append(f"dataset.compression is {spec.compression}: format hdf5 supports none and gzip")
+        problems = super().unfit(spec)
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
@@ -60,45 +58,45 @@ class Format:
             )
         return problems or _unfit_shapes(spec)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if _is_chunked(spec):
             return None
-        payload: NDArray[np.int64] = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+        payload: base.Sizes = shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
         if not len(payload):
             return payload
-        # The structure has the same size for all shapes.
-        structure, _ = _outline(spec, tuple(shapes[0].tolist()))
-        return payload + (structure.size_bytes - int(payload[0]))
+        # The structure has the same size for all shapes
+        size_bytes, _, _ = _outline(spec, tuple(shapes[0].tolist()))
+        return payload + (size_bytes - int(payload[0]))
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         if _is_chunked(job.spec):
             _write_chunked(job, writer)
         else:
-            _write_plain(job, writer, buffer.view(_array.CHUNK_BYTES))
+            _write_plain(job, writer, buffer)
 
-    def open(self, source: Source, samples: int) -> Hdf5File:
+    def open(self, source: base.Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known)
 
-    def open_called(self, source: CallSource, samples: int) -> Hdf5File:
+    def open_called(self, source: base.CallSource, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known, called=True)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         with open(path, "rb"):  # raises OSError for a file that can't be opened, which h5py would report as damage
             pass
         return _load_sample(path, path, index)
 
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         return _load_sample(file.name, file, index)
 
 
-def _load_sample(path: str, where: str | LibraryFile, index: int) -> Sample:
+def _load_sample(path: str, where: Any, index: int) -> base.Sample:
     try:
         with hdf5().File(where, "r") as file:
             names = [f"records_{i}" for i in range(len(file)) if f"records_{i}" in file] or [OLD_NAME]
             data = b"".join(np.ascontiguousarray(file[name][index]).tobytes() for name in names)
     except HDF5_ERRORS as error:
-        raise damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
-    return Sample(memoryview(data), memoryview(data), index * len(data))
+        raise base.damaged(path, f"h5py can't read sample {index} ({error})", 0) from error
+    return base.Sample(memoryview(data), memoryview(data), index * len(data))
 
 
 def _unfit_shapes(spec: DatasetSpec) -> list[str]:
@@ -139,8 +137,8 @@ def _chunk_shape(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, ...] |
     return tuple(min(a, b) for a, b in zip(wanted, shape, strict=True))
 
 
-def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[int]]:
-    """Return the structure of an unchunked file, and the offset of each dataset, labels last."""
+def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[int, dict[int, bytes], list[int]]:
+    """Return `Skeleton.outline` of an unchunked file, and the offset of each dataset, labels last."""
     h5py = hdf5()
     extents = []
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -153,14 +151,20 @@ def _outline(spec: DatasetSpec, shape: tuple[int, ...]) -> tuple[Outline, list[i
                 kind = h5py.h5t.py_create(np.dtype(element))
                 dataset = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple(size), layout)
                 extents.append((int(dataset.get_offset()), math.prod(size) * np.dtype(element).itemsize))
-        return temporary.outline(extents), [offset for offset, _ in extents]
+        return *temporary.outline(extents), [offset for offset, _ in extents]
 
 
 @contextlib.contextmanager
 def _new_file(temporary: Skeleton) -> Iterator[Any]:
-    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError."""
+    """Create a file as h5py.File(..., libver="latest") does, but without creation times. Raises SpaceError.
+
+    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
+    """
     h5py = hdf5()
-    creation, access = _file_properties()
+    creation, access = h5py.h5p.create(h5py.h5p.FILE_CREATE), h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    creation.set_obj_track_times(False)
+    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
     with writing():
         file = h5py.File(h5py.h5f.create(temporary.path, h5py.h5f.ACC_TRUNC, creation, access))
     try:
@@ -170,64 +174,38 @@ def _new_file(temporary: Skeleton) -> Iterator[Any]:
             file.close()
 
 
-def _file_properties() -> tuple[Any, Any]:
-    """Return the properties by which files are created and accessed.
-
-    Old releases of h5py store the creation time in the root group, with which `verify` could not reproduce a file.
-    """
-    h5py = hdf5()
-    creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    creation.set_obj_track_times(False)
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    return creation, access
-
-
 def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], str]]:
     for part in range(spec.hdf5.num_dset_per_record):
         yield f"records_{part}", _dataset_shape(spec, shape), spec.record_element_type
     yield "labels", (spec.num_samples_per_file,), "int64"
 
 
-def _write_plain(job: FileJob, writer: Writer, chunk: memoryview) -> None:
+def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
-    structure, offsets = _outline(job.spec, job.shape)
-    contents: dict[int, bytes | int] = {**structure.pieces, **{offset: part for part, offset in enumerate(offsets)}}
+    _, pieces, offsets = _outline(job.spec, job.shape)
+    contents: dict[int, bytes | int] = {**pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(contents):
         writer.write(bytes(offset - writer.position))
         content = contents[offset]
         if isinstance(content, bytes):
             writer.write(content)
         elif content < job.spec.hdf5.num_dset_per_record:
-            _write_part(job, content, writer, chunk)
+            _write_part(job, content, writer, buffer)
         else:
-            _write_labels(job, writer)
+            for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -base.CHUNK_BYTES):
+                writer.write(bytes(min(left, base.CHUNK_BYTES)))
 
 
-def _write_part(job: FileJob, part: int, writer: Writer, chunk: memoryview) -> None:
+def _write_part(job: base.FileJob, part: int, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write one dataset: its part of each sample."""
-    if job.spec.hdf5.num_dset_per_record == 1:
-        _array.write_payload(job, chunk, writer.write)
-        return
-    part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
-    for sample in range(job.spec.num_samples_per_file):
-        start = sample * job.record_bytes + part * part_bytes
-        for offset in range(0, part_bytes, len(chunk)):
-            piece = chunk[: min(len(chunk), part_bytes - offset)]
-            job.content.fill(piece, job.running_index, start + offset)
+    parts = job.spec.hdf5.num_dset_per_record
+    step = job.payload_bytes if parts == 1 else job.record_bytes
+    for start in range(part * step // parts, job.payload_bytes, step):
+        for piece in job.payload(buffer, start, start + step // parts):
             writer.write(piece)
 
 
-def _write_labels(job: FileJob, writer: Writer) -> None:
-    left = LABEL_BYTES * job.spec.num_samples_per_file
-    while left:
-        size = min(left, _array.CHUNK_BYTES)
-        writer.write(bytes(size))
-        left -= size
-
-
-def _write_chunked(job: FileJob, writer: Writer) -> None:
+def _write_chunked(job: base.FileJob, writer: Writer) -> None:
     """Let HDF5 write a skeleton (`Skeleton`), and copy each chunk to the offset that HDF5 gave it.
 
     Files are written outside of HDF5's calls, so that a full disk or an interruption is reported as such.
@@ -250,8 +228,8 @@ def _write_chunked(job: FileJob, writer: Writer) -> None:
                         temporary.empty(offset, len(packed))
                         extents.append((offset, len(packed)))
             file.create_dataset("labels", data=np.zeros(shape[0], np.int64))
-        structure = temporary.outline(extents)
-    for offset, piece in structure.pieces.items():
+        _, pieces = temporary.outline(extents)
+    for offset, piece in pieces.items():
         _put(writer, offset, piece)
 
 
@@ -282,7 +260,7 @@ def _put(writer: Writer, offset: int, data: bytes) -> None:
     writer.write_at(data, offset)
 
 
-def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
+def _chunks(job: base.FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[Chunk]:
     """Yield each chunk of a dataset, compressed if needed; chunks beyond the dataset's edge are filled with zeros."""
     level = job.spec.compression_level if job.spec.compression == "gzip" else None
     grid = [range(0, axis, step) for axis, step in zip(shape[1:], chunk[1:], strict=True)]
@@ -298,22 +276,13 @@ def _chunks(job: FileJob, part: int, shape: tuple[int, ...], chunk: tuple[int, .
             yield (first, *start), plain if level is None else zlib.compress(plain, level)
 
 
-def _slab(job: FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
+def _slab(job: base.FileJob, part: int, shape: tuple[int, ...], first: int, samples: int) -> NDArray[Any]:
     """Return one dataset's part of some samples, as an array."""
     part_bytes = job.record_bytes // job.spec.hdf5.num_dset_per_record
     slab = np.empty((samples, part_bytes), np.uint8)
     for i in range(samples):
         job.content.fill(slab[i], job.running_index, (first + i) * job.record_bytes + part * part_bytes)
     return slab.view(job.spec.record_element_type).reshape(samples, *shape[1:])
-
-
-@dataclass(frozen=True)
-class Outline:
-    """A file's structure: its size, and all bytes that are not in a dataset."""
-
-    size_bytes: int
-    pieces: dict[int, bytes]
-    """Bytes by offset."""
 
 
 @contextlib.contextmanager
@@ -352,12 +321,12 @@ class Skeleton:
         """Free the space of bytes that are not needed any more; on file systems without holes, do nothing."""
         _LIBC.fallocate(self.descriptor, _PUNCH_HOLE, ctypes.c_long(offset), ctypes.c_long(size_bytes))
 
-    def outline(self, extents: list[tuple[int, int]]) -> Outline:
-        """Return the file's bytes except those in the `extents` (offset, bytes)."""
+    def outline(self, extents: list[tuple[int, int]]) -> tuple[int, dict[int, bytes]]:
+        """Return the file's size, and its bytes, by offset, except those in the `extents` (offset, bytes)."""
         size_bytes = os.fstat(self.descriptor).st_size
         pieces, at = {}, 0
         for offset, extent_bytes in [*sorted(extents), (size_bytes, 0)]:
             if offset > at:
                 pieces[at] = os.pread(self.descriptor, offset - at, at)
             at = offset + extent_bytes
-        return Outline(size_bytes, pieces)
+        return size_bytes, pieces

@@ -13,33 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats.format_base import (
-    Extents,
-    FileJob,
-    LibraryReads,
-    OpenSide,
-    RecordSamples,
-    Sample,
-    SideFile,
-    Source,
-    damaged,
-    no_side,
-    no_such_record,
-    sample_bytes,
-)
-from datagen.layout import Layout
-from datagen.places import even_places
+from datagen.formats import format_base as base
+from datagen.layout import Layout, even_places
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="np.fromfile", in_parts=True)
-CHUNK_BYTES = 1 << 20
-"""Bytes of data generated and written, or of an index read, at a time."""
+LIBRARY = base.LibraryReads(call="np.fromfile", in_parts=True)
 ENTRY_BYTES = 8
 OFFSETS, SIZES = 0, 1  # positions of the two index files in `SIDES`
 
 
-class Side:
+class Side(base.SideFile):
     """One of the two index files."""
 
     def __init__(self, suffix: str, number: int) -> None:
@@ -49,16 +33,13 @@ class Side:
     def path(self, layout: Layout, file: int) -> str:
         return layout.path(file) + self._suffix
 
-    def folder(self, layout: Layout) -> str | None:
-        return None
-
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return np.full(len(shapes), ENTRY_BYTES * spec.num_samples_per_file, np.int64)
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         samples = job.spec.num_samples_per_file
-        chunk_entries = np.frombuffer(buffer.view(CHUNK_BYTES), "<u8")
+        chunk_entries = np.frombuffer(buffer.view(base.CHUNK_BYTES), "<u8")
         if self._number == SIZES:
             chunk_entries[:] = size
         for first in range(0, samples, chunk_entries.size):
@@ -72,117 +53,97 @@ SUFFIXES = (".off.idx", ".sz.idx")
 SIDES = tuple(Side(suffix, number) for number, suffix in enumerate(SUFFIXES))
 
 
-class Format:
+class Format(base.RecordFormat):
     """Reads and writes FILE, FILE.off.idx and FILE.sz.idx."""
 
-    sides: tuple[SideFile, ...] = SIDES
-    mapped = False
+    sides = SIDES
+    looks_up = True
     index_suffixes = SUFFIXES
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format {spec.format} supports only none"]
-        return []
+    def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+        return base.sample_bytes(spec, shapes)
 
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return sample_bytes(spec, shapes)
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+        return base.sample_bytes(spec, shapes) * spec.num_samples_per_file
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        return sample_bytes(spec, shapes) * spec.num_samples_per_file
-
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        total = job.payload_bytes
-        chunk = buffer.view(CHUNK_BYTES)
-        for offset in range(0, total, CHUNK_BYTES):
-            piece = chunk[: min(CHUNK_BYTES, total - offset)]
-            job.content.fill(piece, job.running_index, offset)
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open(self, source: Source, samples: int) -> RecordSamples:
-        return RecordSamples(source, self.open_records(source, samples, no_side))
+    def open_records(
+        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+    ) -> IndexedFile:
+        """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
+        return IndexedFile(source, samples, side, by_index=called)
 
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
-        return IndexedFile(source, samples, side)
-
-    def open_called_records(self, source: Source, samples: int, side: OpenSide) -> IndexedFile:
-        """Look up each record in a memory map of the index, and read each by its own call, as Megatron-LM does."""
-        return IndexedFile(source, samples, side, by_index=True)
-
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         """Read the whole index, then the record by np.fromfile."""
         offset, size = entry(path, indexes_of(path, samples), index, samples)
         record = np.fromfile(path, np.uint8, size, offset=offset)
         if record.size != size:
-            raise damaged(path, f"the file ends within record {index}", offset + record.size)
-        return Sample(record.data, record.data, offset)
+            raise base.damaged(path, f"the file ends within record {index}", offset + record.size)
+        return base.Sample(record.data, record.data, offset)
 
-    def load_indexed(self, file: LibraryFile, indexes: Sequence[memoryview], index: int, samples: int) -> Sample:
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Seek to the record and read it, as scripts do on storage without paths, where np.fromfile does not work."""
         whole = [np.frombuffer(data[: len(data) - len(data) % ENTRY_BYTES], "<u8")[:samples] for data in indexes]
         offset, size = entry(file.name, whole, index, samples)
         end = file.seek(0, os.SEEK_END)
         if offset + size > end:
-            raise damaged(file.name, f"the file ends within record {index}", end)
+            raise base.damaged(file.name, f"the file ends within record {index}", end)
         file.seek(offset)
         data = memoryview(file.read(size) or b"")
-        return Sample(data, data, offset)
+        return base.Sample(data, data, offset)
 
 
-class IndexedFile:
+class IndexedFile(base.RecordFile):
     """One data file: offsets of records of equal length are computed, others are looked up in the index."""
 
-    def __init__(self, source: Source, samples: int, side: OpenSide, *, by_index: bool = False) -> None:
-        self._source = source
-        self._samples = samples
-        self._record_bytes, rest = divmod(source.size_bytes, samples)
+    def __init__(self, source: base.Source, samples: int, side: base.OpenSide, *, by_index: bool = False) -> None:
+        record_bytes, rest = divmod(source.size_bytes, samples)
+        super().__init__(source, samples, record_bytes)
         offsets, sizes = side(OFFSETS), side(SIZES)
-        self._index: tuple[Source, Source] | None = None
+        self._index: tuple[base.Source, base.Source] | None = None
         if offsets is not None and sizes is not None:
             self._check_length(offsets)
             self._check_length(sizes)
             if by_index or rest or not self._is_even(offsets, sizes):
-                self._index = offsets, sizes
+                self._index, self.scattered = (offsets, sizes), True
         elif rest or not self._record_bytes:
             problem = f"its {source.size_bytes} bytes are not {samples} records of one length, and it has no index"
-            raise damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
-
-    @property
-    def scattered(self) -> bool:
-        return self._index is not None
+            raise base.damaged(source.path, problem + " (FILE.off.idx, FILE.sz.idx);", 0)
 
     def span(self, index: int, count: int) -> tuple[int, int]:
-        if not 0 <= index <= index + count <= self._samples:
-            raise no_such_record(self._source.path, index, self._samples)
-        if self._index is None:
-            return index * self._record_bytes, count * self._record_bytes
+        if self._index is None or not 0 <= index <= index + count <= self._samples:
+            return super().span(index, count)
         at = index * ENTRY_BYTES
         offsets, sizes = self._index
         start, size = _entry(offsets, at), _entry(sizes, at)
         if start + size > self._source.size_bytes:
             problem = f"its index puts the end of record {index} at {start + size}, beyond the end of the file,"
-            raise damaged(self._source.path, problem, start)
+            raise base.damaged(self._source.path, problem, start)
         return start, size
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         if self._index is not None or count == 1:
             return [(0, len(data))]
         return even_places(0, self._record_bytes, self._record_bytes, count)
 
     def largest_bytes(self) -> int:
         if self._index is None:
-            return self._record_bytes
+            return super().largest_bytes()
         sizes = self._index[SIZES]
         stop = self._samples * ENTRY_BYTES
-        read = (sizes.read(at, min(CHUNK_BYTES, stop - at)) for at in range(0, stop, CHUNK_BYTES))
+        read = (sizes.read(at, min(base.CHUNK_BYTES, stop - at)) for at in range(0, stop, base.CHUNK_BYTES))
         return max(int(np.frombuffer(piece, "<u8").max()) for piece in read)
 
-    def _check_length(self, side: Source) -> None:
+    def _check_length(self, side: base.Source) -> None:
         wanted = self._samples * ENTRY_BYTES
         if side.size_bytes < wanted:
             problem = f"the index is truncated: {self._samples} records need {wanted} bytes,"
-            raise damaged(side.path, problem, side.size_bytes)
+            raise base.damaged(side.path, problem, side.size_bytes)
 
-    def _is_even(self, offsets: Source, sizes: Source) -> bool:
+    def _is_even(self, offsets: base.Source, sizes: base.Source) -> bool:
         """Return whether the first, middle and last index entries fit records of equal length that fill the file."""
         for number in {0, self._samples // 2, self._samples - 1}:
             at = number * ENTRY_BYTES
@@ -191,7 +152,7 @@ class IndexedFile:
         return True
 
 
-def _entry(side: Source, at: int) -> int:
+def _entry(side: base.Source, at: int) -> int:
     """Return an entry of an index, from memory if the index is mapped."""
     mapped: memoryview | None = getattr(side, "mapped", None)
     data = side.read(at, ENTRY_BYTES) if mapped is None else mapped[at : at + ENTRY_BYTES]
@@ -207,6 +168,6 @@ def entry(path: str, indexes: Sequence[NDArray[np.uint64]], index: int, samples:
     """Return offset and bytes of a record. Raises DatasetError if an index has the wrong number of entries."""
     for suffix, entries in zip(SUFFIXES, indexes, strict=True):
         if entries.size != samples:
-            raise damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)
+            raise base.damaged(path + suffix, f"an index of {entries.size} records, not {samples},", 0)
     offsets, sizes = indexes
     return int(offsets[index]), int(sizes[index])

@@ -21,32 +21,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
-from datagen.extras import library
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
-from datagen.formats._picture import (
     MIN_PADDING_BYTES,
-    PictureError,
+    PILLOW_READS,
     PictureFormat,
     Shape,
     feed_decoder,
     padding_then_codes,
     read_in_blocks,
 )
+from datagen.formats.format_base import DamagedError
+from datagen.registry import library
 
+LIBRARY = PILLOW_READS
 SOI, EOI = b"\xff\xd8", b"\xff\xd9"
 JFIF = b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
 SOS = 0xDA  # start of scan (ITU-T T.81, table B.1)
-STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))
-"""Markers without a segment: TEM and the restart markers."""
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of frame headers, which hold an image's shape."""
+STANDALONE = frozenset((0x01, *range(0xD0, 0xD8)))  # markers without a segment: TEM and the restart markers
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of frame headers, which hold an image's shape
 _SEGMENT = struct.Struct(">BBH")
 """Start of a segment: 0xFF, its marker, and its length, including these 2 bytes of length."""
-SEGMENT_BYTES = 65533
-"""Maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes."""
+SEGMENT_BYTES = 65533  # maximum bytes of a comment: a segment's length has 16 bits and includes its own 2 bytes
 END_OF_BLOCK = 0xFE  # the code of 8 bits, for size 0: the last one in SIZES
 NO_DIFFERENCE = 0xFE  # the same code in the table of DC differences
 MAX_COEFFICIENTS = 63  # AC coefficients of a block of 8 x 8
@@ -54,10 +50,9 @@ SIZES = bytes([7, 6, 5, 4, 3, 2, 1, 0])
 """Bits of a coefficient for the Huffman codes of 1 to 8 bits; 0: end of block, or no difference."""
 
 
-class Jpeg:
-    """JPEG files."""
+class Format(PictureFormat):
+    """Reads and writes .jpeg."""
 
-    name = "jpeg"
     longest_side = 65535
 
     def min_bytes(self, shape: Shape) -> int:
@@ -88,9 +83,9 @@ class Jpeg:
         try:
             shape = _shape_in_header(data)
         except struct.error as error:
-            raise PictureError(f"no readable JPEG structure ({error})", 0) from error
+            raise DamagedError(f"no readable JPEG structure ({error})", 0) from error
         if data[-2:] != EOI:
-            raise PictureError("JPEG data that does not end with its end marker", len(data))
+            raise DamagedError("JPEG data that does not end with its end marker", len(data))
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
@@ -111,17 +106,10 @@ class Jpeg:
         feed_decoder(file, file.size_bytes)
 
     def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        # simplejpeg decodes a small picture in a fifth of Pillow's time.
+        # simplejpeg decodes a small picture in a fifth of Pillow's time
         colours = "GRAY" if shape.channels == 1 else "RGB"
         pixels: NDArray[np.uint8] = library("simplejpeg", "image").decode_jpeg(data, colours, buffer=scratch)
         return pixels.reshape(-1).data
-
-
-class Format(PictureFormat):
-    """Reads and writes .jpeg."""
-
-    def __init__(self) -> None:
-        super().__init__(Jpeg())
 
 
 def _blocks(shape: Shape) -> int:
@@ -173,15 +161,15 @@ def _put(out: NDArray[np.uint8], at: int, data: bytes | NDArray[np.uint8]) -> in
 
 
 def _shape_in_header(data: memoryview) -> Shape:
-    """Parse the markers up to the image data; raises PictureError, and struct.error if the file is truncated."""
+    """Parse the markers up to the image data; raises DamagedError, and struct.error if the file is truncated."""
     if data[:2] != SOI:
-        raise PictureError("no JPEG start", 0)
+        raise DamagedError("no JPEG start", 0)
     shape = None
     at, end = 2, len(data)
     while True:
         fill, marker, size = _SEGMENT.unpack_from(data, at)
         if fill != 0xFF:
-            raise PictureError("no JPEG marker", at)
+            raise DamagedError("no JPEG marker", at)
         if marker == 0xFF:  # fill bytes before a marker
             at += 1
             continue
@@ -189,12 +177,12 @@ def _shape_in_header(data: memoryview) -> Shape:
             at += 2
             continue
         if size < 2 or at + 2 + size > end:
-            raise PictureError("a JPEG segment that ends beyond the end of the file", at)
+            raise DamagedError("a JPEG segment that ends beyond the end of the file", at)
         if marker in FRAMES:
             height, width, components = struct.unpack_from(">HHB", data[at + 4 : at + 2 + size], 1)
             shape = Shape(height, width, 1 if components == 1 else 3)
         elif marker == SOS:
             if shape is None:
-                raise PictureError("JPEG data without a frame header before it", at)
+                raise DamagedError("JPEG data without a frame header before it", at)
             return shape
         at += 2 + size

@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from isal import isal_zlib
@@ -22,24 +22,21 @@ from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
+from datagen.formats import format_base as base
 from datagen.formats._buffered import BufferedFile
-from datagen.formats.format_base import CallSource, FileJob, LibraryReads, PackedSample, Sample, Source, damaged
 from datagen.spec import DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
+LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
 X_NAME = "array x"
 
 
-class Format:
+class Format(base.FormatBase):
     """Reads and writes .npz."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression not in ("none", "zip"):
-            return [f"dataset.compression is {spec.compression}: format npz supports none and zip"]
-        return []
+    compressions = ("none", "zip")
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression == "zip":
             return None
         samples = spec.num_samples_per_file
@@ -47,25 +44,26 @@ class Format:
         y_bytes = len(_array.array_header("<i8", (samples,))) + 8 * samples
         return archive_bytes("x.npy", x_bytes, "y.npy", y_bytes)
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         samples = job.spec.num_samples_per_file
         method = DEFLATED if job.spec.compression == "zip" else STORED
         x = MemberWriter(writer, "x.npy", method, job.spec.compression_level)
         x.write(_array.header(job))
-        _array.write_payload(job, buffer.view(_array.CHUNK_BYTES), x.write)
+        for piece in job.payload(buffer):
+            x.write(piece)
         x_entry = x.close()
         y = MemberWriter(writer, "y.npy", method, job.spec.compression_level)
         y.write(_array.array_header("<i8", (samples,)))
         y.write(bytes(8 * samples))
         writer.write(directory([x_entry, y.close()], writer.position))
 
-    def open(self, source: Source, samples: int) -> _array.Samples:
+    def open(self, source: base.Source, samples: int) -> _array.Samples:
         """Read the whole archive by one call; samples are copied only if they are compressed or interleaved."""
         data = source.read(0, source.size_bytes)
         with _reporting_damage(source):
             return _samples(source, data, _members_to_read(_entries(data), samples, source.size_bytes)[0], samples)
 
-    def open_called(self, source: CallSource, samples: int) -> _array.Samples:
+    def open_called(self, source: base.CallSource, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
         with _reporting_damage(source):
@@ -74,13 +72,19 @@ class Format:
                 _read_by_zipfile(file, entry)
             return _samples(source, file.image, used[0], samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
-        # Opened here, because np.load leaves the file open if it is not an archive.
-        with open(path, "rb") as file:
-            return _load_sample(path, file, index, samples)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file, index, samples)
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        try:
+            with np.load(file) as archive:
+                entries = [
+                    Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
+                    for info in archive.zip.infolist()
+                ]
+                main, *others = _members_to_read(entries, samples, 0)
+                used = sorted([main, *others], key=lambda entry: entry.start)
+                arrays = {entry.name: archive[entry.name] for entry in used}
+                return _array.sample_of(arrays[main.name], index, samples)
+        except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise base.damaged(file.name, f"np.load can't read array x ({error})", 0) from error
 
 
 class Packer:
@@ -96,7 +100,7 @@ class Packer:
         self._writer = writer
         self._arrays: list[NDArray[Any]] = []
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         assert sample.array is not None  # because of wants_arrays
         first = self._arrays[0] if self._arrays else sample.array.T
         if (sample.array.T.shape, sample.array.dtype) != (first.shape, first.dtype):
@@ -112,36 +116,22 @@ class Packer:
         return b""
 
 
-def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int, samples: int) -> Sample:
-    try:
-        with np.load(file) as archive:
-            entries = [
-                Entry(info.filename, 0, 0, info.compress_size, info.file_size, info.header_offset)
-                for info in archive.zip.infolist()
-            ]
-            used = sorted(_members_to_read(entries, samples, 0), key=lambda entry: entry.start)
-            arrays = {entry.name: archive[entry.name] for entry in used}
-            return _array.sample_of(arrays[_members_to_read(entries, samples, 0)[0].name], index, samples)
-    except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise damaged(path, f"np.load can't read array x ({error})", 0) from error
-
-
 @contextlib.contextmanager
-def _reporting_damage(source: Source) -> Iterator[None]:
+def _reporting_damage(source: base.Source) -> Iterator[None]:
     try:
         yield
-    except StructureError as error:
-        raise damaged(source.path, str(error), error.offset) from error
+    except base.DamagedError as error:
+        raise base.damaged(source.path, str(error), error.offset) from error
     except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise damaged(source.path, f"no readable .npz structure ({error})", 0) from error
+        raise base.damaged(source.path, f"no readable .npz structure ({error})", 0) from error
 
 
-def _samples(source: Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
+def _samples(source: base.Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     try:
         array = _array.parse(_member(source, data, entry), X_NAME)
-    except _array.ArrayError as error:
-        raise StructureError(str(error), entry.start) from error
+    except base.DamagedError as error:
+        raise base.DamagedError(str(error), entry.start) from error
     return _array.Samples(source, array, samples, X_NAME)
 
 
@@ -149,8 +139,7 @@ LOAD_BYTES = 1 << 18
 """Bytes that np.load reads of an archive's member at a time (`BUFFER_SIZE` in numpy/lib/_format_impl.py)."""
 MAX_LABEL_BYTES = 4096
 """Maximum size of a member that is taken for a label and not read, as DLIO's reader does not read `y`."""
-ZIP_BYTES = 4096
-"""Minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)."""
+ZIP_BYTES = 4096  # minimum bytes that Python's zipfile reads of a member at a time (`ZipExtFile.MIN_READ_SIZE`)
 
 
 def _list_by_zipfile(file: BufferedFile) -> list[Entry]:
@@ -208,7 +197,7 @@ def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
         yield min(LOAD_BYTES, entry.plain_bytes - at)
 
 
-def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
+def _member(source: base.Source, data: memoryview, entry: Entry) -> memoryview:
     """Return the decompressed bytes of a member."""
     packed, start = packed_member(data, entry)
     if entry.method == STORED:
@@ -219,37 +208,22 @@ def _member(source: Source, data: memoryview, entry: Entry) -> memoryview:
 STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)
 ZIP64_LIMIT = (1 << 31) - 1
 """Above this, Python's zipfile stores sizes and offsets as 64-bit numbers in the central directory."""
-DATE_1980 = 1 << 5 | 1
-"""MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made."""
-ZIP64_VERSION = 45
-"""Version of the zip format that introduced 64-bit sizes."""
+DATE_1980 = 1 << 5 | 1  # MS-DOS date 1980-01-01, so that a file's bytes do not depend on when it was made
+ZIP64_VERSION = 45  # version of the zip format that introduced 64-bit sizes
 UNIX = 3  # "version made by" a Unix system, as Python's zipfile writes it (APPNOTE 4.4.2)
-FILE_MODE = 0o600
-"""Mode of an extracted member."""
+FILE_MODE = 0o600  # mode of an extracted member
 END_BYTES = 22  # the end-of-central-directory record without its comment (APPNOTE 4.3.16)
 MAX_COMMENT_BYTES = 65535  # the comment's length has 16 bits
 
 _DAMAGED = cast("type[Exception]", isal_zlib.error)  # the library's type stub calls the class an instance
-Sizes = NDArray[np.int64]
-
 _LOCAL = struct.Struct("<4sHHHHHLLLHH")
 _LOCAL_ZIP64 = struct.Struct("<HHQQ")
 _ENTRY = struct.Struct("<4sHHHHHHLLLHHHHHLL")
 _END = struct.Struct("<4sHHHHLLH")
 _END64_LOCATOR = struct.Struct("<4sLQL")
 _END64 = struct.Struct("<4sQHHLLQQQQ")
-INFLATE_BYTES = 1 << 20
-"""Bytes decompressed at a time."""
-MAX_INFLATION = 1032
-"""Maximum compression ratio of deflate (zlib's technical notes)."""
-
-
-class StructureError(Exception):
-    """A file is damaged at an offset; the caller adds the path to the message."""
-
-    def __init__(self, problem: str, offset: int) -> None:
-        super().__init__(problem)
-        self.offset = offset
+INFLATE_BYTES = 1 << 20  # bytes decompressed at a time
+MAX_INFLATION = 1032  # maximum compression ratio of deflate (zlib's technical notes)
 
 
 class Entry(NamedTuple):
@@ -260,8 +234,7 @@ class Entry(NamedTuple):
     crc: int
     packed_bytes: int
     plain_bytes: int
-    start: int
-    """Offset of the member's local header."""
+    start: int  # offset of the member's local header
 
 
 class MemberWriter:
@@ -291,31 +264,35 @@ class MemberWriter:
         return entry
 
 
-def archive_bytes(first: str, first_bytes: Sizes, second: str, second_bytes: int) -> Sizes:
+def archive_bytes(first: str, first_bytes: base.Sizes, second: str, second_bytes: int) -> base.Sizes:
     """Return the size of archives of two uncompressed members, given the members' names and sizes."""
     second_start = local_bytes(first) + first_bytes
     start = second_start + local_bytes(second) + second_bytes
     listed = 2 * _ENTRY.size + len(first) + len(second)
     wide = 20 * (first_bytes > ZIP64_LIMIT) + 12 * (second_start > ZIP64_LIMIT)
     end64 = (_END64.size + _END64_LOCATOR.size) * (start > ZIP64_LIMIT)
-    return cast("Sizes", start + listed + wide + end64 + END_BYTES)
+    return cast("base.Sizes", start + listed + wide + end64 + END_BYTES)
 
 
 def packed_member(data: memoryview, entry: Entry) -> tuple[memoryview, int]:
     """Return a member's bytes as stored in the file, and their offset."""
     signature, *_, name_bytes, extra_bytes = _LOCAL.unpack_from(data, entry.start)
     if signature != b"PK\x03\x04":
-        raise StructureError("no member where the directory points", entry.start)
+        raise base.DamagedError("no member where the directory points", entry.start)
     if entry.method not in (STORED, DEFLATED):
-        raise StructureError(f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0)
+        raise base.DamagedError(
+            f"member {entry.name} is compressed by method {entry.method}, which NumPy never uses,", 0
+        )
     start = entry.start + _LOCAL.size + name_bytes + extra_bytes
     member = data[start : start + entry.packed_bytes]
     if len(member) != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} ends beyond the end of the file", entry.start)
+        raise base.DamagedError(f"member {entry.name} ends beyond the end of the file", entry.start)
     if entry.method == STORED and entry.plain_bytes != entry.packed_bytes:
-        raise StructureError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
+        raise base.DamagedError(f"member {entry.name} is stored, yet its two sizes differ,", entry.start)
     if entry.plain_bytes > MAX_INFLATION * (entry.packed_bytes + 1):
-        raise StructureError(f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start)
+        raise base.DamagedError(
+            f"member {entry.name} is too small for the {entry.plain_bytes} bytes stated", entry.start
+        )
     return member, start
 
 
@@ -332,7 +309,7 @@ def _members_to_read(entries: Iterable[Entry], samples: int, size_bytes: int) ->
         others = [entry for entry in arrays.values() if entry is not main and entry.plain_bytes > MAX_LABEL_BYTES]
         return [main, *others]
     if main is None:
-        raise StructureError("no member x.npy in the zip directory", size_bytes)
+        raise base.DamagedError("no member x.npy in the zip directory", size_bytes)
     return [main]
 
 
@@ -343,7 +320,7 @@ def _entries(data: memoryview) -> Iterator[Entry]:
     for _ in range(count):
         fields = _ENTRY.unpack_from(data, position)
         if fields[0] != b"PK\x01\x02" or position >= stop:
-            raise StructureError("the zip directory is damaged", position)
+            raise base.DamagedError("the zip directory is damaged", position)
         name_bytes, extra_bytes, comment_bytes = fields[10:13]
         name_at = position + _ENTRY.size
         extra_at = name_at + name_bytes
@@ -361,17 +338,17 @@ def _find_directory(data: memoryview) -> tuple[int, int, int]:
         first = max(0, end - MAX_COMMENT_BYTES)
         end = first + bytes(data[first:]).rfind(b"PK\x05\x06")
         if end < first or end + END_BYTES > len(data):
-            raise StructureError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
+            raise base.DamagedError("no end-of-central-directory record: the file is truncated or not .npz;", len(data))
     *_, count, size, position, comment_bytes = _END.unpack_from(data, end)
     if end + END_BYTES + comment_bytes != len(data):
-        raise StructureError("the end of the zip directory is not the end of the file", end)
+        raise base.DamagedError("the end of the zip directory is not the end of the file", end)
     if position == 0xFFFFFFFF or size == 0xFFFFFFFF or count == 0xFFFF:
         end = _END64_LOCATOR.unpack_from(data, end - _END64_LOCATOR.size)[2]
         signature, *_, count, size, position = _END64.unpack_from(data, end)
         if signature != b"PK\x06\x06":
-            raise StructureError("the zip64 end-of-central-directory record is missing", end)
+            raise base.DamagedError("the zip64 end-of-central-directory record is missing", end)
     if position + size != end:
-        raise StructureError("the zip directory does not end where the end record says", end)
+        raise base.DamagedError("the zip directory does not end where the end record says", end)
     return position, count, size
 
 
@@ -450,9 +427,9 @@ def inflate(packed: memoryview, out: memoryview, offset: int, crc: int) -> memor
                 done += len(piece)
                 piece = inflater.decompress(inflater.unconsumed_tail, INFLATE_BYTES)
     except (_DAMAGED, ValueError) as error:
-        raise StructureError(f"deflated data is damaged ({error})", offset) from error
+        raise base.DamagedError(f"deflated data is damaged ({error})", offset) from error
     if not inflater.eof or done != len(out):
-        raise StructureError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
+        raise base.DamagedError(f"deflated data unpacks to {done} bytes, not {len(out)},", offset)
     if summed != crc:
-        raise StructureError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
+        raise base.DamagedError(f"deflated data does not match its checksum (CRC32 {summed:08x})", offset)
     return out

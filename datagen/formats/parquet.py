@@ -1,61 +1,65 @@
 """Parquet: fixed-width columns in row groups; training reads whole row groups, of the columns requested.
 
 Files are written without a Parquet library, so that the bytes of an uncompressed file do not depend on its version:
-`_parquet_layout` lays out pages, column chunks and the footer. `_parquet_read` reads files.
+`_parquet_layout` lays out pages, column chunks and the footer. Row groups are located by that layout or, in files of
+other tools, by the footer; pyarrow decodes values: row groups for training, single rows for verification.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats._parquet_layout import (
-    COMPRESSIONS,
-    MAGIC,
-    PAGE_BYTES,
-    FilePlan,
-    Group,
-    Page,
-    Stored,
-    dictionary_page,
-    page_header,
-    plan_of,
-)
-from datagen.formats._parquet_read import (
-    TAIL_BYTES,
-    GroupsFile,
-    RowsFile,
-    Stream,
-    decode_columns,
-    footer_bytes,
-    max_compressed_bytes,
-    spans_bytes,
-)
-from datagen.formats.format_base import FileJob, LibraryReads, PackedSample, Sample, Source, sample_bytes
-from datagen.groups import CachedSource, GroupBytes
+from datagen.errors import DatasetError
+from datagen.formats import _parquet_layout as layout
+from datagen.formats import format_base as base
+from datagen.groups import CachedSource, GroupBytes, GroupFormat
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
-LIBRARY = LibraryReads(call="pyarrow.parquet")
+LIBRARY = base.LibraryReads(call="pyarrow.parquet")
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
-_SUPPORTED = f"{', '.join(COMPRESSIONS[:-1])} and {COMPRESSIONS[-1]}"
+READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
+"""Maximum bytes of a decoded number of each physical type; the schema has those of fixed-length byte arrays."""
+_OFFSET_BYTES = 8  # offset of a value of variable length in Arrow: 4 bytes, or 8 in its large types
+_MAX_PAGE_OVERHEAD_BYTES = 64  # maximum bytes that compression adds to a small page
+TAIL_BYTES = layout.LENGTH_BYTES + len(layout.MAGIC)  # the footer's length and the magic number
 
 
-class Format:
+def spans_bytes(spans: list[tuple[int, int]]) -> int:
+    """Return the memory for reading some spans."""
+    return sum(size + READ_SLACK_BYTES for _, size in spans)
+
+
+def max_compressed_bytes(group: layout.Group) -> int:
+    """Return the maximum size of a row group after its pages and dictionaries are compressed.
+
+    On incompressible data, Snappy adds most per byte, a sixth (MaxCompressedLength in github.com/google/snappy,
+    snappy.cc), and gzip most per page.
+    """
+    pages = sum(len(chunk.pages) + 1 for chunk in group.chunks)
+    return spans_bytes(group.spans) * 7 // 6 + pages * _MAX_PAGE_OVERHEAD_BYTES
+
+
+class Format(GroupFormat):
     """Reads and writes Parquet."""
 
+    compressions = layout.COMPRESSIONS
+
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = []
-        if spec.compression not in COMPRESSIONS:
-            problems.append(f"dataset.compression is {spec.compression}: format parquet supports {_SUPPORTED}")
+        problems = super().unfit(spec)
         if spec.record_length_bytes_resize:
             wanted = "wanted 0, because whole row groups are passed to the trainer"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
@@ -73,38 +77,35 @@ class Format:
             problems.append("dataset.parquet.columns: none has read: true, so there is nothing to train on")
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes | None:
         if spec.compression != "none":
             return None
         if spec.parquet.columns:
-            return np.full(len(shapes), plan_of(spec, 0).size_bytes, np.int64)
-        unique, places = np.unique(sample_bytes(spec, shapes), return_inverse=True)
-        sizes = [plan_of(spec, size).size_bytes for size in unique.tolist()]
+            return np.full(len(shapes), layout.plan_of(spec, 0).size_bytes, np.int64)
+        unique, places = np.unique(base.sample_bytes(spec, shapes), return_inverse=True)
+        sizes = [layout.plan_of(spec, size).size_bytes for size in unique.tolist()]
         return np.array(sizes, np.int64)[places]
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        plan = plan_of(job.spec, job.record_bytes)
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+        plan = layout.plan_of(job.spec, job.record_bytes)
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
-    def open(self, source: Source, samples: int) -> RowsFile:
-        data = source.read(0, source.size_bytes)
-        return RowsFile(source.path, pa.py_buffer(data))
+    def open(self, source: base.Source, samples: int) -> RowsFile:
+        return RowsFile(source.path, pa.py_buffer(source.read(0, source.size_bytes)))
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, path: str, index: int, samples: int) -> base.Sample:
         return RowsFile(path, path).sample(index)
 
-    def group_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> GroupBytes:
-        """Return the memory of the largest row group."""
-        sizes = [0] if spec.parquet.columns else np.unique(sample_bytes(spec, shapes)).tolist()
-        groups = [plan_of(spec, size).group(0) for size in sizes]
+    def group_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> GroupBytes:
+        sizes = [0] if spec.parquet.columns else np.unique(base.sample_bytes(spec, shapes)).tolist()
+        groups = [layout.plan_of(spec, size).group(0) for size in sizes]
         plain = max(spans_bytes(group.spans) for group in groups)
         return GroupBytes(plain if spec.compression == "none" else max(map(max_compressed_bytes, groups)), plain)
 
-    def open_groups(self, source: Source, spec: DatasetSpec) -> GroupsFile:
-        """Open a file for reading row groups. Raises DatasetError if it is not a Parquet file."""
+    def open_groups(self, source: base.Source, spec: DatasetSpec) -> GroupsFile:
         return GroupsFile(source, spec)
 
-    def read_footer(self, source: Source) -> Source:
+    def read_footer(self, source: base.Source) -> base.Source:
         """Read the footer as pyarrow does: by one read of the usual size, and a second one of a larger footer."""
         start = source.size_bytes - min(FOOTER_BYTES, source.size_bytes)
         cached = CachedSource(source, [(start, source.read(start, source.size_bytes - start))])
@@ -113,10 +114,7 @@ class Format:
             return cached
         return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
-    def called_spans(self, groups: GroupsFile, index: int) -> list[tuple[int, int]]:
-        return groups.called_spans(index)
-
-    def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
+    def decode_group(self, source: base.Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read the columns requested of a row group by pyarrow, through the storage."""
         return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
 
@@ -136,7 +134,7 @@ class Packer:
         self._writer = writer
         self._rows: list[bytes] = []
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         self._rows.append(bytes(sample.data))
 
     def finish(self) -> bytes:
@@ -149,97 +147,334 @@ class Packer:
         return b""
 
 
-def write_plain(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write an uncompressed file according to its plan."""
-    writer.write(MAGIC)
+def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+    """Write an uncompressed file according to its plan, about 1 MiB of pages at a time."""
+    writer.write(layout.MAGIC)
     for index in range(plan.groups):
-        _write_group(job, plan.group(index), plan.payload_start(index), writer, buffer)
+        for pages in _pages(job, plan.group(index), plan.payload_start(index), buffer):
+            pieces = [piece for page, values in pages for piece in (page.before, values)]
+            for piece in pieces if len(pages) == 1 else [b"".join(pieces)]:
+                writer.write(piece)
     writer.write(plan.tail)
 
 
-def write_compressed(job: FileJob, plan: FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
+def write_compressed(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write a file whose pages are compressed; offsets are known only as pages are written."""
     compression = job.spec.compression
-    # Snappy has no levels.
+    # Snappy has no levels
     level = None if compression == "snappy" else job.spec.compression_level
     codec = pa.Codec(compression, compression_level=level)
-    writer.write(MAGIC)
-    at, groups = len(MAGIC), []
+    writer.write(layout.MAGIC)
+    at, groups = len(layout.MAGIC), []
     for index in range(plan.groups):
         group, chunks = plan.group(index), []
-        pages = _pages_with_values(job, group, plan.payload_start(index), buffer)
+        pages = itertools.chain.from_iterable(_pages(job, group, plan.payload_start(index), buffer))
         for column, chunk in zip(plan.columns, group.chunks, strict=True):
-            dictionary = dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
+            dictionary = layout.dictionary_page(column, codec.compress(column.dictionary, asbytes=True))
             begin, plain = at, chunk.dictionary_bytes
             writer.write(dictionary)
             at += len(dictionary)
             for page, values in itertools.islice(pages, len(chunk.pages)):
-                data, header = _compress(codec, page, values)
+                unpacked = page.levels + values if page.levels else values
+                data = codec.compress(unpacked, asbytes=True)
+                header = layout.page_header(page.numbers, len(unpacked), len(data))
                 writer.write(header + data)
                 at += len(header) + len(data)
-                plain += len(header) + len(page.levels) + page.value_bytes
-            chunks.append(Stored(begin, len(dictionary), at - begin, plain))
+                plain += len(header) + len(unpacked)
+            chunks.append(layout.Stored(begin, len(dictionary), at - begin, plain))
         groups.append(chunks)
     writer.write(plan.tail_of(groups, compression))
 
 
-def _compress(codec: Any, page: Page, values: memoryview) -> tuple[bytes, bytes]:
-    """Return a page's levels and values, compressed together, and its header."""
-    plain = page.levels + values if page.levels else values
-    data = codec.compress(plain, asbytes=True)
-    return data, page_header(page.numbers, len(plain), len(data))
+def _pages(
+    job: base.FileJob, group: layout.Group, payload: int, buffer: AlignedBuffer
+) -> Iterator[list[tuple[layout.Page, memoryview]]]:
+    """Yield a row group's pages, about 1 MiB at a time, with their values, which are valid until the next pages.
 
-
-def _write_group(job: FileJob, group: Group, payload: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write a row group, about 1 MiB of pages at a time."""
-    for pages in _batches(group):
-        pieces: list[bytes | memoryview] = []
-        for page, values in _with_values(job, pages, payload, buffer):
-            pieces += [page.before, values]
-            payload += page.value_bytes
-        if len(pages) == 1:
-            for piece in pieces:
-                writer.write(piece)
-        else:
-            writer.write(b"".join(pieces))
-
-
-def _pages_with_values(
-    job: FileJob, group: Group, payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[Page, memoryview]]:
-    """Yield the pages of a row group with their values, which are valid until the next page."""
-    for pages in _batches(group):
-        yield from _with_values(job, pages, payload, buffer)
-        payload += sum(page.value_bytes for page in pages)
+    The first value has payload offset `payload`.
+    """
+    batch: list[layout.Page] = []
+    waiting = 0
+    for page in (page for chunk in group.chunks for page in chunk.pages):
+        if batch and waiting + page.value_bytes > layout.PAGE_BYTES:
+            yield _with_values(job, batch, payload, buffer)
+            payload, batch, waiting = payload + waiting, [], 0
+        batch.append(page)
+        waiting += page.value_bytes
+    yield _with_values(job, batch, payload, buffer)
 
 
 def _with_values(
-    job: FileJob, pages: list[Page], payload: int, buffer: AlignedBuffer
-) -> Iterator[tuple[Page, memoryview]]:
-    """Yield pages with their values; the first value has payload offset `payload`. All are generated at once."""
-    values = _values(job, payload, sum(page.value_bytes for page in pages), buffer)
-    at = 0
-    for page in pages:
-        yield page, values[at : at + page.value_bytes]
-        at += page.value_bytes
-
-
-def _batches(group: Group) -> Iterator[list[Page]]:
-    """Yield a row group's pages in batches of about 1 MiB."""
-    batch: list[Page] = []
-    waiting = 0
-    for page in (page for chunk in group.chunks for page in chunk.pages):
-        if batch and waiting + page.value_bytes > PAGE_BYTES:
-            yield batch
-            batch, waiting = [], 0
-        batch.append(page)
-        waiting += page.value_bytes
-    yield batch
-
-
-def _values(job: FileJob, payload: int, size_bytes: int, buffer: AlignedBuffer) -> memoryview:
-    """Generate `size_bytes` of the file's payload from offset `payload` on, in whole blocks."""
+    job: base.FileJob, pages: list[layout.Page], payload: int, buffer: AlignedBuffer
+) -> list[tuple[layout.Page, memoryview]]:
+    """Return pages with their values, which are generated at once, in whole blocks."""
     before = payload % BLOCK_BYTES
-    made = buffer.view(before + size_bytes)
+    ends = list(itertools.accumulate((page.value_bytes for page in pages), initial=before))
+    made = buffer.view(ends[-1])
     job.content.fill(made, job.running_index, payload - before)
-    return made[before:]
+    return [(page, made[start:stop]) for page, (start, stop) in zip(pages, itertools.pairwise(ends), strict=True)]
+
+
+class GroupsFile:
+    """An open file of row groups. If it has dlemu's own layout and named columns, the footer is not parsed."""
+
+    def __init__(self, source: base.Source, spec: DatasetSpec) -> None:
+        self._source, self._spec = source, spec
+        self._plan: layout.FilePlan | None = None
+        self._metadata: Any = None
+        if spec.parquet.columns and spec.compression == "none":
+            self._plan = _if_it_fits(source, layout.plan_of(spec, 0))
+            if self._plan:
+                return
+        self._names = names_of(spec)
+        self._metadata = _metadata(source)
+        self._rows = [self._metadata.row_group(index).num_rows for index in range(self._metadata.num_row_groups)]
+        self._ends = np.cumsum(self._rows)
+
+    def groups_of(self, index: int, count: int) -> range:
+        plan = self._plan
+        rows = plan.rows if plan else sum(self._rows)
+        if index + count > rows:
+            raise base.no_such_record(self._source.path, index + count - 1, rows)
+        if plan:
+            return range(index // plan.group_rows, (index + count - 1) // plan.group_rows + 1)
+        first, last = np.searchsorted(self._ends, [index, index + count - 1], side="right").tolist()
+        return range(first, last + 1)
+
+    def spans(self, group: int) -> list[tuple[int, int]]:
+        if self._plan:
+            start = self._plan.start(group)
+            return [(start + offset, size) for offset, size in self._plan.group(group).spans]
+        return layout.joined(self._chunks(group))
+
+    def called_spans(self, group: int) -> list[tuple[int, int]]:
+        """Return the spans that pyarrow reads of a row group (`CoalesceReadRanges` in arrow/io/caching.cc)."""
+        if self._plan:
+            start = self._plan.start(group)
+            return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
+        return layout.joined(self._chunks(group), layout.MAX_HOLE_BYTES, layout.MAX_READ_BYTES)
+
+    def values(self, group: int) -> list[tuple[int, int, int]]:
+        plan = self._plan or self._plan_of_records
+        if plan is None:
+            return []
+        start, payload = plan.start(group), plan.payload_start(group)
+        return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
+
+    def payload(self, group: int) -> list[tuple[int, int]]:
+        plan = self._plan or self._plan_of_table
+        if plan is None:
+            return []
+        payload = plan.payload_start(group)
+        return [(size, payload + before) for _, size, before in plan.group(group).values()]
+
+    @functools.cached_property
+    def _plan_of_records(self) -> layout.FilePlan | None:
+        """The layout of an uncompressed file that dlemu wrote without named columns, else None."""
+        if self._spec.parquet.columns or self._plan_of_table is None:
+            return None
+        return _if_it_fits(self._source, self._plan_of_table)
+
+    @functools.cached_property
+    def _plan_of_table(self) -> layout.FilePlan | None:
+        """The uncompressed layout of a file with the columns and row groups of the settings, else None."""
+        schema = self._metadata.schema
+        with parsing(self._source.path, "the schema can't be parsed", self._source.size_bytes):
+            stored = [schema.column(index) for index in range(len(schema))]
+            columns = [(column.path, column.physical_type, column.length) for column in stored]
+        plan = layout.plan_of(self._spec, max(columns[0][2], 1) if columns else 1)
+        same_rows = self._rows == [plan.group(index).rows for index in range(plan.groups)]
+        return plan if same_rows and columns == [column.in_schema for column in plan.columns] else None
+
+    def largest_bytes(self) -> GroupBytes:
+        if self._plan:
+            plain = spans_bytes(self._plan.group(0).spans)
+            return GroupBytes(plain, plain)
+        groups = range(len(self._rows))
+        return GroupBytes.maximum(GroupBytes(spans_bytes(self.spans(group)), self._unpacked(group)) for group in groups)
+
+    def _chunks(self, group: int) -> list[tuple[int, int]]:
+        """Return (offset, bytes) of the requested column chunks."""
+        chunks = []
+        for _, chunk in self._requested_chunks(group):
+            start = chunk.data_page_offset
+            if chunk.has_dictionary_page and chunk.dictionary_page_offset > 0:
+                start = min(start, chunk.dictionary_page_offset)
+            size = chunk.total_compressed_size
+            if start < len(layout.MAGIC) or size < 0 or start + size > self._source.size_bytes:
+                raise base.damaged(self._source.path, f"row group {group} has a column outside the file,", start)
+            chunks.append((start, size))
+        return sorted(chunks)
+
+    def _unpacked(self, group: int) -> int:
+        """Return the bytes of the values requested once decoded; values of variable length as without a dictionary."""
+        schema, total = self._metadata.schema, 0
+        for index, chunk in self._requested_chunks(group):
+            width = _WIDTHS.get(chunk.physical_type, schema.column(index).length)
+            variable = 0 if width else chunk.total_uncompressed_size
+            total += variable + chunk.num_values * (width or _OFFSET_BYTES) + READ_SLACK_BYTES
+        return total
+
+    def _requested_chunks(self, group: int) -> list[tuple[int, Any]]:
+        """Return (column index, metadata) of the requested column chunks."""
+        with parsing(self._source.path, f"row group {group} can't be found", self._source.size_bytes):
+            row_group = self._metadata.row_group(group)
+            chunks = [(index, row_group.column(index)) for index in range(row_group.num_columns)]
+            names = [chunk.path_in_schema.partition(".")[0] for _, chunk in chunks]
+        return [column for column, name in zip(chunks, names, strict=True) if not self._names or name in self._names]
+
+
+def _if_it_fits(source: base.Source, plan: layout.FilePlan) -> layout.FilePlan | None:
+    """Return the plan if the sizes of the file and its footer are those of the plan, else None."""
+    fits = plan.size_bytes == source.size_bytes and footer_bytes(source) == plan.tail_bytes - TAIL_BYTES
+    return plan if fits else None
+
+
+def footer_bytes(source: base.Source) -> int:
+    """Return the length of a file's metadata."""
+    tail = bytes(source.read(max(source.size_bytes - TAIL_BYTES, 0), min(TAIL_BYTES, source.size_bytes)))
+    size = int.from_bytes(tail[:4], "little")
+    if tail[4:] != layout.MAGIC or len(layout.MAGIC) + size + TAIL_BYTES > source.size_bytes:
+        raise base.damaged(source.path, "no Parquet footer: the file is truncated or not Parquet", source.size_bytes)
+    return size
+
+
+def _metadata(source: base.Source) -> Any:
+    size = footer_bytes(source) + TAIL_BYTES
+    footer = layout.MAGIC + bytes(source.read(source.size_bytes - size, size))
+    with parsing(source.path, "the footer can't be parsed", source.size_bytes - size):
+        return pq.read_metadata(pa.BufferReader(footer))
+
+
+@contextmanager
+def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
+    """Report errors of pyarrow as a damaged file."""
+    try:
+        yield
+    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
+        if getattr(error, "errno", None):  # the file system's; a codec's has none
+            raise
+        raise base.damaged(path, f"{what} ({error})", offset) from error
+
+
+def names_of(spec: DatasetSpec) -> list[str] | None:
+    """Return the names of the columns requested; None for all columns."""
+    return [column.name for column in spec.parquet.columns if column.read] or None
+
+
+def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
+    """Return the buffers of the columns requested of a row group; lists are flattened.
+
+    Columns of variable-length values also have a buffer of offsets.
+    """
+    with parsing(path, "no readable Parquet file"):
+        file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
+    table = _row_group(path, file, index, names_of(spec))
+    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
+
+
+class Stream(io.RawIOBase):
+    """A `Source` as a Python file object."""
+
+    def __init__(self, source: base.Source) -> None:
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._source.size_bytes - self._at, 0)
+        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
+        self._at += len(data)
+        return data
+
+
+class RowsFile:
+    """A file that is read row by row, which is slow."""
+
+    def __init__(self, path: str, where: Any) -> None:
+        self._path = path
+        with parsing(path, "no readable Parquet file"):
+            self._file = pq.ParquetFile(where)
+        self._unpacked: tuple[int, list[bytes]] = -1, []
+
+    def sample(self, index: int) -> base.Sample:
+        """Return one row as its concatenated columns; the payload is that of the whole row group."""
+        metadata, first = self._file.metadata, 0
+        for group in range(metadata.num_row_groups):
+            rows = metadata.row_group(group).num_rows
+            if index < first + rows:
+                return self._row(group, rows, first, index - first)
+            first += rows
+        raise base.no_such_record(self._path, index, first)
+
+    def _row(self, group: int, rows: int, first: int, row: int) -> base.Sample:
+        if self._unpacked[0] != group:
+            self._unpacked = group, self._columns(group)
+        columns = self._unpacked[1]
+        widths = [len(values) // rows for values in columns]
+        parts = zip(columns, widths, strict=True)
+        data = memoryview(b"".join(values[row * width : (row + 1) * width] for values, width in parts))
+        return base.Sample(data, memoryview(b"".join(columns)), first * sum(widths))
+
+    def _columns(self, group: int) -> list[bytes]:
+        table = _row_group(self._path, self._file, group, None)
+        return [
+            _column_values(self._path, field.name, column) for field, column in zip(table.schema, table, strict=True)
+        ]
+
+
+def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any:
+    with parsing(path, f"pyarrow can't read row group {index}"):
+        return file.read_row_group(index, names, use_threads=False)
+
+
+def _flatten(chunk: Any) -> Any:
+    """Return the numbers in (nested) lists without the lists."""
+    while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
+        chunk = chunk.flatten()
+    return chunk
+
+
+def _buffers(chunk: Any) -> Iterator[memoryview]:
+    if width := _width(chunk.type):
+        yield _fixed_width_buffer(chunk, width)
+    else:
+        yield from (memoryview(buffer).cast("B") for buffer in chunk.buffers() if buffer is not None)
+
+
+def _column_values(path: str, name: str, column: Any) -> bytes:
+    """Return all values of a column. Raises DatasetError if they differ in size."""
+    flat = [_flatten(chunk) for chunk in column.chunks]
+    listed = isinstance(column.type, (pa.ListType, pa.LargeListType))
+    width = _width(flat[0].type) if flat else 0
+    if not width or (listed and len(pc.unique(pc.list_value_length(column))) > 1):
+        raise DatasetError(
+            f"{path} has a column {name} of type {column.type}, whose values vary in size: read its row groups "
+            "with reader.engine=fast, or make a dataset with `dlemu datagen`"
+        )
+    return b"".join(_fixed_width_buffer(chunk, width) for chunk in flat)
+
+
+def _width(kind: Any) -> int:
+    """Return the bytes of a value; 0 if values differ in size or are smaller than a byte."""
+    try:
+        return int(kind.bit_width) // 8
+    except ValueError:
+        return 0
+
+
+def _fixed_width_buffer(chunk: Any, width: int) -> memoryview:
+    data = memoryview(chunk.buffers()[-1] or b"").cast("B")
+    return data[chunk.offset * width : (chunk.offset + len(chunk)) * width]

@@ -17,38 +17,33 @@ from numpy.typing import NDArray
 from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
-from datagen.formats._picture import (
     MIN_PADDING_BYTES,
     PILLOW_BYTES,
-    PictureError,
+    PILLOW_READS,
     PictureFormat,
     Shape,
     padding_then_codes,
-    pillow_pixels,
     read_in_blocks,
 )
+from datagen.formats.format_base import DamagedError
 
+LIBRARY = PILLOW_READS
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 PADDING = b"dlEm"
 """Type of the chunk of padding: lower case marks it as ancillary (1st letter), private (2nd), safe to copy (4th)."""
-CHUNK_BYTES = 12
-"""Length, type and CRC of a chunk."""
+CHUNK_BYTES = 12  # length, type and CRC of a chunk
 ZLIB_HEADER = b"\x78\x01"
 LITERALS = 256  # deflate's codes of single bytes (RFC 1951, 3.2.5)
 END_OF_BLOCK = 256  # RFC 1951, 3.2.5
 LENGTH_ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 """The order in which deflate gives the lengths of the code for code lengths (RFC 1951, 3.2.7)."""
 MAX_BITS = 8  # 255 levels and the end of the block use all codes of 8 bits
-COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Channels of decoded images by PNG's colour type."""
+COLOURS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # channels of decoded images by PNG's colour type
 
 
-class Png:
-    """PNG files."""
+class Format(PictureFormat):
+    """Reads and writes .png."""
 
-    name = "png"
     longest_side = (1 << 31) - 1
 
     def min_bytes(self, shape: Shape) -> int:
@@ -72,7 +67,7 @@ class Png:
 
     def parse_shape(self, data: memoryview) -> Shape:
         if data[:8] != SIGNATURE:
-            raise PictureError("no PNG signature", 0)
+            raise DamagedError("no PNG signature", 0)
         at, shape = len(SIGNATURE), None
         try:
             while True:
@@ -80,12 +75,12 @@ class Png:
                 if shape is None:
                     shape = _header(data, at, name)
                 if at + CHUNK_BYTES + size > len(data):
-                    raise PictureError("a PNG chunk that ends beyond the end of the file", at)
+                    raise DamagedError("a PNG chunk that ends beyond the end of the file", at)
                 if name == b"IEND":
                     return shape
                 at += CHUNK_BYTES + size
         except struct.error as error:
-            raise PictureError("a PNG file without its end chunk", len(data)) from error
+            raise DamagedError("a PNG file without its end chunk", len(data)) from error
 
     def read_by_pillow(self, file: BufferedFile) -> None:
         file.read(16)  # Image.open identifies the format
@@ -101,21 +96,11 @@ class Png:
             if name == b"IEND":
                 return
 
-    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        return pillow_pixels(data)
-
-
-class Format(PictureFormat):
-    """Reads and writes .png."""
-
-    def __init__(self) -> None:
-        super().__init__(Png())
-
 
 def _header(data: memoryview, at: int, name: bytes) -> Shape:
     width, height, _, colour = struct.unpack_from(">LLBB", data, at + 8)
     if name != b"IHDR" or colour not in COLOURS:
-        raise PictureError("no PNG header", at)
+        raise DamagedError("no PNG header", at)
     return Shape(height, width, COLOURS[colour])
 
 
@@ -142,7 +127,7 @@ def _block_header(bits: int) -> bytes:
     fixed = 3 + 5 + 5 + 4 + 3 * listed + LITERALS + 1 + 1
     unused = -fixed % 8
     fields = [(1, 1), (2, 2), (unused, 5), (0, 5), (listed - 4, 4)]
-    # The lengths 0 and `bits` have the codes 0 and 1, of one bit.
+    # The lengths 0 and `bits` have the codes 0 and 1, of one bit
     fields += [(int(length in (0, bits)), 3) for length in LENGTH_ORDER[:listed]]
     fields += [(int(symbol in used), 1) for symbol in range(LITERALS + 1 + unused)]
     fields += [(0, 1)]  # one distance code, of length 0: no distances are used

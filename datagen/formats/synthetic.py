@@ -6,38 +6,27 @@ Each file holds its running index as text, as DLIO's do; like any dataset, the f
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.formats.format_base import FileJob, OpenFile, Sample, Source
+from datagen.formats.format_base import FileJob, OpenFile, Sizes, Source, UnreadFormat
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 
-class Format:
+class Format(UnreadFormat):
     """Writes each file's running index; reads nothing."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format synthetic supports only none"]
-        return []
-
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> None:
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> None:
         """Return None: a file's size depends on its running index (`unread_bytes`), not on its shape."""
 
-    def unread_bytes(self, files: int) -> NDArray[np.int64]:
+    def unread_bytes(self, files: int) -> Sizes:
         return np.array([len(str(number)) for number in range(files)], np.int64)
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         writer.write(str(job.running_index).encode())
 
     def open(self, source: Source, samples: int) -> OpenFile:
-        raise _nothing_to_read(source.path)
-
-    def load(self, path: str, index: int, samples: int) -> Sample:
-        raise _nothing_to_read(path)
-
-
-def _nothing_to_read(path: str) -> UserError:
-    return UserError(f"{path} is a file of format synthetic, which holds no samples: choose another dataset.format")
+        raise UserError(
+            f"{source.path} is a file of format synthetic, which holds no samples: choose another dataset.format"
+        )

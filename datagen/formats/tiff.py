@@ -14,39 +14,31 @@ from numpy.typing import NDArray
 from datagen.content import Content
 from datagen.formats._buffered import BufferedFile
 from datagen.formats._picture import (
-    LIBRARY as LIBRARY,
-)
-from datagen.formats._picture import (
     MIN_PADDING_BYTES,
-    PictureError,
+    PILLOW_READS,
     PictureFormat,
     Shape,
     feed_decoder,
     padding_then_codes,
-    pillow_pixels,
 )
+from datagen.formats.format_base import DamagedError
 
-_HEADER = struct.Struct("<2sHL")
-"""Byte order, 42, and the offset of the directory."""
-_ENTRY = struct.Struct("<HHLL")
-"""Tag, type, count, and the value or its offset."""
+LIBRARY = PILLOW_READS
+_HEADER = struct.Struct("<2sHL")  # byte order, 42, and the offset of the directory
+_ENTRY = struct.Struct("<HHLL")  # tag, type, count, and the value or its offset
 _SHORT, _LONG = 3, 4  # field types of TIFF 6.0; below, its tags
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _STRIP_OFFSETS, _CHANNELS, _ROWS, _STRIP_BYTES = 273, 277, 278, 279
 _TAGS = 9
 _NO_COMPRESSION = 1
-_BIT_VALUES_BYTES = 6
-"""Bits per sample of the three channels, 16 bits each, which follow the directory."""
+_BIT_VALUES_BYTES = 6  # bits per sample of the three channels, 16 bits each, which follow the directory
 _FIXED_BYTES = _HEADER.size + 2 + _TAGS * _ENTRY.size + 4 + _BIT_VALUES_BYTES
-_MAX_BYTES = (1 << 32) - 1
-"""Maximum file size: offsets have 32 bits."""
 _ORDERS = {b"II": "<", b"MM": ">"}
 
 
-class Tiff:
-    """TIFF files."""
+class Format(PictureFormat):
+    """Reads and writes .tiff."""
 
-    name = "tiff"
     longest_side = 1 << 30
 
     def min_bytes(self, shape: Shape) -> int:
@@ -65,18 +57,18 @@ class Tiff:
         try:
             tags = _tags(data)
             shape = Shape(tags[_HEIGHT], tags[_WIDTH], tags.get(_CHANNELS, 1))
-            # The end of several or compressed strips is left to the decoder.
+            # The end of several or compressed strips is left to the decoder
             if (
                 tags.get(_ROWS, shape.height) >= shape.height
                 and tags.get(_COMPRESSION, _NO_COMPRESSION) == _NO_COMPRESSION
             ):
                 end = tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES]
                 if end > len(data):
-                    raise PictureError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
+                    raise DamagedError(f"a TIFF strip that ends at {end}, beyond the end of the file", len(data))
         except struct.error as error:
-            raise PictureError(f"no readable TIFF structure ({error})", 0) from error
+            raise DamagedError(f"no readable TIFF structure ({error})", 0) from error
         except KeyError as error:
-            raise PictureError(f"a TIFF directory without tag {error}", 0) from error
+            raise DamagedError(f"a TIFF directory without tag {error}", 0) from error
         return shape
 
     def read_by_pillow(self, file: BufferedFile) -> None:
@@ -90,16 +82,6 @@ class Tiff:
         file.seek(tags[_STRIP_OFFSETS])
         feed_decoder(file, tags[_STRIP_OFFSETS] + tags[_STRIP_BYTES])
         _read_directory(file, at, order)
-
-    def decode(self, data: memoryview, shape: Shape, scratch: memoryview) -> memoryview:
-        return pillow_pixels(data)
-
-
-class Format(PictureFormat):
-    """Reads and writes .tiff."""
-
-    def __init__(self) -> None:
-        super().__init__(Tiff())
 
 
 def _head(shape: Shape, strip: int) -> bytes:
@@ -141,10 +123,10 @@ def _tags(data: memoryview) -> dict[int, int]:
     """Return the tags of the first directory that have a single integer value, stored in the directory."""
     order = _ORDERS.get(bytes(data[:2]))
     if order is None:
-        raise PictureError("no TIFF start", 0)
+        raise DamagedError("no TIFF start", 0)
     magic, at = struct.unpack_from(f"{order}HL", data, 2)
     if magic != 42:
-        raise PictureError("no TIFF start", 2)
+        raise DamagedError("no TIFF start", 2)
     (count,) = struct.unpack_from(f"{order}H", data, at)
     tags = {}
     for entry in range(count):

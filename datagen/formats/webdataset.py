@@ -12,44 +12,23 @@ import math
 import re
 import tarfile
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
+from datagen.formats import format_base as base
 from datagen.formats._buffered import python_buffer_bytes, python_calls
-from datagen.formats.format_base import (
-    Extents,
-    FileJob,
-    LibraryReads,
-    MovedError,
-    OffsetRecords,
-    OpenSide,
-    PackedSample,
-    RecordSamples,
-    Sample,
-    SideFile,
-    Source,
-    StreamCalls,
-    damaged,
-    no_side,
-    no_such_record,
-    sample_bytes,
-)
 from datagen.known_offsets import known_offsets, offsets_in
-from datagen.places import even_places
-from datagen.spec import BLOCK_BYTES, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.layout import even_places
+from datagen.spec import DatasetSpec
+from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="tarfile")
+LIBRARY = base.LibraryReads(call="tarfile")
 BLOCK = tarfile.BLOCKSIZE
-CHUNK_BYTES = 1 << 20
-"""Bytes generated and written at a time."""
-_SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156
-"""Positions of fields in a header."""
-_BASE_256 = 0x80
-"""First bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB."""
+_SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
+_BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
 _FILE_TYPES = (ord("0"), 0)
 _PAX, _GNU_NAME = ord("x"), ord("L")
 _EXTENDED_HEADERS = (_PAX, _GNU_NAME, *map(ord, "gK"))
@@ -75,8 +54,8 @@ class Member(NamedTuple):
     @property
     def key(self) -> str:
         """Return the key of the sample that the member belongs to."""
-        folder, slash, base = self.name.rpartition("/")
-        return folder + slash + base.partition(".")[0]
+        folder, slash, last = self.name.rpartition("/")
+        return folder + slash + last.partition(".")[0]
 
 
 def padded(size_bytes: int) -> int:
@@ -105,72 +84,56 @@ def _tarfile_calls(block_bytes: int) -> Iterator[int]:
     return itertools.chain([next(calls)], itertools.cycle(calls))
 
 
-class Format:
+class Format(base.RecordFormat):
     """Reads and writes .tar."""
 
-    sides: tuple[SideFile, ...] = ()
-    mapped = False
-    stream_calls = StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
+    stream_calls = base.StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        if spec.compression != "none":
-            return [f"dataset.compression is {spec.compression}: format webdataset supports only none"]
-        return []
-
-    def record_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
-        sizes = sample_bytes(spec, shapes)
-        whole: NDArray[np.int64] = BLOCK + -(-sizes // BLOCK) * BLOCK
+    def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+        sizes = base.sample_bytes(spec, shapes)
+        whole: base.Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
         return whole
 
-    def file_bytes(self, spec: DatasetSpec, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return self.record_bytes(spec, shapes) * spec.num_samples_per_file + len(TAIL)
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
         for number in range(job.spec.num_samples_per_file):
             writer.write(header(f"{job.running_index:08}_{number:08}.bin", size))
-            for piece in _payload(job, number * size, (number + 1) * size, buffer):
+            for piece in job.payload(buffer, number * size, (number + 1) * size):
                 writer.write(piece)
             writer.write(bytes(-size % BLOCK))
         writer.write(TAIL)
 
-    def open(self, source: Source, samples: int) -> RecordSamples:
-        return RecordSamples(source, self.open_records(source, samples, no_side))
-
-    def open_records(self, source: Source, samples: int, side: OpenSide) -> TarRecords:
+    def open_records(
+        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+    ) -> TarRecords:
         return TarRecords(source, samples)
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
-        with open(path, "rb") as file:
-            return _load_sample(path, file, index)
-
-    def load_stream(self, file: LibraryFile, index: int, samples: int) -> Sample:
-        return _load_sample(file.name, file, index)
-
-
-def _load_sample(path: str, file: BinaryIO | LibraryFile, index: int) -> Sample:
-    """Read as scripts without an index do: from member to member."""
-    try:
-        with tarfile.open(path, "r:", fileobj=file) as archive:
-            number, key, parts = -1, None, []
-            for member in archive:
-                if not member.isfile():
-                    continue
-                mine = Member(member.name, member.size, _FILE_TYPES[0]).key
-                number += mine != key
-                key = mine
-                if number > index:
-                    break
-                if number == index:
-                    extracted = archive.extractfile(member)
-                    assert extracted is not None  # a plain file has data
-                    parts.append(extracted.read())
-    except (tarfile.TarError, EOFError) as error:
-        raise damaged(path, f"tarfile can't read it ({error})", 0) from error
-    if not parts:
-        raise no_such_record(path, index, number + 1)
-    data = memoryview(b"".join(parts))
-    return Sample(data, data, index * len(data))
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        """Read as scripts without an index do: from member to member."""
+        try:
+            with tarfile.open(file.name, "r:", fileobj=file) as archive:
+                number, key, parts = -1, None, []
+                for member in archive:
+                    if not member.isfile():
+                        continue
+                    mine = Member(member.name, member.size, _FILE_TYPES[0]).key
+                    number += mine != key
+                    key = mine
+                    if number > index:
+                        break
+                    if number == index:
+                        extracted = archive.extractfile(member)
+                        assert extracted is not None  # a plain file has data
+                        parts.append(extracted.read())
+        except (tarfile.TarError, EOFError) as error:
+            raise base.damaged(file.name, f"tarfile can't read it ({error})", 0) from error
+        if not parts:
+            raise base.no_such_record(file.name, index, number + 1)
+        data = memoryview(b"".join(parts))
+        return base.Sample(data, data, index * len(data))
 
 
 class Packer:
@@ -183,7 +146,7 @@ class Packer:
         self._writer = writer
         self._keys: set[str] = set()
 
-    def add(self, sample: PackedSample) -> None:
+    def add(self, sample: base.PackedSample) -> None:
         stem = sample.name.rpartition(".")[0] or sample.name
         key = "_".join(filter(None, stem.replace("/", "_").replace(".", "_").split("_")))[-80:]
         if key in self._keys:
@@ -199,10 +162,10 @@ class Packer:
         return b""
 
 
-class TarRecords(OffsetRecords):
+class TarRecords(base.RecordFile):
     """One file. Its samples are assumed to have one size; once a sample contradicts, all headers are read."""
 
-    def __init__(self, source: Source, samples: int) -> None:
+    def __init__(self, source: base.Source, samples: int) -> None:
         known = known_offsets(source, samples)
         if known is not None:
             super().__init__(source, samples, 0)
@@ -213,7 +176,7 @@ class TarRecords(OffsetRecords):
         if first.kind not in _FILE_TYPES or source.size_bytes != samples * self._record_bytes + len(TAIL):
             self._offsets = self._find_offsets()
 
-    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
+    def samples(self, index: int, count: int, data: memoryview, verify: bool) -> base.Extents:
         if count > 1 and self._offsets is None:
             whole = self._record_bytes
             place = self._extent(data[:whole], index * whole, whole)
@@ -226,7 +189,7 @@ class TarRecords(OffsetRecords):
             place = self._extent(data[at : at + size], offset, size)
             if place is None:
                 self._offsets = self._find_offsets()
-                raise MovedError
+                raise base.MovedError
             places.append((at + place[0], place[1]))
             at += size
         return places
@@ -239,7 +202,7 @@ class TarRecords(OffsetRecords):
             if member is None or at + member.whole_bytes > size:
                 if self._offsets is None:
                     return None
-                raise damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
+                raise base.damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
             if member.kind in _FILE_TYPES:
                 if begin < 0:
                     begin, key = at + BLOCK, member.key
@@ -268,7 +231,7 @@ class TarRecords(OffsetRecords):
                 pending = -1
             at = offset + member.whole_bytes
         if len(starts) < self._samples:
-            raise no_such_record(self._source.path, len(starts), len(starts))
+            raise base.no_such_record(self._source.path, len(starts), len(starts))
         return np.array([*starts, at], np.int64)
 
     def _members(self) -> Iterator[tuple[int, Member]]:
@@ -284,18 +247,20 @@ class TarRecords(OffsetRecords):
                 member = member._replace(name=extended.get("path", member.name), size_bytes=size_bytes)
                 extended = {}
             if at + member.whole_bytes > self._source.size_bytes:
-                raise damaged(self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at)
+                raise base.damaged(
+                    self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at
+                )
             if member.kind in (_PAX, _GNU_NAME):
                 extended |= self._extended(member, at)
             yield at, member
             at += member.whole_bytes
         if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
-            raise damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
+            raise base.damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
 
     def _extended(self, member: Member, at: int) -> dict[str, str]:
         """Return the name and size that an extended header gives the next member: pax's `path` and `size`."""
         if not 0 < member.size_bytes <= _MAX_EXTENDED_BYTES:
-            raise damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
+            raise base.damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
         data = bytes(self._source.read(at + BLOCK, member.size_bytes))
         if member.kind == _GNU_NAME:
             return {"path": data.partition(b"\0")[0].decode(errors="replace")}
@@ -305,7 +270,7 @@ class TarRecords(OffsetRecords):
             keyword, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
             found[keyword] = value
         if not re.fullmatch(r"[0-9]{1,19}", found.get("size", "0")):
-            raise damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
+            raise base.damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
         return found
 
 
@@ -321,12 +286,12 @@ def _alike(heads: NDArray[np.uint8]) -> bool:
     return bool((digits < 8).all() and (digits @ 8 ** np.arange(5, -1, -1) == sums).all())
 
 
-def _first_member(source: Source) -> Member:
+def _first_member(source: base.Source) -> Member:
     if source.size_bytes < BLOCK:
-        raise damaged(source.path, "no tar header", 0)
+        raise base.damaged(source.path, "no tar header", 0)
     member = parse(source.read(0, BLOCK), source.path, 0)
     if member is None:
-        raise no_such_record(source.path, 0, 0)
+        raise base.no_such_record(source.path, 0, 0)
     return member
 
 
@@ -342,16 +307,7 @@ def parse(block: memoryview, path: str, offset: int) -> Member | None:
         size = data[_SIZE]
         size_bytes = int.from_bytes(size[1:], "big") if size[0] & _BASE_256 else int(size.strip(b" \0") or b"0", 8)
     except ValueError as error:
-        raise damaged(path, f"no tar header ({error})", offset) from error
+        raise base.damaged(path, f"no tar header ({error})", offset) from error
     name = data[:100].partition(b"\0")[0].decode(errors="replace")
     folder = data[345:500].partition(b"\0")[0].decode(errors="replace") if data[257:262] == b"ustar" else ""
     return Member(f"{folder}/{name}" if folder else name, size_bytes, data[_TYPE])
-
-
-def _payload(job: FileJob, start: int, stop: int, buffer: AlignedBuffer) -> Iterator[memoryview]:
-    """Generate bytes `start` to `stop` of the file's payload; each piece is valid until the next one."""
-    chunk = buffer.view(CHUNK_BYTES)
-    for block in range(start - start % BLOCK_BYTES, stop, CHUNK_BYTES):
-        end = min(block + CHUNK_BYTES, stop)
-        job.content.fill(chunk[: end - block], job.running_index, block)
-        yield chunk[max(start - block, 0) : end - block]

@@ -11,50 +11,35 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import DatasetError
-from datagen.extras import library
+from datagen.registry import library
 from datagen.storage.storage_base import LIBRARIES_OF_OBJECTS, LibraryFile, ReadTotals
 
-
-class S3Access(NamedTuple):
-    """What a client library must be given to reach a server; it finds credentials by itself."""
-
-    endpoint: str
-    region: str
-    path_style: bool
-    attempts: int
-    profile: str
-    ca_bundle: str
-
-
-class S3Library(Protocol):
-    """A client library that opens objects."""
-
-    def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
-        """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
-        ...
+if TYPE_CHECKING:
+    from datagen.storage._s3_options import Options
 
 
 class TorchConnector:
     """Amazon's s3torchconnector, through the S3 client that its datasets use."""
 
-    def __init__(self, access: S3Access) -> None:
+    def __init__(self, options: Options) -> None:
         """Raises UserError if s3torchconnector can't be imported."""
         needed_by = "storage.storage_options.storage_library=s3torchconnector"
         connector = library("s3torchconnector", "s3torchconnector", needed_by)
         config = connector.S3ClientConfig(
-            force_path_style=access.path_style, max_attempts=access.attempts, profile=access.profile or None
+            force_path_style=options.path_style, max_attempts=options.attempts, profile=options.profile or None
         )
-        # A private module, but S3MapDataset has no other way to open an object, and DLIO imports it from here, too.
+        # A private module, but S3MapDataset has no other way to open an object, and DLIO imports it from here, too
         client = library("s3torchconnector._s3client", "s3torchconnector", needed_by).S3Client
-        self._client = client(access.region, endpoint=access.endpoint, s3client_config=config)
+        self._client = client(options.region, endpoint=options.client_endpoint, s3client_config=config)
         self._sequential = connector.S3ReaderConstructor.sequential()
         self._ranged = connector.S3ReaderConstructor.range_based(buffer_size=0)
         """Unbuffered, as its documentation recommends for scattered reads of large objects."""
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
+        """Open an object; `path` names it in errors, `whole`: all of it is read. Raises as `_explaining`."""
         bodies = _Bodies()
         constructor = self._sequential if whole else self._ranged
 
@@ -90,25 +75,24 @@ class _Bodies:
 class S3fs:
     """fsspec's s3fs."""
 
-    def __init__(self, access: S3Access) -> None:
+    def __init__(self, options: Options) -> None:
         """Raises UserError if s3fs can't be imported."""
         file_system = library("s3fs", "s3fs", "storage.storage_options.storage_library=s3fs").S3FileSystem
-        client = {"region_name": access.region} | ({"verify": access.ca_bundle} if access.ca_bundle else {})
+        client = {"region_name": options.region} | ({"verify": options.ca_bundle} if options.ca_bundle else {})
         self._files = file_system(
-            endpoint_url=access.endpoint,
+            endpoint_url=options.client_endpoint,
             client_kwargs=client,
-            config_kwargs={"s3": {"addressing_style": "path" if access.path_style else "virtual"}},
+            config_kwargs={"s3": {"addressing_style": "path" if options.path_style else "virtual"}},
             skip_instance_cache=True,  # it has connections and an event loop: one per fork and thread
-            **({"profile": access.profile} if access.profile else {}),
+            **({"profile": options.profile} if options.profile else {}),
         )
 
     def open(self, path: str, bucket: str, key: str, *, whole: bool) -> LibraryFile:
         return open_by_fsspec(self._files, f"{bucket}/{key}", path, "s3fs")
 
 
-S3_LIBRARIES: dict[str, Callable[[S3Access], S3Library]] = dict(
-    zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True)
-)
+S3Library = TorchConnector | S3fs
+S3_LIBRARIES: dict[str, type[S3Library]] = dict(zip(LIBRARIES_OF_OBJECTS, (TorchConnector, S3fs), strict=True))
 """Value of `storage_library` -> the class by which `reader.engine=library` reads objects."""
 
 
@@ -132,8 +116,7 @@ class ClientFile(LibraryFile):
 
     def __init__(self, path: str, file: Any, client: str, read_totals: Callable[[], ReadTotals]) -> None:
         super().__init__(path)
-        self.got = self.calls = 0
-        """Bytes read from it so far, and the number of read calls."""
+        self.got = self.calls = 0  # bytes read from it so far, and the number of read calls
         self._file, self._client, self._read_totals = file, client, read_totals
 
     def read_totals(self) -> ReadTotals:

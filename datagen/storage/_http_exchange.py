@@ -15,20 +15,14 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-MAX_HEADER_BYTES = 16 << 10
-"""Maximum size of a response header."""
+MAX_HEADER_BYTES = 16 << 10  # maximum size of a response header
 HEADER_READ_BYTES = 4 << 10
 """Maximum size of one read of the header; small, because body bytes that arrive with it must be copied."""
-SEND_BYTES = 4 << 20
-"""Maximum bytes per send call."""
-ERROR_BYTES = 64 << 10
-"""Maximum bytes read of an error's body: its code and message are at the beginning."""
-BODY_BYTES = 1 << 20
-"""Default limit for the body of a response that is kept in memory instead of a target buffer."""
-MAX_CHUNK_LINE_BYTES = 4 << 10
-"""Maximum length of a line between the chunks of a chunked body."""
-MAX_INTERIM_RESPONSES = 16
-"""Maximum 1xx responses (Continue, Early Hints) before the final one."""
+SEND_BYTES = 4 << 20  # maximum bytes per send call
+ERROR_BYTES = 64 << 10  # maximum bytes read of an error's body: its code and message are at the beginning
+BODY_BYTES = 1 << 20  # default limit for the body of a response that is kept in memory instead of a target buffer
+MAX_CHUNK_LINE_BYTES = 4 << 10  # maximum length of a line between the chunks of a chunked body
+MAX_INTERIM_RESPONSES = 16  # maximum 1xx responses (Continue, Early Hints) before the final one
 TLS_TIMING_INTERVAL = 16
 """One TLS read in 16 is timed: a read returns at most 16 KiB, and timing each would make it 10 % more expensive."""
 
@@ -71,8 +65,7 @@ class Connection:
         """Connect within `connect_seconds`; blocking reads time out after `timeout_seconds`. Raises OSError."""
         self.address = address
         self.scratch = bytearray(MAX_HEADER_BYTES)
-        self.tls_cpu_ns = 0
-        """CPU time of TLS so far: the handshake, and the reads as extrapolated from every 16th."""
+        self.tls_cpu_ns = 0  # CPU time of TLS so far: the handshake, and the reads as extrapolated from every 16th
         self._reads = 0
         plain = _Socket(fileno=socket.create_connection((address.host, address.port), connect_seconds).detach())
         plain.settimeout(connect_seconds)
@@ -131,29 +124,22 @@ class Exchange:
 
     status = 0
     succeeded = False
-    body = b""
-    """The response body, unless it went to the target buffer."""
-    body_bytes = 0
-    """Bytes of the response body so far."""
+    body = b""  # the response body, unless it went to the target buffer
+    body_bytes = 0  # bytes of the response body so far
     length: int | None = None
     """Length of the response body; None if unknown: chunked, or delimited by the end of the connection."""
     first_byte_ns = 0
-    progress_bytes = 0
-    """All bytes sent and received so far."""
-    reusable = True
-    """The connection can carry another request."""
+    progress_bytes = 0  # all bytes sent and received so far
+    reusable = True  # the connection can carry another request
     _header_bytes = 0
-    _text = _lower = ""
-    """The response header as received, and in lower case."""
+    _text = _lower = ""  # the response header as received, and in lower case
     _body_start: memoryview | None = None
     """Body bytes that arrived with the header, for which no target is set yet; a view of the header's buffer."""
     _collected: bytearray | None = None
     """The body so far, where it is kept in memory instead of a target: of errors, listings, ..."""
-    _most_bytes = 0
-    """Limit of `_collected`."""
+    _most_bytes = 0  # limit of `_collected`
     _chunks: Chunks | None = None
-    _raw_bytes = 0
-    """Bytes of a chunked body with its framing."""
+    _raw_bytes = 0  # bytes of a chunked body with its framing
     _interim = 0
     _is_complete = False
 
@@ -247,7 +233,7 @@ class Exchange:
         try:
             sent = self.connection.socket.send(piece[:SEND_BYTES], self.connection.send_flags)
         except (BrokenPipeError, ConnectionResetError):
-            # A server that refuses a large body responds and closes; its response may have arrived already.
+            # A server that refuses a large body responds and closes; its response may have arrived already
             self._out.clear()
             self.reusable = False
             return
@@ -382,8 +368,7 @@ class Chunks:
     is_complete = False
 
     def __init__(self) -> None:
-        self._left = 0
-        """Bytes of the current chunk that have not arrived yet."""
+        self._left = 0  # bytes of the current chunk that have not arrived yet
         self._line = bytearray()
         self._expected = "size"
         """Kind of the next line: a chunk's `size`, the empty line at its `end`, or a line of the `trailer`."""

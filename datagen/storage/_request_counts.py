@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.errors import UserError
 from datagen.quantiles import Percentiles
 
 COUNTERS = (
@@ -35,11 +36,9 @@ COUNTERS = (
     "in_flight",
 )
 """Requests by method, bytes of bodies, failed attempts, retries, responses 503 or 429, and the current state."""
-FINE = 4
-"""Bins in which latencies grow by the factor GROWTH."""
+FINE = 4  # bins in which latencies grow by the factor `GROWTH`
 BINS = 256 * FINE
-TLS_CPU_US = "tls_cpu_us"
-"""CPU time of TLS, in microseconds."""
+TLS_CPU_US = "tls_cpu_us"  # CPU time of TLS, in microseconds
 INDEX = {name: number for number, name in enumerate(COUNTERS)} | {TLS_CPU_US: len(COUNTERS) + 2 * BINS}
 """Counter -> its index in the array. `tls_cpu_us` comes after the two histograms."""
 _IN_FLIGHT, _RECEIVED_BYTES = INDEX["in_flight"], INDEX["received_bytes"]
@@ -56,6 +55,8 @@ class RequestCounts:
 
     def __init__(self, values: NDArray[np.int64] | None = None) -> None:
         self.values = np.zeros(_SIZE, np.int64) if values is None else values
+        if len(self.values) != _SIZE:
+            raise UserError(f"{len(self.values)} counters of requests, wanted {_SIZE}: the result is damaged")
         self._cells = self.values.data
         """The same memory as a memoryview, which increments several times as fast as an array."""
         self.on_answer: Callable[[int, int], None] | None = None

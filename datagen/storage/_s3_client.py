@@ -33,8 +33,7 @@ CONNECT_SECONDS = 10.0  # Linux repeats a lost SYN after 1, 3 and 7 s
 MIN_PROGRESS_BYTES = 64 << 10
 """A request that moves fewer bytes within the timeout is aborted: the server hangs, or trickles data on purpose."""
 FIRST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.1, 20.0  # 20 s: as the AWS SDKs' standard mode
-RETRYABLE = (408, 429, 500, 502, 503, 504)
-"""HTTP statuses of transient errors."""
+RETRYABLE = (408, 429, 500, 502, 503, 504)  # HTTP statuses of transient errors
 RETRYABLE_CODES = (
     *("RequestTimeout", "SlowDown", "InternalError", "ServiceUnavailable"),
     *("XAmzContentSHA256Mismatch", "BadDigest", "IncompleteBody"),  # the body was damaged on its way to the server
@@ -43,16 +42,11 @@ EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 SKEWED = "RequestTimeTooSkewed"
 NO_SPACE = ("QuotaExceeded", "StorageFull", "InsufficientStorage")
 """Ends of the codes with which Ceph (QuotaExceeded) and MinIO (XMinioAdminBucketQuotaExceeded, ...) refuse a PUT."""
-REFUSED = (400, 401, 403)
-"""Statuses that are explained only by the response's body, which a HEAD does not have."""
-NO_TLS = "WRONG_VERSION_NUMBER"
-"""OpenSSL's reason when the peer does not speak TLS."""
-MESSAGE_CHARACTERS = 300
-"""Maximum length of a server's error text in our messages."""
-OPEN_END = 1 << 62
-"""An offset beyond the end of any object."""
-MAX_IDLE_CONNECTIONS = 64
-"""Maximum connections of a process to one bucket that are kept open between requests."""
+REFUSED = (400, 401, 403)  # statuses that are explained only by the response's body, which a HEAD does not have
+NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak TLS
+MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
+OPEN_END = 1 << 62  # an offset beyond the end of any object
+MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process to one bucket that are kept open between requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +58,7 @@ class Server:
     path_style: bool
     attempts: int
     timeout_seconds: float
-    endpoint: str
-    """As the user wrote it, for messages."""
+    endpoint: str  # as the user wrote it, for messages
 
 
 class Span(NamedTuple):
@@ -73,8 +66,7 @@ class Span(NamedTuple):
 
     begin: int
     end: int
-    size_bytes: int | None = None
-    """Size of the whole object, if known; `end` is then at most that."""
+    size_bytes: int | None = None  # size of the whole object, if known; `end` is then at most that
 
     @property
     def content_range(self) -> str:
@@ -90,33 +82,25 @@ class Span(NamedTuple):
 class Request:
     """One request with its state over all attempts."""
 
-    kind: str
-    """Its counter in `RequestCounts`: get, head, list, put, delete."""
+    kind: str  # its counter in `RequestCounts`: get, head, list, put, delete
     method: str
-    key: str = ""
-    """Empty for the bucket itself."""
+    key: str = ""  # empty for the bucket itself
     query: Sequence[tuple[str, str]] = ()
     headers: Sequence[tuple[str, str]] = ()
-    signed_headers: tuple[tuple[str, str], ...] = ()
-    """Headers named x-amz-*, sorted by name."""
+    signed_headers: tuple[tuple[str, str], ...] = ()  # headers named x-amz-*, sorted by name
     body: Sequence[memoryview] = ()
     payload_sha256: str = EMPTY_SHA256
-    span: Span | None = None
-    """The byte range of a ranged GET; a success with any other bytes is retried."""
-    target: memoryview | None = None
-    """Buffer for the body of a successful response, which must fill it exactly."""
+    span: Span | None = None  # the byte range of a ranged GET; a success with any other bytes is retried
+    target: memoryview | None = None  # buffer for the body of a successful response, which must fill it exactly
     parse: Callable[[bytes], Any] | None = None
     """Turns the body of a successful response into `content`, or raises WrongXmlError."""
     content: Any = None
     attempts: int = 0
-    accepted: tuple[int, ...] = ()
-    """Error statuses that are not retried but returned, as the caller handles them."""
+    accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
     response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
-    retry_seconds: float = 0.0
-    """Delay before the next attempt."""
-    renewed: bool = False
-    """It was retried with a corrected clock or new credentials, which is done once per request."""
+    retry_seconds: float = 0.0  # delay before the next attempt
+    renewed: bool = False  # it was retried with a corrected clock or new credentials, which is done once per request
 
 
 @dataclass(slots=True)
@@ -125,10 +109,8 @@ class Attempt:
 
     request: Request
     exchange: Exchange
-    deadline_ns: int
-    """When `MIN_PROGRESS_BYTES` must have been moved since the last check."""
-    checked_bytes: int = 0
-    """The exchange's `progress_bytes` at the last check."""
+    deadline_ns: int  # when `MIN_PROGRESS_BYTES` must have been moved since the last check
+    checked_bytes: int = 0  # the exchange's `progress_bytes` at the last check
     was_collecting: bool = False
     """A short body (error, listing) had begun to arrive by the last check: it must be complete by the next."""
 

@@ -1,7 +1,4 @@
-"""Settings of the S3 backend: from `storage.storage_options`, then the environment, then an AWS profile.
-
-Options have DLIO's and mlpstorage's names: docs/objects.md.
-"""
+"""Settings of the S3 backend: from `storage.storage_options`, then the environment, then an AWS profile."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ import ssl
 from urllib.parse import urlsplit
 
 from datagen.errors import UserError
-from datagen.extras import library
-from datagen.storage._client_files import S3Access
+from datagen.registry import library
 from datagen.storage._http_exchange import Address, TlsSocket
 from datagen.storage._s3_client import Server
 from datagen.storage.storage_base import Option
@@ -20,21 +16,11 @@ from datagen.storage.storage_base import Option
 AWS = "aws"
 """Value of `endpoint_url` for Amazon's servers; explicit, so that an omitted setting never causes costs there."""
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-OPTIONS: dict[str, str] = {
-    "endpoint_url": "address of the server, such as http://10.0.0.1:9000 (several: separated by commas), or aws",
-    "region": "region of the bucket",
-    "s3_force_path_style": "true: HOST/BUCKET/KEY, false: BUCKET.HOST/KEY",
-    "s3_max_attempts": "how many times a request is tried",
-    "s3_profile": "profile of ~/.aws whose credentials are used",
-    "timeout_seconds": "time in which 64 KiB of a response must arrive, else it is requested again",
-    "use_full_object_uri": "true: keys are whole URIs",
-    "uri_scheme": "s3",
-    "secure": "false: http where the address names no scheme",
-    "storage_library": "the library with which reader.engine=library reads",
-    "ca_bundle": "file of the certificate authorities that https trusts",
-    "checksum_writes": "false: do not send the SHA-256 of what is written",
-}
-"""Option -> its meaning."""
+OPTIONS = (
+    *("endpoint_url", "region", "s3_force_path_style", "s3_max_attempts", "s3_profile", "timeout_seconds"),
+    *("use_full_object_uri", "uri_scheme", "secure", "storage_library", "ca_bundle", "checksum_writes"),
+)
+"""Names of the options; what they mean: docs/objects.md."""
 SCHEMES = ("s3",)
 
 
@@ -85,17 +71,10 @@ class Options:
         )
 
     @property
-    def access(self) -> S3Access:
-        """Return the settings for a client library; with several servers, each process uses one, by its PID."""
+    def client_endpoint(self) -> str:
+        """URL of the server for a client library; of several servers, each process uses one, by its PID."""
         address = self._addresses[os.getpid() % len(self._addresses)]
-        return S3Access(
-            endpoint=f"{'https' if address.is_tls else 'http'}://{address.authority}",
-            region=self.region,
-            path_style=self.path_style,
-            attempts=self.attempts,
-            profile=self.profile,
-            ca_bundle=self.ca_bundle,
-        )
+        return f"{'https' if address.is_tls else 'http'}://{address.authority}"
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""

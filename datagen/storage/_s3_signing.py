@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from datagen.errors import ServerError, UserError
-from datagen.extras import library
+from datagen.registry import library
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 _needs_no_quoting = re.compile(r"[\w/.~-]*", re.ASCII).fullmatch
-ERROR_CHARACTERS = 300
-"""Maximum length of botocore's error text in our messages."""
+ERROR_CHARACTERS = 300  # maximum length of botocore's error text in our messages
 SOURCES = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) in the environment, a profile of "
     "~/.aws/credentials (AWS_PROFILE, storage.storage_options.s3_profile), or the machine's role"
@@ -58,16 +57,11 @@ class Credentials:
         self._profile = profile
         self._environment = environment
         self._chain: Any = None
-        self._last: Keys | None = None
-        """The keys that the chain returned last."""
+        self._last: Keys | None = None  # the keys that the chain returned last
         self._lock = threading.Lock()
 
     def keys(self) -> Keys:
-        """Return the keys that are valid now.
-
-        Raises:
-            ServerError: no keys are found.
-        """
+        """Return the keys that are valid now. Raises ServerError: no keys are found."""
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
         access, secret, token = (self._environment.get(name, "") for name in names)
         if access and secret and not self._profile:
@@ -127,10 +121,8 @@ class Credentials:
 class _Second:
     """What all signatures of one second have in common; its repr shows no secret."""
 
-    number: int
-    """Seconds since the epoch, by the server's clock."""
-    stamp: str
-    """The same as `x-amz-date`."""
+    number: int  # seconds since the epoch, by the server's clock
+    stamp: str  # the same as `x-amz-date`
     scope: str
     keys: Keys
     inner: _Hash
@@ -144,10 +136,8 @@ class _Second:
 class _Stem(NamedTuple):
     """What requests of one second to one host with the same payload and headers have in common."""
 
-    signed: str
-    """The end of the canonical request: headers, their names, and the payload's hash."""
-    lines: str
-    """The header lines, up to the signature."""
+    signed: str  # the end of the canonical request: headers, their names, and the payload's hash
+    lines: str  # the header lines, up to the signature
 
 
 class Signer:
@@ -156,19 +146,15 @@ class Signer:
     def __init__(self, credentials: Credentials, region: str) -> None:
         self.region = region
         self.credentials = credentials
-        self.clock_offset_seconds = 0.0
-        """The server's clock minus this host's."""
-        self.renewed_ns = 0
-        """When credentials were last renewed, on CLOCK_MONOTONIC; 0: never."""
+        self.clock_offset_seconds = 0.0  # the server's clock minus this host's
+        self.renewed_ns = 0  # when credentials were last renewed, on CLOCK_MONOTONIC; 0: never
         self._second: _Second | None = None
 
     def lines(self, method: str, host: str, path: str, query: str, payload_sha256: str, others: Headers = ()) -> str:
         """Return the header lines that sign a request, including `Host`; `path` and `query` are quoted already.
 
-        `others` are further headers named x-amz-* (lower case); they are signed and included.
-
-        Raises:
-            ServerError: there are no credentials.
+        `others` are further headers named x-amz-* (lower case); they are signed and included. Raises ServerError: there
+        are no credentials.
         """
         number = int(time.time() + self.clock_offset_seconds)
         second = self._second

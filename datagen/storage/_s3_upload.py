@@ -20,13 +20,10 @@ PART_BYTES = 16 << 20
 """Size of the first `GROW_AFTER` parts; each further `GROW_AFTER` parts are four times as large as those before."""
 PARTS_IN_FLIGHT = 4  # they stay in memory until they are sent: 64 MiB per object, more for very large ones
 GROW_AFTER = 2000  # S3's maximum of 10,000 parts then holds 10.4 TiB; the largest part, 4 GiB, is below its 5 GiB limit
-MARK = "x-amz-meta-dlemu-upload"
-"""Metadata header of an object: a random ID of the upload that wrote it."""
+MARK = "x-amz-meta-dlemu-upload"  # metadata header of an object: a random ID of the upload that wrote it
 RECORD_NAME = re.compile(r"\.(.+)\.dlemu-([0-9a-f]{24})\.upload", re.DOTALL)
-KEY, UPLOAD = "key", "dlemu_upload"
-"""JSON keys of a record: the object's key, and its upload ID."""
-RECORD_BYTES = 4 << 10
-"""Maximum size of a record."""
+KEY, UPLOAD = "key", "dlemu_upload"  # JSON keys of a record: the object's key, and its upload ID
+RECORD_BYTES = 4 << 10  # maximum size of a record
 
 
 class ObjectWriter:
@@ -40,10 +37,8 @@ class ObjectWriter:
         self.position = 0
         self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}
-        """Parts in memory, by number from 0."""
-        self._written: dict[int, int] = {}
-        """Bytes written so far to each part in memory."""
+        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
+        self._written: dict[int, int] = {}  # bytes written so far to each part in memory
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0
@@ -132,13 +127,13 @@ class ObjectWriter:
                 self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
     def _is_full(self, number: int) -> bool:
-        return self._written[number] >= _part_bytes(number)
+        return self._written[number] >= _part(number).size
 
     def _fill(self, number: int, last: int) -> None:
         """Pad with zeros a part that was skipped, or not written to its end."""
         part = self._parts.setdefault(number, bytearray())
-        start = _part_start(number)
-        size = self._size_bytes - start if number == last else _part_bytes(number)
+        _, start, whole = _part(number)
+        size = self._size_bytes - start if number == last else whole
         part.extend(bytes(size - len(part)))
 
     def _send(self, numbers: Sequence[int]) -> None:
@@ -237,10 +232,7 @@ def part_of(offset: int) -> PartPlace:
     return PartPlace(number + inside, start + inside * size, size)
 
 
-def _part_bytes(number: int) -> int:
-    return PART_BYTES << 2 * (number // GROW_AFTER)
-
-
-def _part_start(number: int) -> int:
-    whole, rest = divmod(number, GROW_AFTER)
-    return sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(whole)) + rest * _part_bytes(number)
+def _part(number: int) -> PartPlace:
+    groups, rest = divmod(number, GROW_AFTER)
+    size = PART_BYTES << 2 * groups
+    return PartPlace(number, sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(groups)) + rest * size, size)

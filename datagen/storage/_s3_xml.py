@@ -20,8 +20,7 @@ LIST_BYTES = 8 << 20
 """Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
 MAX_ELEMENTS = 100_000  # a full page of 1000 keys has about 10,000
 MAX_DEPTH = 16  # S3's own responses have 4: ListBucketResult, Contents, Owner, ID
-TOKEN_BYTES = 64 << 10
-"""Maximum size of a tag with its attributes, or of a comment; also the bytes parsed per step."""
+TOKEN_BYTES = 64 << 10  # maximum size of a tag with its attributes, or of a comment; also the bytes parsed per step
 MAX_ID_CHARACTERS = 4 << 10
 """Maximum length of a continuation token or upload ID: the client sends them back in request headers."""
 
@@ -43,10 +42,8 @@ class Page:
 
     objects: list[tuple[str, int | None]] = field(default_factory=list)
     """Key and size of each object; None if the page does not state a size."""
-    folders: list[str] = field(default_factory=list)
-    """Common prefixes, with their final slash."""
-    continuation: str = ""
-    """Continuation token for the next page; empty on the last page."""
+    folders: list[str] = field(default_factory=list)  # common prefixes, with their final slash
+    continuation: str = ""  # continuation token for the next page; empty on the last page
 
 
 def error_in(body: bytes) -> ErrorDetails:

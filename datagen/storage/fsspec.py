@@ -15,7 +15,7 @@ from typing import Any
 
 from datagen import owned
 from datagen.errors import UserError
-from datagen.extras import library
+from datagen.registry import library
 from datagen.storage._client_files import open_by_fsspec
 from datagen.storage.storage_base import Bytes, Entry, LibraryFile, Listed, Option, StorageBase, StorageSpec
 from datagen.withheld import public_text, scrubbed
@@ -41,7 +41,7 @@ class Storage(StorageBase):
         self._is_local = scheme in LOCAL_SCHEMES
         self._options = dict(spec.options)
         try:
-            # No shared instance for threads and forks: some file systems keep connections and event loops.
+            # No shared instance for threads and forks: some file systems keep connections and event loops
             self._files: Any = fsspec.filesystem(scheme, skip_instance_cache=scheme != "memory", **dict(spec.options))
         except (ImportError, ValueError) as error:
             message = scrubbed(str(error), self._options)
@@ -153,12 +153,9 @@ class FsspecWriter:
         self._part = f"{folder}/{owned.part_name(name)}" if renames else url
         self._data = bytearray()
         self._file: Any = None
-        self._flushed_bytes = 0
-        """Bytes that were written to fsspec's file."""
-        self._whole = True
-        """Nothing was skipped so far."""
-        self._before: Any = None
-        """fsspec's info on the file of the same name that existed before; None without one."""
+        self._flushed_bytes = 0  # bytes that were written to fsspec's file
+        self._whole = True  # nothing was skipped so far
+        self._before: Any = None  # fsspec's info on the file of the same name that existed before; None without one
 
     def write(self, data: Bytes) -> None:
         self.write_at(data, self.position)
@@ -249,7 +246,7 @@ class _Errors:
         if isinstance(error, OSError) and message == str(error):
             return
         number = error.errno if isinstance(error, OSError) else None
-        # A traceback would show the cause, and with it the options.
+        # A traceback would show the cause, and with it the options
         cause = error if message == str(error) else None
         raise OSError(number or errno.EIO, f"{type(error).__name__}: {message}", self._path) from cause
 

@@ -51,8 +51,7 @@ class Storage(StorageBase):
         self._signer = Signer(Credentials(options.profile), options.region)
         self._tls = options.tls()
         self._clients: dict[str, Client] = {}
-        self._folders: dict[str, tuple[Client, str]] = {}
-        """Folder -> its client and the key prefix of its objects."""
+        self._folders: dict[str, tuple[Client, str]] = {}  # folder -> its client and the key prefix of its objects
         self._lock = threading.Lock()
         self._by_library: S3Library | None = None
         self._ahead = threading.local()
@@ -175,7 +174,7 @@ class Storage(StorageBase):
             return None
         with self._lock:
             if self._by_library is None:
-                self._by_library = S3_LIBRARIES[options.library](options.access)
+                self._by_library = S3_LIBRARIES[options.library](options)
             return self._by_library
 
     def preflight(self, folder: str) -> None:

@@ -39,28 +39,20 @@ _LIBRARY_OPTIONS = ("storage_library", "uri_scheme")
 """Options by which mlpstorage picks an object-storage client; mounted file systems ignore them."""
 LIBRARIES_OF_OBJECTS = ("s3torchconnector", "s3fs")
 """Values of `storage_library` with which `reader.engine=library` can read from an S3 server."""
-INTERNAL_TYPES = ("mapped", "memory", "null")
-"""Backends for dlemu's own use and its tests; users can't select them."""
+INTERNAL_TYPES = ("memory", "null")  # backends for dlemu's own use and its tests; users can't select them
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageSpec:
     """Backend and settings of a storage; picklable. It never holds credentials: these stay in the environment."""
 
-    type: str = "posix"
-    """Name of a module in `datagen.storage`, or the dotted name of a user's module."""
-    root: str = ""
-    """What paths are relative to, for backends other than file systems: a bucket or a URL."""
-    options: tuple[tuple[str, Option], ...] = ()
-    """Settings of this backend alone, as (name, value)."""
-    direct: bool = False
-    """Read with O_DIRECT, past the page cache."""
-    direct_writes: bool = False
-    """Write with O_DIRECT, too."""
-    range_bytes: int = 0
-    """Maximum bytes of one GET (a larger read is split into ranges); 0: no limit."""
-    io_depth: int = 1
-    """Maximum requests that a reader keeps in flight."""
+    type: str = "posix"  # name of a module in `datagen.storage`, or the dotted name of a user's module
+    root: str = ""  # what paths are relative to, for backends other than file systems: a bucket or a URL
+    options: tuple[tuple[str, Option], ...] = ()  # settings of this backend alone, as (name, value)
+    direct: bool = False  # read with O_DIRECT, past the page cache
+    direct_writes: bool = False  # write with O_DIRECT, too
+    range_bytes: int = 0  # maximum bytes of one GET (a larger read is split into ranges); 0: no limit
+    io_depth: int = 1  # maximum requests that a reader keeps in flight
     account: str = ""
     """Folder of this host where each process publishes its request counters (`_request_counts`); empty: nowhere."""
 
@@ -70,8 +62,7 @@ class StorageSpec:
         return replace(self, direct=False, direct_writes=False)
 
 
-FOLDERS = StorageSpec()
-"""Folders of any mounted file system, read through the page cache."""
+FOLDERS = StorageSpec()  # folders of any mounted file system, read through the page cache
 NULL_STORAGE = StorageSpec(type="null")
 """No storage at all: reads return at once, so that a measurement shows the reader's own cost."""
 
@@ -133,8 +124,7 @@ def _expected(name: str) -> str:
 def open_storage(spec: StorageSpec) -> StorageBase:
     """Open the storage for use in this process.
 
-    Raises:
-        UserError: there is no such backend, or it can't do what the spec requires.
+    Raises UserError: there is no such backend, or it can't do what the spec requires.
     """
     kind: type[StorageBase] = registry.find("datagen.storage", spec.type, "Storage")
     if spec.direct_writes and not kind.reads_directly:
@@ -153,17 +143,14 @@ class Reader(Protocol):
     """One file open for reading. It counts its reads at application level, whatever the page cache serves."""
 
     size_bytes: int
-    read_calls: int
-    """Read calls (system calls, or requests to a server) so far."""
-    app_bytes: int
-    """Bytes that these calls returned."""
+    read_calls: int  # read calls (system calls, or requests to a server) so far
+    app_bytes: int  # bytes that these calls returned
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill `buffer` from the file at `offset`; return the bytes read: fewer than its length only at end of file.
 
         Address, length and offset are multiples of the storage's `alignment`. Raises OSError.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -199,31 +186,24 @@ class Writer(Protocol):
     @property
     def position(self) -> int:
         """Offset of the next `write`."""
-        ...
 
     def write(self, data: Bytes) -> None:
         """Write at `position`, and advance. The caller may reuse the memory of `data` when this returns."""
-        ...
 
     def skip(self, size_bytes: int) -> None:
         """Advance over bytes that `write_at` fills in later."""
-        ...
 
     def write_at(self, data: Bytes, offset: int) -> None:
         """Write at `offset` without moving `position`."""
-        ...
 
     def sync(self) -> None:
         """Flush the written bytes to the device (fsync); a no-op where `commit` makes them durable anyway."""
-        ...
 
     def commit(self) -> None:
         """Publish the file under its name, replacing any file of that name."""
-        ...
 
     def discard(self) -> None:
         """Remove what was written; does nothing after `commit`."""
-        ...
 
 
 class WriterAround:
@@ -270,8 +250,7 @@ class Listed:
 
     name: str
     is_folder: bool = False
-    size_bytes: int | None = None
-    """As the listing states it; None if it does not."""
+    size_bytes: int | None = None  # as the listing states it; None if it does not
 
     def is_dir(self) -> bool:
         return self.is_folder
@@ -286,12 +265,10 @@ class StorageBase(abc.ABC):
 
     reads_directly: ClassVar[bool] = False
     """The backend supports `StorageSpec.direct`: reads past this host's page cache."""
-    reads_nothing: ClassVar[bool] = False
-    """No file is ever touched: a measurement shows the cost of the reader itself."""
+    reads_nothing: ClassVar[bool] = False  # no file is ever touched: a measurement shows the cost of the reader itself
     is_remote: ClassVar[bool] = False
     """Reads are requests to a server and nothing is cached on this host: every byte read came from the storage."""
-    server: str = ""
-    """Address of the server; empty without one."""
+    server: str = ""  # address of the server; empty without one
     alignment: int = 1
     """Address, offset and length of reads must be multiples of this many bytes; more than 1 only for O_DIRECT."""
 
@@ -308,6 +285,10 @@ class StorageBase(abc.ABC):
 
     def open_received(self, path: str) -> Reader:
         """Open a file of unknown origin through the page cache; refuse pipes and devices, which could block forever."""
+        return self.open(path)
+
+    def open_mapped(self, path: str) -> Reader:
+        """Open a file through a memory map, where the backend can: page faults bring its data into the page cache."""
         return self.open(path)
 
     def open_unread_ahead(self, path: str) -> Reader:

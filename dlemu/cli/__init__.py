@@ -33,18 +33,7 @@ _YOUNG_OBJECTS = 50_000
 of long-lived objects, and collecting among them took a sixth of the import's time."""
 
 _ORDER = (
-    *(
-        "demo",
-        "train",
-        "checkpoint",
-        "datagen",
-        "size",
-        "probe",
-        "predict",
-        "sweep",
-        "together",
-        "compare",
-    ),
+    *("demo", "train", "checkpoint", "datagen", "size", "probe", "predict", "sweep", "together", "compare"),
     *("watch", "report", "schema", "workloads", "workload", "doctor"),
 )
 """Order in which commands are listed; those of plug-ins follow alphabetically."""

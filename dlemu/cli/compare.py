@@ -6,20 +6,13 @@ import os
 
 import click
 
-from dlemu.cli.options import propose_folder
-
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
-@click.argument("folders", nargs=-1, required=True, metavar="A [B]", shell_complete=propose_folder)
+@click.argument("folders", nargs=-1, required=True, metavar="A [B]", type=click.Path(file_okay=False))
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
-def command(
-    folders: tuple[str, ...],
-    output: str | None,
-    report: bool,
-    as_json: bool,
-) -> None:
+def command(folders: tuple[str, ...], output: str | None, report: bool, as_json: bool) -> None:
     """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
 
     \b
@@ -54,12 +47,12 @@ def command(
         check_new(output, "--output")
     a, b = read_sides(folders, installed_part("dlemu.foreign", "side"))
     comparison = compare(a, b)
-    if not as_json:
-        print_comparison(comparison, Console())
     if as_json:
         click.echo(to_json(comparison), nl=False)
+    else:
+        print_comparison(comparison, Console())
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
-    name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
+    name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))
     if folder is None:
         return

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+
 import click
 
 
@@ -21,8 +27,13 @@ def command(overrides: tuple[str, ...]) -> None:
 
     Exit status: that of `dlemu train`.
     """
+    import importlib.util
+    from dataclasses import replace
+
     from datagen.errors import UserError
+    from dlemu.cli.frontends import Terminal, job_request, show_job
     from dlemu.comm import detect_launcher
+    from dlemu.config.literal import override
     from dlemu.config.overrides import given_keys
 
     if detect_launcher() != "none":
@@ -35,47 +46,28 @@ def command(overrides: tuple[str, ...]) -> None:
         "accelerator": "h100",
         "metric.cached": True,
     }
-    settings |= _loader()
-    if "dataset.data_folder" in given:
-        raise SystemExit(_run(settings, given, overrides))
-    raise SystemExit(_run_apart(settings, given, overrides))
+    if not importlib.util.find_spec("torch"):
+        settings["reader.data_loader"] = "threads"
+    with contextlib.ExitStack() as stack:
+        if "dataset.data_folder" not in given:
+            folder = stack.enter_context(_new_folder())
+            settings["dataset.data_folder"] = os.path.join(folder, "data")
+            settings["output.folder"] = os.path.join(folder, "result")
+        words = [override((*key.split("."),), value) for key, value in settings.items() if key not in given]
+        words += overrides
+        # a dataset that is too small for a verdict is run, too: the demo needs none
+        request = replace(job_request(words, None, make=True), wants_verdict=False)
+        raise SystemExit(show_job(request, Terminal(words)))
 
 
-def _loader() -> dict[str, object]:
-    """Return the setting of a loader that needs no PyTorch, where that is not installed."""
-    import importlib.util
-
-    return {} if importlib.util.find_spec("torch") else {"reader.data_loader": "threads"}
-
-
-def _run_apart(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
-    """Run the demo in a new folder; print its name at the end, however it ends, or remove it if it is empty."""
-    import contextlib
-    import os
-    import shlex
-    import tempfile
-
+@contextlib.contextmanager
+def _new_folder() -> Iterator[str]:
+    """Make a folder for the demo; print its name at the end, however it ends, or remove it if it is empty."""
     folder = tempfile.mkdtemp(prefix="dlemu-demo-")
-    data, result = os.path.join(folder, "data"), os.path.join(folder, "result")
     try:
-        return _run(settings | {"dataset.data_folder": data, "output.folder": result}, given, overrides)
+        yield folder
     finally:
         with contextlib.suppress(OSError):
             os.rmdir(folder)
         if os.path.isdir(folder):
             click.echo(f"demo: everything is in {folder}; to remove it: rm -r {shlex.quote(folder)}")
-
-
-def _run(settings: dict[str, object], given: set[str], overrides: tuple[str, ...]) -> int:
-    """Make missing files, train, show the result and return the exit status; settings of the user override the demo's.
-
-    A dataset that is too small for a verdict is run, too: the demo needs none.
-    """
-    from dataclasses import replace
-
-    from dlemu.cli.frontends import Terminal, job_request, show_job
-    from dlemu.config.literal import override
-
-    words = [*(override((*key.split("."),), value) for key, value in settings.items() if key not in given), *overrides]
-    request = replace(job_request(words, None, make=True), wants_verdict=False)
-    return show_job(request, Terminal(words))

@@ -6,10 +6,8 @@ import click
 
 from dlemu import __version__
 
-EXTRA_NAMES = {"help_option_names": ["-h", "--help"]}
 
-
-@click.command(name="dlio_benchmark", context_settings=EXTRA_NAMES)
+@click.command(name="dlio_benchmark", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml.")
 @click.option("--config-path", "-cp", help="The same, as DLIO's older scripts spell it.")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from functools import partial
 
+import click
+import psutil
 from rich.console import Console
 
 from datagen.errors import UserError
@@ -44,37 +47,27 @@ from dlemu.runner.events import (
     Warned,
     to_all,
 )
-from dlemu.runner.job import JobRequest, MakeFirst, NoVerdictError, run_alone
+from dlemu.runner.job import CONFIRM_ABOVE_BYTES, TRIAL_SCALE, JobRequest, MakeFirst, NoVerdictError, run_alone
 from dlemu.runner.ranks import RunFailedError
+
+_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "prterun", "orterun", "srun")
 
 
 def job_request(
     overrides: Sequence[str], config_dir: str | None, *, make: bool = False, yes: bool = False
 ) -> JobRequest:
     """Return the job that a command line requests; `make` prompts before it makes large datasets, unless `yes`."""
-    return JobRequest(
-        load=partial(load, overrides, config_dir=config_dir),
-        words=overrides,
-        make_first=_make_first(overrides, yes=yes) if make else None,
-    )
-
-
-def _make_first(overrides: Sequence[str], *, yes: bool) -> MakeFirst:
-    from dlemu.cli.first_run import allow
     from dlemu.config.overrides import given_keys
 
     def allowed(making: Making, ranks: int) -> None:
         allow(making.workload, making.folder, ranks, making.bytes, yes=yes)
 
-    return MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed)
+    first = MakeFirst("dataset.num_files_train" in given_keys(overrides), allowed) if make else None
+    return JobRequest(load=partial(load, overrides, config_dir=config_dir), words=overrides, make_first=first)
 
 
 def show_job(
-    request: JobRequest,
-    terminal: Terminal,
-    kind: Kind | None = None,
-    *,
-    export: OnEvent = export_beside,
+    request: JobRequest, terminal: Terminal, kind: Kind | None = None, *, export: OnEvent = export_beside
 ) -> int:
     """Run a job, show the result with its page, and return the exit status; raises UserError.
 
@@ -114,8 +107,6 @@ class Terminal:
         """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
         if not isinstance(error, NoVerdictError):
             return error
-        from dlemu.cli.first_run import typed_command
-
         advise = kind_wanted(error.workload).part("advise")
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
 
@@ -172,9 +163,42 @@ def _made_line(made: DatasetMade) -> str:
     return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"
 
 
+def typed_command() -> list[str]:
+    """Return the command line as typed, including the launcher if it runs on this host; without secrets."""
+    for process in psutil.Process().parents():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if words and os.path.basename(words[0]) in _LAUNCHERS:
+            return without_secrets(words)
+    program = sys.argv[0]
+    if os.path.basename(program) == "__main__.py":
+        return without_secrets(["python", "-m", "dlemu", *sys.argv[1:]])
+    short = os.path.basename(program)
+    return without_secrets([short if shutil.which(short) == program else program, *sys.argv[1:]])
+
+
+def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
+    """Prompt before so much is made (for `ranks`, if it depends on them); raises UserError for no, or no terminal."""
+    if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
+        return
+    from dlemu.runner.datasets import free_bytes
+
+    free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
+    plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        if click.confirm(f"{plan}{free_text}. Continue?", err=True):
+            return
+        raise UserError("nothing was made")
+    smaller = (
+        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
+    )
+    raise UserError(f"{plan}{free_text}: add --yes to make them{smaller}")
+
+
 def make_here(workload: Workload, *, as_json: bool, yes: bool) -> None:
     """Make a dataset's missing files, a rank on each core; `allow` prompts; `as_json` keeps stdout for the answer."""
-    from dlemu.cli.first_run import allow
     from dlemu.jobs.training.enough import to_make
     from dlemu.runner.datasets import make_on_this_host
 

@@ -1,10 +1,12 @@
-"""Interruption of long commands: finished parts are kept, and a message says how to continue."""
+"""Long commands: their progress, and their interruption, which keeps finished parts and says how to continue."""
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console
 
@@ -14,22 +16,27 @@ from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config.literal import override
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
-from dlemu.runner.run_list import RunsPlanned
-from dlemu.studies.events import SizingEvent
-from dlemu.studies.progress import SizingProgress
+from dlemu.metrics.t_interval import plus_minus
+from dlemu.report.table import Cell, Line, print_lines
+from dlemu.report.units import number, size
+from dlemu.results.wording import count
+from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
+from dlemu.studies.answers import SweepPoint, Trial
+from dlemu.studies.prerequisites import SearchBegan, SizingEvent, StorageProbed
+
+_PAGE_CACHE = {
+    "direct": "read with O_DIRECT, bypassing the page cache",
+    "remote": "read over the network, not cached on this host",
+    "large": "five times the memory of this host or more",
+    "evicted": "dropped from the page cache before each epoch",
+    "cached": "the page cache may serve reads: this sizes memory as much as storage",
+}
 
 
 def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
     """Print on stderr what is kept and how to continue; return the exit status."""
     complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
     return stop.exit_status
-
-
-def out_of_space(error: SpaceError, finished: str, folder: str) -> SpaceError:
-    """Return an error that also says how to continue once there is space; the same if nothing had begun."""
-    if not folder:
-        return error
-    return SpaceError(f"{error}; {finished} are kept: once there is space, {resume_advice(folder)}")
 
 
 def resume_advice(folder: str) -> str:
@@ -39,18 +46,63 @@ def resume_advice(folder: str) -> str:
 
 
 class Watched:
-    """Shows the events of a search or a sweep; from the first one on, SIGINT and SIGTERM keep finished parts."""
+    """Shows the events of a search or a sweep on stderr, a line for each trial or point.
+
+    From the first event on, SIGINT and SIGTERM keep finished parts.
+    """
 
     folder = ""
     """Folder of the answer, once it has begun."""
     wants_page = True
 
     def __init__(self) -> None:
-        self._show = SizingProgress(Console(stderr=True))
+        self._console = Console(stderr=True)
 
     def __call__(self, event: SizingEvent) -> None:
         """Show an event."""
         if isinstance(event, RunsPlanned):
             self.folder, self.wants_page = event.folder, event.wants_page
             interrupt_on(signal.SIGINT, signal.SIGTERM)
-        self._show(event)
+            self._print(f"results: {event.folder}")
+        match event:
+            case SearchBegan():
+                enough = f"enough for {count(event.capacity.most, 'accelerator')}"
+                self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
+                if event.finished_runs:
+                    self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
+            case StorageProbed():
+                self._print(
+                    f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
+                    f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
+                )
+            case RunsPlanned(runs=int(runs)):
+                self._print(f"{runs} points, {event.finished_runs} of them done")
+            case RunBegan():
+                self._print(f"{event.label} ...")
+            case RunEnded(run=Trial() as trial):
+                au = trial.au_sustained_percent
+                self._print(
+                    f"  au {au:.2f} % {plus_minus(au, trial.half_width_percent, 2)} "
+                    f"({'decided' if trial.settled else 'open'}), {number(trial.app_mb_per_second)} MB/s, "
+                    f"{trial.seconds:.0f} s"
+                )
+                if trial.page_cache_warning:
+                    self._print(Line(f"  {trial.page_cache_warning}", "caution"))
+            case RunEnded(run=SweepPoint() as point):
+                self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
+
+    @contextlib.contextmanager
+    def keeping(self, finished: str) -> Iterator[None]:
+        """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
+        try:
+            yield
+        except Interrupted as stop:
+            raise SystemExit(interrupted(stop, finished, self.folder)) from None
+        except SpaceError as full:
+            if not self.folder:
+                raise
+            advice = resume_advice(self.folder)
+            raise SpaceError(f"{full}; {finished} are kept: once there is space, {advice}") from full
+
+    def _print(self, line: Cell) -> None:
+        print_lines([line], self._console)

@@ -66,7 +66,7 @@ def _exported(kind: Kind) -> Callable[[_Command], _Command]:
 def _export(overrides: Sequence[str], config_dir: str | None, path: str) -> None:
     from datagen.atomic import write_text
     from dlemu.config import load
-    from dlemu.dlio.workload_file import dlio_yaml
+    from dlemu.dlio.config import dlio_yaml
 
     path = os.path.abspath(path)
     write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))

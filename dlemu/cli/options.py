@@ -12,7 +12,6 @@ import click
 from dlemu.results.kinds import Kind
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
     from rich.console import Console
 
     from dlemu.runner.events import Event
@@ -43,13 +42,6 @@ def numbers_above_0(text: str) -> tuple[float, ...]:
     except ValueError:
         return ()
     return numbers if all(0 < number < math.inf for number in numbers) else ()
-
-
-def propose_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> Sequence[CompletionItem]:
-    """Have the shell complete folders."""
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(incomplete, type="dir")]
 
 
 config_dir_option = click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own, or DLIO's.")
@@ -137,20 +129,22 @@ def report_result(wanted: bool, folder: str) -> None:
 
     if not wanted:
         return
+    again = f"dlemu report {shlex.quote(folder)}"
     if missing_packages():
-        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: dlemu report {shlex.quote(folder)}")
+        click.echo(f"report: no page was made: pip install 'dlemu[report]', then: {again}")
         return
     say_what("making the page")
-    command = module_command("dlemu", "report", folder)
     try:
-        made = output_of(command, PAGE_SECONDS, Role("its process", "free some memory"))
-    except (OSError, OverdueError) as error:
-        late = isinstance(error, OverdueError)
-        reason = f"it took longer than {PAGE_SECONDS:g} s" if late else error
-        click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
-        return
-    if made.status == 0:
-        click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
-        return
-    reason = (made.err.strip().splitlines() or [made.how])[-1]
-    click.echo(f"report: no page was made ({reason}); to try again: dlemu report {shlex.quote(folder)}")
+        made = output_of(
+            module_command("dlemu", "report", folder), PAGE_SECONDS, Role("its process", "free some memory")
+        )
+    except OverdueError:
+        reason = f"it took longer than {PAGE_SECONDS:g} s"
+    except OSError as error:
+        reason = str(error)
+    else:
+        if made.status == 0:
+            click.echo(made.out.splitlines()[-1])  # "report: FOLDER/report.html"
+            return
+        reason = (made.err.strip().splitlines() or [made.how])[-1]
+    click.echo(f"report: no page was made ({reason}); to try again: {again}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dlemu.cli.options import Number, config_dir_option, json_option
-from dlemu.results.request_size import bytes_of
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
@@ -28,16 +28,20 @@ def _access(text: str) -> str:
     return text
 
 
-def _sizes(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(bytes_of(part.strip()) for part in text.split(","))
+def _bytes(text: str) -> int:
+    from dlemu.results.drive import bytes_of
+
+    return bytes_of(text)
 
 
-def _counts(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...] | None:
-    return None if text is None else tuple(_count(part.strip()) for part in text.split(","))
+def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...] | None]:
+    """Return click's callback for an option whose value is `A,B,...`."""
+    return lambda context, option, text: (
+        None if text is None else tuple(convert(part.strip()) for part in text.split(","))
+    )
 
 
-def _accesses(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(_access(part.strip()) for part in text.split(","))
+_counts = _each(_count)
 
 
 @click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
@@ -47,8 +51,10 @@ def _accesses(context: click.Context, option: click.Parameter, text: str | None)
     type=click.Choice(["amax", "micron-6550"]),
     help="amax: 128k randread at depth 32; micron-6550: 4 sizes by 1 to 512 workers.",
 )
-@click.option("--rw", "accesses", metavar="LIST", callback=_accesses, help="randread (default), read, write, randwrite")
-@click.option("--sizes", metavar="LIST", callback=_sizes, help="Request sizes: 4k,16k,128k,1m.")
+@click.option(
+    "--rw", "accesses", metavar="LIST", callback=_each(_access), help="randread (default), read, write, randwrite"
+)
+@click.option("--sizes", metavar="LIST", callback=_each(_bytes), help="Request sizes: 4k,16k,128k,1m.")
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Parallel jobs: 1 (fio's threads, else processes).")
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
@@ -142,7 +148,7 @@ def command(
             jobs=jobs or (),
             seconds=seconds,
             engine=engine,
-            file_bytes=bytes_of(file_size) if file_size else None,
+            file_bytes=_bytes(file_size) if file_size else None,
             precondition=precondition,
             steady=steady,
             options=overrides,

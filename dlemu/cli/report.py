@@ -6,11 +6,9 @@ import os
 
 import click
 
-from dlemu.cli.options import propose_folder
-
 
 @click.command(name="report", short_help="Make a page with figures from results.")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--png", is_flag=True, help="Also write each figure to figures/NAME.png next to the page.")
 @click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")
 @click.option("--interactive", is_flag=True, help="Make interactive.html, whose figures show values under the pointer.")

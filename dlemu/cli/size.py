@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dlemu.cli.interruption import Watched
-    from dlemu.config.schema import Workload
     from dlemu.studies.answers import SweepAnswer
 
 
@@ -62,11 +62,9 @@ def command(
     Exit status: 0 found (--at-least: that many pass), 1 none passes (--at-least: fewer), 2 a usage error, 3 a trial
     failed, 4 no verdict (too close to call, the host was the limit, too few samples for that many), 128 + signal.
     """
-    from datagen.errors import SpaceError
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import Watched, interrupted, out_of_space
+    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
-    from dlemu.comm import Interrupted
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
@@ -85,10 +83,8 @@ def command(
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
-    def make_it(workload: Workload) -> None:
-        make_here(workload, as_json=as_json, yes=yes or not make)
-
-    try:
+    maker = partial(make_here, as_json=as_json, yes=yes or not make)
+    with watched.keeping("finished trials"):
         answer = size(
             overrides,
             config_dir=config_dir,
@@ -97,29 +93,21 @@ def command(
             confidence_percent=confidence,
             trial_seconds=trial_seconds,
             cached=cached,
-            make=make_it if make or workload.workflow.generate_data else None,
+            make=maker if make or workload.workflow.generate_data else None,
             on_event=watched,
         )
-    except Interrupted as stop:
-        raise SystemExit(interrupted(stop, "finished trials", watched.folder)) from None
-    except SpaceError as full:
-        raise out_of_space(full, "finished trials", watched.folder) from full
     show_answer(answer, watched.folder, print_answer, as_json=as_json, page=watched.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
 def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
     """Find the largest passing value of the setting that scales a job's load; return the exit status."""
-    from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
-    from dlemu.comm import Interrupted
     from dlemu.studies.series.page import print_sweep
     from dlemu.studies.sweep.bracket import find_bracket
 
-    try:
+    with watched.keeping("finished runs"):
         answer, passing, failing = find_bracket(overrides, config_dir=config_dir, on_event=watched)
-    except Interrupted as stop:
-        raise SystemExit(interrupted(stop, "finished runs", watched.folder)) from None
 
     def show(answer: SweepAnswer, folder: str, console: Console) -> None:
         print_sweep(answer, folder, console)

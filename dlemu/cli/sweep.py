@@ -28,19 +28,13 @@ def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -
 
     Exit status: 0 every point completed, 2 a usage error (of a point, too), 3 a point failed, 128 + signal.
     """
-    from datagen.errors import SpaceError
-    from dlemu.cli.interruption import Watched, interrupted, out_of_space
+    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
-    from dlemu.comm import Interrupted
     from dlemu.studies.series.page import print_sweep
     from dlemu.studies.sweep.run import sweep
 
     watched = Watched()
-    try:
+    with watched.keeping("finished points"):
         answer = sweep(overrides, config_dir=config_dir, on_event=watched)
-    except Interrupted as stop:
-        raise SystemExit(interrupted(stop, "finished points", watched.folder)) from None
-    except SpaceError as full:
-        raise out_of_space(full, "finished points", watched.folder) from full
     show_answer(answer, watched.folder, print_sweep, as_json=as_json, page=watched.wants_page)
     raise SystemExit(answer.exit_status)

@@ -67,12 +67,7 @@ def command(
 
     try:
         answer, folder = run_together(
-            asked,
-            commands=commands,
-            alone=alone,
-            folder=output,
-            config_dir=config_dir,
-            on_event=watch,
+            asked, commands=commands, alone=alone, folder=output, config_dir=config_dir, on_event=watch
         )
     except Interrupted as stop:
         name = signal.Signals(stop.signal_number).name

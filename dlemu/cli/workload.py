@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -96,8 +97,12 @@ def _rows(workload: Workload) -> Iterator[Row]:
     yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
     yield "sample", _bytes(asked.sample_bytes), "mean"
     if data.sizes_vary:
-        sizes = _sizes(workload)
-        shown = ", ".join(_bytes(value) for value in sizes)
+        import numpy as np
+
+        from dlemu.jobs.training.prediction.batches import bytes_by_file
+
+        sizes = np.percentile(bytes_by_file(data), SHOWN_SHARES)
+        shown = ", ".join(_bytes(float(value)) for value in sizes)
         yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
     yield from _recording(workload)
     yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} per rank"
@@ -128,15 +133,6 @@ def _recording(workload: Workload) -> Iterator[Row]:
             f"{rate.replayed:,.4g} replayed" if rate.replayed else "not replayed",
         )
         yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason
-
-
-def _sizes(workload: Workload) -> list[float]:
-    import numpy as np
-
-    from dlemu.jobs.training.prediction.batches import bytes_by_file
-
-    sizes = np.percentile(bytes_by_file(workload.dataset), SHOWN_SHARES)
-    return [float(size) for size in sizes]
 
 
 def _bytes(value: float) -> str:
@@ -194,7 +190,7 @@ def new(path: str, **given: Any) -> None:
     for name, kind, text, key in missing:
         given[name] = click.prompt(f"{text} ({key})", type=kind)
     given |= {"path": path, "name": os.path.basename(path).removesuffix(".yaml")}
-    given["data_folder"] = _quoted(os.path.abspath(given["data_folder"]))
+    given["data_folder"] = json.dumps(os.path.abspath(given["data_folder"]))  # quoted, as YAML wants it
     dataset = (_GENERATED if makes else _OWN_DATA).format(**given)
     text = _TEMPLATE.format(dataset=dataset, **given)
     try:
@@ -208,10 +204,3 @@ def new(path: str, **given: Any) -> None:
         os.unlink(path)
         raise
     click.echo(f"{path} has been written; next: dlemu workload show {shlex.quote(path)}")
-
-
-def _quoted(text: str) -> str:
-    """Return a text as a quoted YAML string on one line."""
-    import json
-
-    return json.dumps(text)

@@ -12,7 +12,6 @@ from dlemu.cli.options import config_dir_option
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointSize
-    from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
 
 
@@ -27,43 +26,29 @@ def command(config_dir: str | None, as_json: bool) -> None:
     checkpoint's tensors, all ranks together, in GB and GiB (which DLIO calls GB). Workloads for other kinds of jobs
     follow, each with its command.
     """
+    from dlemu.checkpoints.checkpoint_plan import checkpoint_size
     from dlemu.config import load, workload_names
+    from dlemu.metrics.demand import demand
     from dlemu.results.kinds import kind_wanted
 
-    workloads = {name: load([f"workload={name}"], config_dir=config_dir) for name in workload_names(config_dir)}
-    demands = _all_demands({name: each for name, each in workloads.items() if each.workflow.train}, config_dir)
-    sizes = _all_sizes({name: each for name, each in workloads.items() if not each.workflow.train})
-    others = {name: kind_wanted(each) for name, each in workloads.items() if not _is_listed(each)}
+    demands, sizes, commands = [], [], []
+    for name in workload_names(config_dir):
+        workload = load([f"workload={name}"], config_dir=config_dir)
+        if workload.workflow.train:
+            for accelerator in workload.accelerators or [""]:
+                words = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
+                demands.append(demand(name, load(words, config_dir=config_dir)))
+        elif workload.workflow.checkpoint:
+            sizes.append(checkpoint_size(name, workload))
+        else:
+            commands.append({"workload": name, "command": kind_wanted(workload).command})
     if as_json:
-        commands = [{"workload": name, "command": kind.command} for name, kind in others.items()]
         click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes), *commands], indent=2))
         return
     _print(demands)
     _print_sizes(sizes)
-    for name, kind in others.items():
-        click.echo(f"dlemu {kind.command} workload={name}")
-
-
-def _is_listed(workload: Workload) -> bool:
-    return workload.workflow.train or workload.workflow.checkpoint
-
-
-def _all_demands(workloads: dict[str, Workload], config_dir: str | None) -> list[Demand]:
-    from dlemu.config import load
-    from dlemu.metrics.demand import demand
-
-    demands = []
-    for name, workload in workloads.items():
-        for accelerator in workload.accelerators or [""]:
-            words = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
-            demands.append(demand(name, load(words, config_dir=config_dir)))
-    return demands
-
-
-def _all_sizes(workloads: dict[str, Workload]) -> list[CheckpointSize]:
-    from dlemu.checkpoints.checkpoint_plan import checkpoint_size
-
-    return [checkpoint_size(name, workload) for name, workload in workloads.items() if workload.workflow.checkpoint]
+    for other in commands:
+        click.echo(f"dlemu {other['command']} workload={other['workload']}")
 
 
 def _print(demands: list[Demand]) -> None:

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar, get_args
 
-from datagen.ranges import BYTES, MAX_BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least, positive_or
+from datagen.settings import BYTES, MAX_BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least, positive_or
 from datagen.spec import DatasetSpec, Decode, EngineName, build
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME

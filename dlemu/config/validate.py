@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from datagen.errors import UserError
-from datagen.ranges import problems
 from datagen.registry import companion, is_dotted, names
+from datagen.settings import problems
 from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.config.duration import is_zero

@@ -13,8 +13,7 @@ from datagen.errors import UserError
 from dlemu.config import load, workload_names
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Workload
-from dlemu.dlio.config import OWN_FOLDER
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import OWN_FOLDER, DlioFolders
 
 DEFAULT_SUBFOLDER = ".hydra"
 """Where hydra keeps a run's configuration unless `hydra.output_subdir` says otherwise."""

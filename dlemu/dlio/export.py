@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dlemu.config.schema import Workload
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.runner.events import Event, JobBegan, OnlyDataMade, Saved
 
 

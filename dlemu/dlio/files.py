@@ -16,8 +16,7 @@ from dlemu import __version__
 from dlemu.config import load, workload_names
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.dlio.config import dlio_hydra, dlio_overrides, dlio_workload
-from dlemu.dlio.folders import LOG, DlioFolders
+from dlemu.dlio.config import LOG, DlioFolders, dlio_hydra, dlio_overrides, dlio_workload
 
 GIB = 2**30
 _RESULT = re.compile(r"^(summary\.json|\d+_output\.json|\d+_per_epoch_stats\.json)$")
@@ -72,11 +71,9 @@ def write_config(folders: DlioFolders, workload: Workload) -> None:
     folder = folders.config_folder
     if folder is None:
         return
-    overrides = (
-        list(folders.overrides or ()) if folders.overrides is not None else dlio_overrides(workload, _base(workload))
-    )
+    given = folders.overrides
+    overrides = without_secrets(dlio_overrides(workload, _base(workload)) if given is None else given)
     write_text(folder, "config.yaml", _yaml({"workload": dlio_workload(workload)}))
-    overrides = without_secrets(overrides)
     write_text(folder, "overrides.yaml", _yaml(overrides))
     write_text(folder, "hydra.yaml", _yaml(dlio_hydra(folders.folder, os.path.basename(folder), overrides)))
 
@@ -96,12 +93,9 @@ def _base(workload: Workload) -> Workload:
     if workload.model.name not in workload_names():
         return Workload()
     name = f"workload={workload.model.name}"
-    if workload.accelerator not in workload.accelerators:
-        return load([name])
-    try:
-        return load([name, f"accelerator={workload.accelerator}"])
-    except UserError:  # the accelerator is only in the user's own table
-        return load([name])
+    shipped = load([name])
+    known = workload.accelerator in shipped.accelerators  # it may be only in the user's own table
+    return load([name, f"accelerator={workload.accelerator}"]) if known else shipped
 
 
 def proc_facts(name: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.formats.format_base import damaged, own_damaged
-from datagen.places import NO_PLACES
+from datagen.layout import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config.duration import is_zero
 from dlemu.loaders._process import call_niced, keep_freed_memory

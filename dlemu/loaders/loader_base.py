@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.places import Places
+from datagen.layout import Places
 from dlemu.comm.clock import BurnerThreads
 from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.duration import Duration, draw_seconds, is_zero

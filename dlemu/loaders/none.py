@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from datagen.errors import DlemuError
-from datagen.places import NO_PLACES
+from datagen.layout import NO_PLACES
 from dlemu.loaders.loader_base import Batch, BatchTrace, LoaderSpec
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.plan.samples import PlanAhead

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from datagen.extras import library
+from datagen.registry import library
 from dlemu.loaders.traits_base import LoaderTraits
 
 if TYPE_CHECKING:

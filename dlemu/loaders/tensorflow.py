@@ -10,8 +10,8 @@ from collections.abc import Collection
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from datagen.extras import library
 from datagen.layout import nominal_sample_bytes
+from datagen.registry import library
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
 from dlemu.loaders.loader_base import Interleave

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
-from datagen.runs import Runs
+from datagen.layout import Runs
 
 _ROUNDS = 6  # 4 are enough with strong round functions (Luby and Rackoff, 1988); these are weak, but fast
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / the golden ratio: spreads neighbours

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import DatasetError
-from datagen.runs import Runs
+from datagen.layout import Runs
 from dlemu.plan.samples import BatchPlan, Plan, RankPlan, permute
 
 

@@ -90,8 +90,10 @@ def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure
     """Yield name and figure for each figure that applies to the result, in the order of the page.
 
     A module names the functions that draw them in FIGURES, a package has a module for each; either may instead have a
-    function `figures(result, canvas)` that yields them.
+    function `figures(result, canvas)` that yields them. Empty: there are none.
     """
+    if not folder:
+        return
     from altair.utils.schemapi import debug_mode
 
     module = importlib.import_module(folder)

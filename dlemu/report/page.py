@@ -101,8 +101,8 @@ class Opened:
 
     result: object
     page: Page
-    figures: str
-    """Name of the package with its figures."""
+    figures: str = ""
+    """Name of the package with its figures; empty: it has none."""
 
 
 @dataclass(frozen=True)

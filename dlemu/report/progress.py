@@ -25,7 +25,7 @@ Monotonic = Callable[[], float]
 
 
 class TrainingProgress:
-    """Shows epoch, step, AU so far, MB/s and time left, as reported by rank 0, until the last step or `close`."""
+    """Shows epoch, step, AU so far, MB/s and time left, as reported by rank 0, until the last step."""
 
     def __init__(self, console: Console, epoch_steps: Sequence[int], *, now: Monotonic = time.monotonic) -> None:
         self._epoch_steps, self._total = epoch_steps, sum(epoch_steps)
@@ -42,18 +42,11 @@ class TrainingProgress:
         if self._line.due(always=step == steps):
             au = "" if math.isnan(au_percent) else f"AU {au_percent:.2f} %"
             head = f"epoch {epoch}/{len(self._epoch_steps)} step {step}/{steps}"
-            self._line.show(done / self._total, head, au, _mb_text(mb_per_second), self._left(done))
+            began, first = self._began
+            left = _time_left(self._now() - began, done - first, self._total - done)
+            self._line.show(done / self._total, head, au, _mb_text(mb_per_second), left)
         if done == self._total:
-            self.close()
-
-    def close(self) -> None:
-        """Leave the last line standing; more than once is allowed."""
-        self._line.close()
-
-    def _left(self, done: int) -> str:
-        assert self._began is not None  # set by the first step
-        began, first = self._began
-        return _time_left(self._now() - began, done - first, self._total - done)
+            self._line.close()
 
 
 class DatagenProgress:
@@ -81,11 +74,7 @@ class DatagenProgress:
             left = _time_left(seconds, added, made.total_bytes - made.bytes)
             self._line.show(share, head, _amounts(made.bytes, made.total_bytes), _mb_text(rate), left)
         if done:
-            self.close()
-
-    def close(self) -> None:
-        """Leave the last line standing; more than once is allowed."""
-        self._line.close()
+            self._line.close()
 
 
 class CheckpointsProgress:

@@ -1,15 +1,20 @@
-"""A series of runs as points on lines, for figures and tables that show several runs."""
+"""Several runs: as points on lines, for figures and tables, and two of them metric by metric."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from datagen.errors import UserError
 from dlemu.metrics.catalogue import Catalogue
-from dlemu.report.units import short_names
+from dlemu.report.units import short_names, with_interval
+from dlemu.results.compared import Difference
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
 
 
@@ -116,3 +121,31 @@ def point_of(figures: JobFigures, settings: dict[str, str], folder: str = "") ->
     """Return the point of a run."""
     line = " ".join(filter(None, [figures.workload, figures.accelerator]))
     return Point(line=line, settings=settings, figures=figures, folder=folder)
+
+
+def first_run(folder: str, points: Sequence[Point]) -> MeasuredRun | None:
+    """Return the first run whose folder still exists and is intact; None where only the series was kept."""
+    for point in points:
+        path = os.path.join(folder, point.folder)
+        with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
+            kind = kind_of(path) if point.folder else None
+            if kind is not None and kind.job:
+                run: MeasuredRun = kind.part("read")(path)
+                return run
+    return None
+
+
+def difference_rows(
+    metrics: Mapping[str, Difference], catalogue: Catalogue, *, intervals: bool
+) -> list[tuple[str, ...]]:
+    """Return a row per metric, in the catalogue's order: A, B (with their intervals, if wanted), A to B, and +-."""
+    rows = []
+    for metric in catalogue:
+        if (both := metrics.get(metric.name)) is None:
+            continue
+        sides = ((both.a, both.a_half_width), (both.b, both.b_half_width))
+        shown = (with_interval(value, half if intervals else None, metric.unit) for value, half in sides)
+        percent, width = both.difference_percent, both.half_width_percent
+        change = "-" if percent is None else f"{percent:+.1f} %", "-" if width is None else f"{width:.1f}"
+        rows.append((f"{metric.title}, {metric.unit}", *shown, *change))
+    return rows

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from dlemu.metrics.t_interval import percent_interval
+from dlemu.metrics.t_interval import percent_interval, plus_minus
+from dlemu.results.figures import Value
 
 _UNITS = {
     "_percent": "%",
@@ -55,6 +56,19 @@ def with_unit(value: float, unit: str) -> str:
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
     return percent(value) if unit == "%" else f"{number(value)} {unit}".rstrip()
+
+
+def with_interval(value: float, half_width: float | None, unit: str) -> str:
+    """Return a number, with the half width of its interval if known; intervals of percentages stay within 0 to 100."""
+    if half_width is None:
+        return number(value)
+    width = plus_minus(value, half_width, 2) if unit == "%" else f"+- {number(half_width)}"
+    return f"{number(value)} {width}"
+
+
+def value_with_interval(value: Value | None, unit: str) -> str:
+    """Return a mean, with the half width of its confidence interval if known; `-` for None."""
+    return "-" if value is None else with_interval(value.mean, value.half_width, unit)
 
 
 def multiple_of(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""A drive as described by a data sheet or measured by `dlemu probe`: requests/s by request size and queue depth."""
+"""The speed of a storage, by number of readers, or by request size and queue depth: measured, or from a data sheet."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datagen.errors import UserError
-from datagen.strict import build
+from datagen.settings import build
 from dlemu.config.compose import read_plain
 from dlemu.results.kinds import kind_of
-from dlemu.results.levels import Rate, Rates
-from dlemu.results.request_size import bytes_of
 
 READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2
 """Size of the kernel's read-ahead requests, for sequential and random reads, by default (/sys/block/NAME/queue/
@@ -22,6 +21,50 @@ read_ahead_kb); and how many are in flight: the next window is requested while t
 SPEED_PERCENT = 2.0
 """Least half width of a storage's speed: even drives of known speed varied this much from run to run."""
 _EXAMPLE = "for example reads: [{size: 128k, depth: 32, mb_per_second: 7000}]"
+_BINARY = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+READ_DTYPE = np.dtype(
+    [(name, np.int64) for name in ("begin_ns", "end_ns", "app_bytes", "samples", "decode_ns", "cpu_ns", "reader")]
+)
+ReadRows = NDArray[np.void]
+"""Reads, one row each, shape (reads,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """What was measured with one number of readers."""
+
+    readers: int
+    seconds: float
+    """Duration of the measurement."""
+    rows: ReadRows
+    """All reads, including those before the measurement."""
+    mb_per_second: float
+    half_width_percent: float
+    """Half width of the 95 % interval of `mb_per_second`, from windows of time."""
+    cpu_seconds_per_gb: float
+    short: bool
+    """The dataset was read completely before the time was over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A storage's rate for requests of one size, with `depth` of them in flight."""
+
+    size_bytes: int
+    depth: int
+    per_second: float
+    """Requests/s."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A storage's rates by size and depth; at least one, of reads or writes."""
+
+    source: str
+    """Where they are from, as a phrase."""
+    rates: tuple[Rate, ...]
+    """Rates of reads."""
+    writes: tuple[Rate, ...] = ()
 
 
 def taken_by_others(mb_per_second: float) -> str:
@@ -133,3 +176,12 @@ def _rate(line: Line, where: str) -> Rate:
     else:
         per_second = line.iops or line.mb_per_second * 1e6 / size_bytes
     return Rate(size_bytes=size_bytes, depth=line.depth, per_second=per_second)
+
+
+def bytes_of(text: str) -> int:
+    """Return the bytes of a size as fio reads it: 4k and 1m are binary. Raises UserError."""
+    unit = text[-1:].lower() if text[-1:].lower() in _BINARY else ""
+    number = text.lower().removesuffix(unit)
+    if not number.isdecimal() or int(number) < 1:
+        raise UserError(f"{text!r} is not a size: wanted a whole number, with k, m or g if you like, such as 128k")
+    return int(number) * _BINARY[unit]

@@ -35,6 +35,7 @@ class SummaryHead:
     """The fields of a summary.json or facts.json that identify it."""
 
     schema_version: int | None = None
+    facts_version: int | None = None
     kind: str = ""
     """Kind of job."""
 
@@ -62,7 +63,8 @@ class Kind:
     result: str = ""
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
     page: str = ""
-    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
+    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError. Without it
+    `points` are shown."""
     points: str = ""
     """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     job: str = ""
@@ -81,13 +83,14 @@ class Kind:
     """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
     returns the answer, its folder and the workload."""
     live: str = ""
-    """Follows a run in progress, a `dlemu.results.progress.MakesFollower`; without it only its devices are shown."""
+    """Given the path of the facts from before the first step, and the live folder, returns a
+    `dlemu.results.progress.Follower`; raises UserError. Without it only the devices of a run are shown."""
     host_checks: str = ""
     """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
     pattern: str = ""
     """Reads a workload's data as the job does, with increasing numbers of readers."""
     rates: str = ""
-    """Returns rates by size and depth of the result in a folder, `dlemu.results.levels.Rates`; raises UserError."""
+    """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
     about: str = ""
     """Given a run, returns where and on what it was measured, a `dlemu.report.page.About`."""
     metrics: str = ""

@@ -128,15 +128,9 @@ def write_run(run: MeasuredRun) -> None:
     write_summary(run)
 
 
-@dataclass(frozen=True)
-class _FactsHead:
-    facts_version: int
-    kind: str
-
-
 def read_facts(path: str, kind: type[F]) -> F:
     """Return the facts of a run; raises UserError for a damaged file, and for one of another version."""
-    check_version(path, decode_untrusted(path, _FactsHead).facts_version, FACTS_VERSION, key="facts_version")
+    check_version(path, decode_untrusted(path, SummaryHead).facts_version, FACTS_VERSION, key="facts_version")
     return decode_untrusted(path, kind)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from datagen.quantiles import Percentiles
+from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
@@ -63,6 +67,27 @@ class Requests:
     """From a GET to the last byte of its response, ms, within 2.2 %."""
     tls_cpu_seconds: float | None = None
     """CPU time of reading over TLS: handshakes, decryption, and the kernel's copies. None without TLS."""
+
+
+def requests_of(values: Sequence[int]) -> Requests:
+    """Return the summary of a journal's counters (`RequestCounts.values`)."""
+    counts = RequestCounts(np.array(values, np.int64))
+    return Requests(
+        get=counts["get"],
+        head=counts["head"],
+        list=counts["list"],
+        put=counts["put"],
+        delete=counts["delete"],
+        received_bytes=counts["received_bytes"],
+        sent_bytes=counts["sent_bytes"],
+        failed=counts["failed"],
+        retried=counts["retried"],
+        slow_down=counts["slow_down"],
+        connections_opened=counts["connections_opened"],
+        first_byte_ms=waits_ms(counts.first_byte),
+        last_byte_ms=waits_ms(counts.last_byte),
+        tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,18 +41,10 @@ class Progress:
 
 
 class Follower(Protocol):
-    """Follows the ranks of one run; it is given the facts from before the first step, and the live folder."""
+    """Follows the ranks of one run."""
 
     def look(self) -> Progress | None:
         """Return how far the run is now, None while no rank has begun. Raises OSError where the files are gone."""
-        ...
-
-
-class MakesFollower(Protocol):
-    """The part `live` of a kind of job."""
-
-    def __call__(self, facts_path: str, live_folder: str) -> Follower:
-        """Raises UserError for damaged facts."""
         ...
 
 

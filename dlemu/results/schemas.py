@@ -30,11 +30,7 @@ def schema_text(kind: Kind) -> str:
     Keys may be added within a schema_version (docs/stability.md), so objects may have other keys than those listed.
     """
     result = kind.part("result")
-    schema = {
-        "$schema": DIALECT,
-        "title": f"{kind.answer} of dlemu {kind.command}",
-        **msgspec.json.schema(result),
-    }
+    schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
     classes = {found.__name__: found for found in _classes(inspect.type_info(result))}
     for name, definition in schema["$defs"].items():
         texts = meanings(classes[name]) if name in classes else {}

@@ -1,12 +1,14 @@
-"""Reads and writes the tables and texts of a result's folder."""
+"""Reads and writes the tables (Parquet) of a result's folder, and its configuration."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from datagen.atomic import write_file
 from datagen.errors import UserError
@@ -51,6 +53,27 @@ def read_table(folder: str, name: str) -> pa.Table | None:
             return file.read()
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise UserError(f"{path} is damaged ({error}): copy it again or move it away") from error
+
+
+def rows_table(rows: NDArray[np.void], meanings: Mapping[str, str]) -> pa.Table:
+    """Return rows as a table, each column with its meaning as metadata."""
+    fields = [pa.field(name, pa.int64(), nullable=False, metadata={"meaning": meanings[name]}) for name in meanings]
+    return pa.table({name: rows[name] for name in meanings}).cast(pa.schema(fields))
+
+
+def read_rows(folder: str, name: str, kind: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the rows of a table; raises UserError for one that is missing or damaged."""
+    table = read_table(folder, name)
+    path = os.path.join(folder, name)
+    if table is None:
+        raise UserError(f"{path} is missing: the run's metrics can't be computed; copy the folder again")
+    assert kind.names is not None  # it has columns
+    rows = np.zeros(table.num_rows, kind)
+    for column in kind.names:
+        if column not in table.column_names or not pa.types.is_integer(table[column].type) or table[column].null_count:
+            raise UserError(f"{path} is damaged: wanted a column {column} of whole numbers")
+        rows[column] = table[column].to_numpy()
+    return rows
 
 
 def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:

@@ -26,6 +26,13 @@ VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range
 rewrite what a terminal shows."""
 
 
+TRADEMARK = (
+    "MLPerf is a trademark of the MLCommons Association. dlemu is none of its products, and no result of dlemu is one"
+    " that MLCommons has verified."
+)
+"""The notice that must accompany the name MLPerf wherever it is published."""
+
+
 class _Filling(Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
         kind, _, words = format_spec.partition(" ")

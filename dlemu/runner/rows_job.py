@@ -37,8 +37,7 @@ from dlemu.results.measured import (
     sent_state,
 )
 from dlemu.results.parts import Environment, JobSummary
-from dlemu.results.row_tables import read_rows, rows_table
-from dlemu.results.tables import write_table
+from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.runner.job import Job, JobKind, Notify
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.telemetry import Telemetry, read_logs

@@ -15,8 +15,8 @@ from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.compared import Conditions, Difference
-from dlemu.results.figures import JobFigures
+from dlemu.results.compared import Conditions, Difference, difference
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
@@ -307,16 +307,10 @@ class RunPair:
         total, (a, b) = self.metrics.get(metric), self.epochs
         if a == b or total is None or total.difference_percent is None:
             return total
-        percent = 100 * ((1 + total.difference_percent / 100) * b / a - 1)
-        width = None if total.half_width_percent is None else total.half_width_percent * b / a
-        return Difference(
-            a=total.a / a,
-            a_half_width=None if total.a_half_width is None else total.a_half_width / a,
-            b=total.b / b,
-            b_half_width=None if total.b_half_width is None else total.b_half_width / b,
-            difference_percent=percent,
-            half_width_percent=width,
-            distinct=None if width is None else abs(percent) > width,
+        half_a, half_b = total.a_half_width, total.b_half_width
+        return difference(
+            Value(total.a / a, None if half_a is None else half_a / a),
+            Value(total.b / b, None if half_b is None else half_b / b),
         )
 
 

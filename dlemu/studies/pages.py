@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
@@ -13,9 +14,10 @@ from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
 from dlemu.report.page import Opened, render
+from dlemu.report.series import Point, RunSeries
 from dlemu.results.kinds import kind_of, read_result
-from dlemu.studies.series.page import FIGURES, config_of, series_page
-from dlemu.studies.series.series import open_together
+from dlemu.results.measured import MeasuredRun
+from dlemu.studies.series.page import open_series
 
 PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
 
@@ -80,14 +82,53 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 def _open(folders: Sequence[str]) -> Opened:
     """Read the results in the folders; several results become points on one page."""
     if len(folders) > 1:
-        series = open_together(folders)
-        return Opened(series, series_page(series, config_of(series)), FIGURES)
+        return open_series(open_together(folders))
     kind = kind_of(folders[0])
     if kind is None:
         read_result(folders[0])  # raises UserError with what is missing
     assert kind is not None
+    if kind.points and not kind.page:
+        return open_series(points_of(folders[0]))
     opened: Opened = kind.part("page")(folders[0])
     return opened
+
+
+def open_together(folders: Sequence[str]) -> RunSeries:
+    """Read several results as one series; the points of a search or sweep are named after its folder.
+
+    Raises UserError for a result without points, and for runs of different kinds.
+    """
+    points: list[Point] = []
+    common: MeasuredRun | None = None
+    for folder in folders:
+        series = points_of(folder)
+        common = common or series.run
+        if series.is_run:
+            points += [replace(point, folder=folder) for point in series.points]
+        else:
+            name = os.path.basename(os.path.abspath(folder))
+            points += [_named(point, name, folder) for point in series.points]
+    kinds = sorted({point.figures.kind for point in points})
+    if len(kinds) > 1:
+        raise UserError(f"{', '.join(folders)} hold different kinds of runs ({', '.join(kinds)}): make one page each")
+    return RunSeries(", ".join(folders), tuple(points), None, common)
+
+
+def points_of(folder: str) -> RunSeries:
+    """Return the points of the result in a folder; raises UserError for a result that has none."""
+    kind = kind_of(folder)
+    if kind is None:
+        read_result(folder)  # says what is missing
+    assert kind is not None
+    if not kind.points:
+        raise UserError(f"{folder} holds {kind.noun}, which can't share a page: name it alone in `dlemu report`")
+    series: RunSeries = kind.part("points")(folder)
+    return series
+
+
+def _named(point: Point, name: str, folder: str) -> Point:
+    line = ": ".join(filter(None, [name, point.line]))
+    return replace(point, line=line, folder=os.path.join(folder, point.folder))
 
 
 def _write(content: bytes, out: BinaryIO) -> None:

@@ -1,4 +1,7 @@
-"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly."""
+"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly.
+
+Also what a search or a sweep reports while it goes on, in addition to the events of any list of runs.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import random
 import shlex
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
@@ -13,7 +17,11 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
+from dlemu.config.schema import Workload
 from dlemu.metrics.t_interval import FEWEST
+from dlemu.runner.cold import Treatment
+from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
+from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
 
 PROBE_SECONDS, ONE_READER_SECONDS = 3.0, 1.5  # enough for a first guess: the trials decide
 PROBE_THREADS = 16  # in flight, they reach most of a drive's speed; the trials find the rest
@@ -42,10 +50,41 @@ class Capacity:
     """How many accelerators a dataset has enough samples for."""
 
     most: int
-    steps: int
-    """Steps per epoch that a trial needs."""
     files_for_one_more: int
     """Files that the dataset needs for one more accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchBegan(RunsPlanned):
+    """The settings and the dataset are checked; nothing is measured yet."""
+
+    workload: Workload
+    page_cache: Treatment
+    total_bytes: int
+    """Size of the dataset."""
+    capacity: Capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageProbed:
+    """The read probe has ended."""
+
+    probe_mb_per_second: float
+    mb_per_accelerator: float
+    """Read rate that one accelerator needs, from the workload's nominal sizes."""
+    predicted_accelerators: int = 0
+    """The largest number that the model expects to pass; the search begins there."""
+
+
+SizingEvent = (
+    RunsPlanned
+    | SearchBegan
+    | StorageProbed
+    | RunBegan
+    | RunEnded[Trial, SizeAnswer]
+    | RunEnded[SweepPoint, SweepAnswer]
+)
+OnEvent = Callable[[SizingEvent], None]
 
 
 def steps_wanted(*, epochs: int, ahead: int, window_steps: int) -> int:
@@ -68,7 +107,7 @@ def measure_capacity(*, samples: int, samples_per_file: int, batch_size: int, st
             f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
         )
     files = ceil((most + 1) * samples_each / samples_per_file)
-    return Capacity(most=most, steps=steps, files_for_one_more=files)
+    return Capacity(most=most, files_for_one_more=files)
 
 
 def probe_mb_per_second(
@@ -79,49 +118,32 @@ def probe_mb_per_second(
     They use the same read code as training, with nothing else going on. No file is read twice, as the page cache would
     serve it; `from_end` goes through the same order backwards, so that a second probe reads other files.
     """
-    probe = _Probe(spec, seconds, from_end=from_end)
-    readers = [threading.Thread(target=probe.read, daemon=True) for _ in range(threads)]
+    samples = spec.layout.num_samples_per_file
+    batch = min(samples, 64)
+    files = list(range(spec.layout.num_files))
+    random.Random(0).shuffle(files)
+    to_read = iter(reversed(files) if from_end else files)  # a list's iterator may be shared by threads
+    reads: list[tuple[float, int]] = []
+    errors: list[BaseException] = []
+    started = time.monotonic()
+
+    def read() -> None:
+        try:
+            slot_bytes = spec.slot_bytes(batch)
+            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(spec)
+            while time.monotonic() < started + seconds and (file := next(to_read, None)) is not None:
+                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
+                reads.append((time.monotonic(), fetched.app_bytes))
+            fetcher.close()
+        except BaseException as error:  # raised again in the caller's thread
+            errors.append(error)
+
+    readers = [threading.Thread(target=read, daemon=True) for _ in range(threads)]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
-    if probe.errors:
-        raise probe.errors[0]
-    return probe.mb_per_second
-
-
-class _Probe:
-    def __init__(self, spec: FetchSpec, seconds: float, *, from_end: bool) -> None:
-        self._spec = spec
-        self._started = time.monotonic()
-        self._deadline = self._started + seconds
-        self._files = list(range(spec.layout.num_files))
-        random.Random(0).shuffle(self._files)
-        if from_end:  # files are taken off the end of the list
-            self._files.reverse()
-        self._lock = threading.Lock()
-        self._bytes, self._ended = 0, self._started
-        self.errors: list[BaseException] = []
-
-    def read(self) -> None:
-        samples = self._spec.layout.num_samples_per_file
-        batch = min(samples, 64)
-        slot_bytes = self._spec.slot_bytes(batch)
-        try:
-            buffer, fetcher = AlignedBuffer(slot_bytes), Fetcher(self._spec)
-            while (file := self._next()) is not None:
-                fetched = fetcher.fetch(range(file * samples, file * samples + batch), buffer.view(slot_bytes))
-                with self._lock:
-                    self._bytes += fetched.app_bytes
-                    self._ended = max(self._ended, time.monotonic())
-            fetcher.close()
-        except BaseException as error:  # raised again in the caller's thread
-            self.errors.append(error)
-
-    def _next(self) -> int | None:
-        with self._lock:
-            return self._files.pop() if self._files and time.monotonic() < self._deadline else None
-
-    @property
-    def mb_per_second(self) -> float:
-        return self._bytes / 1e6 / max(self._ended - self._started, 1e-9)
+    if errors:
+        raise errors[0]
+    ended = max((when for when, _ in reads), default=started)
+    return sum(read_bytes for _, read_bytes in reads) / 1e6 / max(ended - started, 1e-9)

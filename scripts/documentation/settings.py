@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from datagen.ranges import Range, Unit, declared
+from datagen.settings import Range, Unit, declared
 from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, tree
 from documentation.result_types import is_told, type_words

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from measuring.runs import section
 
-from datagen.files import files_of
+from datagen.generate import files_of
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from datagen.storage import direct, posix
+from datagen.storage import posix
 from datagen.storage.storage_base import StorageSpec
 from dlemu.loaders import pytorch
 from dlemu.loaders.loader_base import LoaderSpec, Phase
@@ -22,7 +22,7 @@ class SlowReader(posix.DirectReader):
         return super().read_into(buffer, offset)
 
 
-class Storage(direct.Storage):
+class Storage(posix.Storage):
     """Files that are slow to read."""
 
     def open(self, path: str) -> SlowReader:
@@ -41,4 +41,4 @@ class Loader(pytorch.Loader):
 def _slowed(phase: Phase) -> Phase:
     if phase.fetch.reads_nothing:
         return phase
-    return replace(phase, fetch=replace(phase.fetch, storage=StorageSpec(type=__name__)))
+    return replace(phase, fetch=replace(phase.fetch, storage=StorageSpec(type=__name__, direct=True)))

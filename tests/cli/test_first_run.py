@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.cli import cli
-from dlemu.cli.first_run import allow
+from dlemu.cli.frontends import allow
 from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training import advice

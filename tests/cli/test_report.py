@@ -31,7 +31,7 @@ def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
 def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, "-m", "dlemu", "report", str(tmp_path)], capture_output=True, text=True)
     assert ended.returncode == 2
-    assert "facts.json can't be read: No such file or directory; name the folder of a result" in ended.stderr
+    assert "name the folder of a result" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

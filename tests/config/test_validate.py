@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from datagen.errors import UserError
-from datagen.ranges import Range, declared, problems
+from datagen.settings import Range, declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check

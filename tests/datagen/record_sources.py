@@ -9,8 +9,8 @@ import numpy as np
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.files import Files, files_of
 from datagen.formats.format_base import FileJob, RecordFormat
+from datagen.generate import Files, files_of
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, Format
+from datagen.formats.format_base import FileJob, FormatBase
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -40,7 +40,7 @@ def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:
     return FileJob(spec, Content(1, spec.compressibility), FILE, shape)
 
 
-def written(file_format: Format, file_job: FileJob) -> bytes:
+def written(file_format: FormatBase, file_job: FileJob) -> bytes:
     """Return the bytes of a file."""
     storage = memory.Storage()
     writer = storage.create("x")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,8 +16,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.engines import LibraryEngine
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.files import files_of
-from datagen.formats.format_base import Sample, UnreadFormat
+from datagen.formats.format_base import UnreadFormat
+from datagen.generate import files_of
 from datagen.groups import GroupFormat
 from datagen.inspection import inspect
 from datagen.spec import Compression, DatasetSpec
@@ -154,12 +154,11 @@ def test_the_usual_library_call_reads_from_any_storage(case: Case, tmp_path: Pat
 
 
 def test_a_format_whose_library_wants_a_path_is_refused_where_there_is_none() -> None:
-    class ByPath:
-        def load(self, path: str, index: int, samples: int) -> Sample:
-            raise AssertionError
-
-    with pytest.raises(UserError, match=r"by their paths, and storage memory has none: set reader\.engine=fast"):
-        LibraryEngine(memory.Storage(), cast(Any, ByPath()), 1, "folder")
+    storage = memory.Storage()
+    storage.files["folder/file"] = b""
+    by_path = registry.find("datagen.formats", "synthetic", "Format")()
+    with pytest.raises(UserError, match=r"by their paths, and this storage has none: set reader\.engine=fast"):
+        LibraryEngine(storage, by_path, 1, "folder").read("folder/file", 0, memoryview(b""))
 
 
 @pytest.mark.parametrize("storage", ["memory", "posix", "direct"])

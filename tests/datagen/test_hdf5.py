@@ -221,7 +221,7 @@ def test_a_storage_that_fails_is_not_called_damage() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"compression": "zip"}, "none and gzip"),
+        ({"compression": "zip"}, "none or gzip"),
         ({"hdf5": Hdf5(num_dset_per_record=2)}, "num_dset_per_record is 2"),
         ({"hdf5": Hdf5(chunk_dims=(8, 8))}, "wanted 3 numbers of 1 or more"),
         ({"hdf5": Hdf5(max_shape=(8, 8)), "record_dims": (9, 8)}, "at least the record's [9, 8]"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from datagen import files
+from datagen import generate as files
 from datagen.errors import SpaceError
 from datagen.generate import prepare
 from datagen.spec import DatasetSpec

@@ -19,8 +19,8 @@ import pytest
 from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
-from datagen.formats.format_base import OffsetRecords
+from datagen.formats.format_base import RecordFile
+from datagen.formats.tfrecord import TfrecordFile, masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
@@ -157,7 +157,7 @@ def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Pat
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
 @pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
 def test_headers_are_read_once_and_by_no_other_process(
-    make: Make, walks: type[OffsetRecords], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, walks: type[RecordFile], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)

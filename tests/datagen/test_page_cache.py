@@ -11,8 +11,8 @@ import pytest
 
 from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
-from datagen.page_cache import _in_memory, restored
 from datagen.spec import DatasetSpec
+from datagen.storage.posix import _in_memory, cache_restored
 from datagen.storage.storage_base import FOLDERS, open_storage
 
 
@@ -45,10 +45,10 @@ def test_looking_leaves_a_cold_file_cold_and_a_cached_one_cached(tmp_path: Path)
     assert cached_bytes_after_a_look(path), "it was just written"
     forget(path)
     assert not cached_bytes_after_a_look(path)
-    with restored([str(path)]):
+    with cache_restored([str(path)]):
         path.read_bytes()
     assert not _in_memory(str(path))
     path.read_bytes()
-    with restored([str(path), str(tmp_path / "gone")]):
+    with cache_restored([str(path), str(tmp_path / "gone")]):
         path.read_bytes()
     assert _in_memory(str(path))

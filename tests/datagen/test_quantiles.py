@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from datagen.files import files_of
+from datagen.generate import files_of
 from datagen.layout import record_shapes
 from datagen.quantiles import drawn_shares, even_shares, values_at
 from datagen.spec import DatasetSpec

@@ -13,9 +13,8 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
-from datagen.layout import layouts
+from datagen.layout import Runs, layouts, runs_of
 from datagen.records import RecordReader
-from datagen.runs import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import memory_dataset, record_format

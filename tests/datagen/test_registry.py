@@ -12,7 +12,7 @@ from datagen.registry import find
 def test_unknown_name_tells_the_nearest_and_all() -> None:
     with pytest.raises(
         UserError,
-        match=r"no 'posyx': did you mean posix\? wanted one of direct, fsspec, mapped, memory, null, posix, s3",
+        match=r"no 'posyx': did you mean posix\? wanted one of fsspec, memory, null, posix, s3",
     ):
         find("datagen.storage", "posyx", "Storage")
 

@@ -40,7 +40,7 @@ def test_what_is_no_regular_file_is_named(tmp_path: Path, kind: str, monkeypatch
         read_whole(open_storage(FOLDERS), "odd")
 
 
-@pytest.mark.parametrize("spec", [FOLDERS, StorageSpec(type="direct"), StorageSpec(type="mapped")])
+@pytest.mark.parametrize("spec", [FOLDERS, StorageSpec(direct=True)])
 def test_a_file_is_read_up_to_a_bound_and_a_link_to_one_too(tmp_path: Path, spec: StorageSpec) -> None:
     path, link = tmp_path / "file", tmp_path / "link"
     path.write_bytes(b"x" * 10)

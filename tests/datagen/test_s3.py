@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import DatasetError, UserError
-from datagen.extras import library
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import Layout
+from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
 from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload

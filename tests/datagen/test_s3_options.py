@@ -131,5 +131,8 @@ def test_a_library_knows_of_the_server_what_the_client_knows() -> None:
     given: dict[str, Any] = {
         "region": "r", "s3_max_attempts": 3, "s3_profile": "p", "ca_bundle": "/ca", "s3_force_path_style": False,
     }  # fmt: skip
-    assert Options({"endpoint_url": "https://host:1"} | given).access == ("https://host:1", "r", False, 3, "p", "/ca")
-    assert Options({"endpoint_url": "http://host:80"}).access == ("http://host", "us-east-1", True, 5, "", "")
+    own, usual = Options({"endpoint_url": "https://host:1"} | given), Options({"endpoint_url": "http://host:80"})
+    assert (own.client_endpoint, own.region, own.path_style) == ("https://host:1", "r", False)
+    assert (own.attempts, own.profile, own.ca_bundle) == (3, "p", "/ca")
+    assert (usual.client_endpoint, usual.region, usual.path_style) == ("http://host", "us-east-1", True)
+    assert (usual.attempts, usual.profile, usual.ca_bundle) == (5, "", "")

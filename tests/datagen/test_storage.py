@@ -6,6 +6,7 @@ import ast
 import io
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
-from datagen.storage import direct, posix
+from datagen.storage import posix
 from datagen.storage.storage_base import (
     NULL_STORAGE,
     StorageBase,
@@ -29,10 +30,10 @@ from datagen.storage.storage_base import (
     storage_spec,
 )
 
-ALL = registry.names("datagen.storage")
-SERVED: dict[str, StorageSpec] = {"fsspec": StorageSpec(type="fsspec", root="file:///")}
+ALL = [*registry.names("datagen.storage"), "direct"]
+SERVED = {"fsspec": StorageSpec(type="fsspec", root="file:///"), "direct": StorageSpec(direct=True)}
 KEEPING = [name for name in ALL if name != "null"]
-FOLDERS = ["direct", "fsspec", "mapped", "posix"]
+FOLDERS = ["direct", "fsspec", "posix"]
 DATA = bytes(range(256)) * 40
 
 
@@ -134,10 +135,10 @@ def test_an_interrupted_writer_leaves_nothing_that_is_not_removed(name: str, tmp
     backend = storage(name)
     backend.make_folder(str(tmp_path))
     write(backend, str(tmp_path / "whole"))
-    forked = os.fork() if name in ("direct", "mapped", "posix") else 0  # there a writer that lives keeps its file
+    forked = os.fork() if name in ("direct", "posix") else 0  # there a writer that lives keeps its file
     if not forked:
         backend.create(str(tmp_path / "part")).write(b"x")
-        if name in ("direct", "mapped", "posix"):
+        if name in ("direct", "posix"):
             os._exit(0)
     else:
         os.waitpid(forked, 0)
@@ -197,7 +198,7 @@ def test_paths_for_libraries_are_those_of_folders(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ALL)
 def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
-    spec = StorageSpec(type=name, direct=True)
+    spec = replace(SERVED.get(name, StorageSpec(type=name)), direct=True)
     if name in ("posix", "direct"):
         assert open_storage(spec).alignment == posix.DIRECT_ALIGNMENT
         assert pickle.loads(pickle.dumps(spec)) == spec
@@ -327,7 +328,7 @@ def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")
 def test_a_file_system_without_o_direct_is_named() -> None:
     with pytest.raises(UserError, match=r"/proc/self refuses O_DIRECT: set reader\.odirect=false"):
-        direct.Storage().open("/proc/self/status")
+        storage("direct").open("/proc/self/status")
 
 
 NO_DATA_AT_ALL = {"atomic.py", "owned.py", "regular.py"}  # files of results; whose a folder is; what is no file
@@ -339,12 +340,6 @@ NOT_DATA = {
         "pread",
         "stat",
     },  # a user's own file, whose samples are counted
-    "page_cache.py": {
-        "close",
-        "fstat",
-        "open",
-        "posix_fadvise",
-    },  # a user's own files, left as they were
     "engines.py": {"open", "close", "pread"},  # the kernel's accounting of this thread, in /proc
     "known_offsets.py": {"stat"},  # whether a file is still the one whose headers are known
     "formats/hdf5.py": {"fstat", "pread"},  # HDF5's own temporary file

@@ -12,7 +12,7 @@ import pytest
 from datagen.errors import DatasetError
 from datagen.formats.format_base import MovedError
 from datagen.formats.webdataset import BLOCK, TAIL, TarRecords
-from datagen.places import shifted
+from datagen.layout import shifted
 from tests.datagen.sources import MemorySource
 
 

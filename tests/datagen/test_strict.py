@@ -152,4 +152,4 @@ def test_check_names_every_impossible_value() -> None:
 
 def test_check_asks_the_format() -> None:
     assert DatasetSpec(format="npz", compression="zip").check() == []
-    assert "none and zip" in DatasetSpec(format="npz", compression="gzip").check()[0]
+    assert "none or zip" in DatasetSpec(format="npz", compression="gzip").check()[0]

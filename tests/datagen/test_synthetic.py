@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -61,4 +63,4 @@ def test_missing_files_are_told_before_a_run(dataset: DatasetSpec) -> None:
 
 def test_there_is_nothing_to_read(dataset: DatasetSpec) -> None:
     with pytest.raises(UserError, match="holds no samples"):
-        Format().load(layouts(dataset)[0].path(0), 0, 3)
+        Format().open(cast(Any, SimpleNamespace(path=layouts(dataset)[0].path(0))), 3)

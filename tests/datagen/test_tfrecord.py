@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats._tfrecord_file import TfrecordFile, masked_crc
-from datagen.formats.format_base import Source
-from datagen.formats.tfrecord import CHUNK_BYTES, Format
+from datagen.formats.format_base import CHUNK_BYTES, Source
+from datagen.formats.tfrecord import Format, TfrecordFile, masked_crc
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec

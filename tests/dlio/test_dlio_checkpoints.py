@@ -13,7 +13,7 @@ from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.comm.environment import HostFacts
 from dlemu.config import load
 from dlemu.dlio.checkpoints import DlioCheckpoints
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
 from dlemu.results.journal import RunJournal

@@ -16,8 +16,8 @@ from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
 from dlemu.dlio import command as dlio_command
 from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.files import begin_dlio_files
-from dlemu.dlio.folders import DlioFolders
 from dlemu.dlio.mpirun import command_line
 
 WORKLOAD = {

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.cli.job_command import job_command
 from dlemu.config import load, workload_names
-from dlemu.dlio.workload_file import dlio_yaml
+from dlemu.dlio.config import dlio_yaml
 from dlemu.results.kinds import kind_named
 
 SECTIONS = ("model", "framework", "workflow", "dataset", "reader", "train", "evaluation", "checkpoint", "metric")

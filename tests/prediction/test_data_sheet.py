@@ -23,7 +23,7 @@ from dlemu.jobs.probe.result import PROBE, Access, ProbeAnswer, ProbeCell, Probe
 from dlemu.jobs.training.prediction.curve import most_mb_per_second, rates
 from dlemu.jobs.training.prediction.data_sheet import calibrate_from_drive, curve_of, requests_of
 from dlemu.results.answer_files import to_json
-from dlemu.results.levels import Rate
+from dlemu.results.drive import Rate
 from dlemu.runner.prediction_request import PredictionRequest
 from tests.prediction.test_run_prediction import WORDS, run
 

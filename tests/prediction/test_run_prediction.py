@@ -19,7 +19,7 @@ from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.jobs.training.prediction.prediction import PREDICT
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
-from dlemu.results.levels import Level
+from dlemu.results.drive import Level
 from dlemu.results.measured import write_run
 from dlemu.runner.events import PartMeasured
 from dlemu.studies.pages import write_page

@@ -25,7 +25,7 @@ from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.results.levels import READ_DTYPE, Level
+from dlemu.results.drive import READ_DTYPE, Level
 
 COSTS = LoaderCosts(hand_over_seconds=0.0005, between_seconds=0.0003, epoch_start_seconds=0.005)
 BETWEEN_SECONDS = 0.0003

@@ -27,7 +27,7 @@ from dlemu.jobs.training.pattern import (
     reading_spec,
     repeat_seconds,
 )
-from dlemu.results.levels import READ_DTYPE, Level, ReadRows
+from dlemu.results.drive import READ_DTYPE, Level, ReadRows
 from tests.runs import SAMPLE_BYTES, make_job
 
 SECOND = 1_000_000_000

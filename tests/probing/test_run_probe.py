@@ -45,7 +45,7 @@ from dlemu.jobs.probe.run import Grid, probe_objects, probe_requests, probe_work
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
-from dlemu.results.levels import READ_DTYPE, Level
+from dlemu.results.drive import READ_DTYPE, Level
 from dlemu.runner.cold import treatment, treatment_of
 from dlemu.runner.events import Doing
 from dlemu.telemetry.probe_base import Reading

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from datagen.registry import find, names
 from dlemu.report.series import RunSeries
-from dlemu.studies.series.series import points_of
 from tests.report.folders import write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.report.drawing import picture_file
-from dlemu.report.figure_base import DESK, PHONE, Canvas
-from dlemu.studies.pages import write_page
+from dlemu.report.figure_base import DESK, PHONE, Canvas, Figure
+from dlemu.studies.pages import points_of, write_page
+from dlemu.studies.series import figures
 from tests.report.test_figures import column
 
-FOLDER = "dlemu.studies.series.figures"
-FIGURES = names(FOLDER)
+FIGURES = (figures.au_by_count, figures.throughput_by_count, figures.metrics_by_count)
+Draw = Callable[[RunSeries, Canvas], Figure | None]
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +36,23 @@ def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
     return found
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("draw", FIGURES)
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
-def test_it_draws_both_and_nothing_from_nothing(name: str, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
+def test_it_draws_both_and_nothing_from_nothing(draw: Draw, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
     for series in (sweep, size):
-        figure = find(FOLDER, name, "draw")(series, canvas)
+        figure = draw(series, canvas)
+        assert figure is not None
         assert figure.caption.endswith(".")
         svg = picture_file(figure, "svg").decode()
         assert svg.count('class="mark-') > 3
         assert "NaN" not in svg
-    assert find(FOLDER, name, "draw")(RunSeries("x", ()), canvas) is None
+    assert draw(RunSeries("x", ()), canvas) is None
 
 
 def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> None:
     assert sweep.axis == "accelerators"
     assert {sweep.line(point) for point in sweep.points} == {"data_folder=fast", "data_folder=slow"}
-    each = find(FOLDER, "throughput_by_count", "draw")(sweep, DESK)
+    each = figures.throughput_by_count(sweep, DESK)
     assert column(each, "value", line="data_folder=slow", at=16) == pytest.approx([450, 450 / 16])
 
 

@@ -19,7 +19,7 @@ from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.compare.compare_sides import compare, compare_runs
-from dlemu.studies.compare.page import _fed_rows, _tiles
+from dlemu.studies.compare.page import _fed_table, _tiles
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -74,14 +74,14 @@ def test_a_part_of_an_epoch_is_not_taken_for_an_epoch() -> None:
 
 
 def test_runs_of_equal_settings_are_paired() -> None:
-    a, b = Side(name="a", runs=with_ranks(1, 2, 4)), Side(name="b", runs=with_ranks(2, 4, 8, seconds=2))
+    a, b = side_of_runs("a", with_ranks(1, 2, 4)), side_of_runs("b", with_ranks(2, 4, 8, seconds=2))
     pairs = compare(a, b).runs
     assert [pair.settings for pair in pairs] == [{"ranks": "2"}, {"ranks": "4"}]
     assert [pair.metrics["total_seconds"].difference_percent for pair in pairs] == pytest.approx([-50, -50])
 
 
 def test_nothing_in_common_is_said() -> None:
-    a, b = Side(name="a", runs=with_ranks(1, 2)), Side(name="b", runs=with_ranks(3, 4))
+    a, b = side_of_runs("a", with_ranks(1, 2)), side_of_runs("b", with_ranks(3, 4))
     with pytest.raises(UserError, match="no run with the same settings: ranks=1; ranks=2 against ranks=3"):
         compare(a, b)
 
@@ -100,10 +100,10 @@ def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...], *, of_b:
 @pytest.mark.parametrize(
     ("of_a", "of_b", "words"),
     [
-        ({1: True, 2: True}, {1: True, 2: False}, "A feeds at least 2 accelerators, B 1"),
-        ({1: True, 2: True, 3: False}, {1: True}, "A feeds 2 accelerators, B at least 1"),
-        ({4: True, 5: False}, {4: False, 5: False}, "A feeds 4 accelerators, B fewer than 4"),
-        ({4: False}, {4: True}, "A feeds fewer than 4 accelerators, B at least 4"),
+        ({1: True, 2: True}, {1: True, 2: False}, "A feeds at least 2 accelerators, B feeds 1 accelerator"),
+        ({1: True, 2: True, 3: False}, {1: True}, "A feeds 2 accelerators, B feeds at least 1 accelerator"),
+        ({4: True, 5: False}, {4: False, 5: False}, "A feeds 4 accelerators, B feeds fewer than 4"),
+        ({4: False}, {4: True}, "A feeds fewer than 4, B feeds at least 4 accelerators"),
     ],
 )
 def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
@@ -115,9 +115,9 @@ def test_a_count_is_a_bound_unless_one_more_was_shown_to_fail(
     )
     found = compare(a, b)
     assert found.verdict == words
-    rows = {label: both for label, *both in _fed_rows(found.sides)}
+    rows = {label: both for label, *both in _fed_table(found.sides).rows}
     bounds = [side.may_feed_more for side in found.sides]
-    assert [cell.startswith("at least") for cell in rows["accelerators fed"]] == bounds
+    assert [str(cell).startswith("at least") for cell in rows["accelerators fed"]] == bounds
 
 
 def test_more_than_two_folders_are_counted_before_any_is_read() -> None:
@@ -188,7 +188,7 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
         for name, steps in (("a", 9), ("b", 12))
     )
     few, many = (
-        replace(side, runs={settings: replace(run, outcome="pass") for settings, run in side.runs.items()})
+        side_of_runs(side.name, {(): replace(side.runs[()], outcome="pass")}, [*filter(None, [side.about])])
         for side in (few, many)
     )
     compared = compare(few, many)
@@ -196,7 +196,8 @@ def test_runs_of_two_datasets_plan_no_year(tmp_path: Path) -> None:
     assert all(pair.plan is None for pair in compared.runs)
     assert compare(few, few).runs[0].plan is not None
     assert few.about is not None
-    larger = replace(few, about=replace(few.about, work=few.about.work | {"total_bytes": "9.9 GB"}))
+    about = replace(few.about, work=few.about.work | {"total_bytes": "9.9 GB"})
+    larger = replace(few, shown=replace(few.shown, about=about))
     assert compare(few, larger).verdict.startswith("not comparable: total_bytes is ")
 
 

@@ -11,8 +11,7 @@ import pytest
 from dlemu.metrics.limit import Limit
 from dlemu.studies.answers import CountResult, HostOnly, SizeAnswer, SizeLimit, Trial
 from dlemu.studies.size.search import Count, pool
-from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of
-from dlemu.studies.size.wording import sentence, with_evidence
+from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of, sentence, with_evidence
 from tests.sizing.fakes import known, make_trial, question
 
 # pooling trials
@@ -29,16 +28,18 @@ def count_of(*trials: Trial) -> Count:
 
 
 def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
-    one = count_of(trial(4, 95)).half_width_percent
+    one = count_of(trial(4, 95)).result.half_width_percent
     # t of 7 degrees, 2.3646; standard deviation 0.5 sqrt(8 / 7), of 8 values.
     assert one == pytest.approx(2.3646 * 0.5 * math.sqrt(8 / 7) / math.sqrt(8), rel=0.003)
-    assert count_of(trial(4, 95), trial(4, 95)).half_width_percent == pytest.approx(one / math.sqrt(2))
-    assert count_of(trial(4, 95), trial(4, 97)).half_width_percent == pytest.approx(1.0), "half their difference"
+    assert count_of(trial(4, 95), trial(4, 95)).result.half_width_percent == pytest.approx(one / math.sqrt(2))
+    assert count_of(trial(4, 95), trial(4, 97)).result.half_width_percent == pytest.approx(1.0), "half their difference"
     three = count_of(trial(4, 95), trial(4, 96), trial(4, 97))
-    assert three.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), "t of 2 degrees, deviation 1"
+    assert three.result.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), (
+        "t of 2 degrees, deviation 1"
+    )
     wide = trial(4, 95, spread=5.0)
-    assert count_of(wide, wide, wide).half_width_percent == pytest.approx(10 * one / math.sqrt(3))
-    assert pool([trial(4, 95)], 90.0, 0.5)[0].half_width_percent < one, "less confidence is narrower"
+    assert count_of(wide, wide, wide).result.half_width_percent == pytest.approx(10 * one / math.sqrt(3))
+    assert pool([trial(4, 95)], 90.0, 0.5)[0].result.half_width_percent < one, "less confidence is narrower"
 
 
 # the answer

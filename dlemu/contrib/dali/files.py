@@ -8,18 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.content import Content
+from datagen.formats import jpeg, png
 from datagen.formats._array import array_header
-from datagen.formats._picture import Codec, PictureError, Shape
-from datagen.formats.format_base import damaged
-from datagen.formats.jpeg import Jpeg
-from datagen.formats.png import Png
+from datagen.formats._picture import PictureFormat, Shape
+from datagen.formats.format_base import DamagedError, damaged
 from datagen.layout import nominal_sample_bytes
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 
-_CODECS: dict[str, Codec] = {"jpeg": Jpeg(), "png": Png()}
+_PICTURES = {"jpeg": jpeg.Format(), "png": png.Format()}
 
 
 class Files(graph.Feed):
@@ -29,8 +28,8 @@ class Files(graph.Feed):
         self._spec, self._phase, self._fetch = spec, phase, phase.fetch
         self._samples = phase.fetch.layout.num_samples_per_file
         self._ids = phase.plan.batches(epoch, np.arange(1, steps + 1))
-        self._codec = _CODECS.get(phase.fetch.format)
-        self._tail = graph.MemoryFile(_smallest_file(phase, self._codec))
+        self._picture = _PICTURES.get(phase.fetch.format)
+        self._tail = graph.MemoryFile(_smallest_file(phase, self._picture))
 
     def node(self) -> Any:
         path = self._fetch.layout.path
@@ -64,10 +63,10 @@ class Files(graph.Feed):
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
         """Return the size of a file that was read, which must be whole."""
-        if self._codec is not None:
+        if self._picture is not None:
             try:
-                self._codec.parse_shape(read.data)
-            except PictureError as error:
+                self._picture.parse_shape(read.data)
+            except DamagedError as error:
                 raise damaged(path, str(error), error.offset) from error
             return read.nbytes
         if self._samples > 1 and read.shape[-1] != self._samples:
@@ -88,11 +87,11 @@ class Unread(graph.Feed):
         return list(range(self._phase.batch_size))
 
 
-def _smallest_file(phase: Phase, codec: Codec | None) -> bytes:
+def _smallest_file(phase: Phase, picture: PictureFormat | None) -> bytes:
     fetch = phase.fetch
-    if codec is not None:
-        picture = Shape(8, 8, 1)
-        return codec.encode(Content(0), 0, picture, codec.min_bytes(picture)).tobytes()
+    if picture is not None:
+        shape_8x8 = Shape(8, 8, 1)
+        return picture.encode(Content(0), 0, shape_8x8, picture.min_bytes(shape_8x8)).tobytes()
     shape = (*[1] * len(fetch.dataset.record_dims or (1, 1)), fetch.layout.num_samples_per_file)
     values = np.zeros(shape, fetch.dataset.record_element_type)
     return array_header(values.dtype.str, shape) + values.tobytes()

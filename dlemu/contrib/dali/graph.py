@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from datagen.extras import library
 from datagen.fetch import PLACE_BYTES, crop_word
+from datagen.registry import library
 from dlemu.contrib.dali.settings import depths, num_threads
 from dlemu.extend import LoaderSpec, Phase
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from datagen.fetch import Fetcher
 from datagen.formats.format_base import damaged, own_damaged
-from datagen.places import NO_PLACES
+from datagen.layout import NO_PLACES
 from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.files import Files, Unread

@@ -15,8 +15,7 @@ from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, number, size
 from dlemu.results.tables import read_config
-from dlemu.results.trademark import TRADEMARK
-from dlemu.results.wording import count
+from dlemu.results.wording import TRADEMARK, count
 
 _OFFICIAL_NOTE = "This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged."
 _OFFICIAL_TILES = (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from datagen.ranges import BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least
+from datagen.settings import BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least
 
 GB, TOKENS = Unit("GB"), Unit("tokens")
 

@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import propose_folder
-
 if TYPE_CHECKING:
     from dlemu.contrib.mlperf.rules.training import Division
 
 
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...", shell_complete=propose_folder)
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
 @click.option("--edition", type=click.Choice(["2.0", "3.0"]), help="Also check MLPerf Storage's rules.")

@@ -11,7 +11,7 @@ from dlemu.report.drawing import check_packages
 from dlemu.report.page import Page, Words, render
 from dlemu.report.table import Cell, Column, Line, Table, Tone
 from dlemu.results.finding import SEVERITIES
-from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import TRADEMARK
 
 _TONES: dict[str, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 _MOST_PLACES = 200

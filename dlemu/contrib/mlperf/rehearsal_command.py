@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import click
 
-from dlemu.cli.first_run import allow
+from dlemu.cli.frontends import allow
 from dlemu.config import check_checkpoints, check_runnable, load
 from dlemu.config.overrides import take_word
 from dlemu.contrib.mlperf.check.judge import TREE

@@ -17,13 +17,13 @@ from typing import Any
 from isal import isal_zlib
 
 from datagen.errors import ServerError
-from datagen.formats.format_base import Format, SideFile, sides_of
+from datagen.formats.format_base import FormatBase, SideFile
 from datagen.layout import Layout
 from datagen.manifest import PACKED_NAME
 from datagen.regular import MOST_COLLECTED_BYTES
+from datagen.settings import build
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import leads_elsewhere, read_whole, write_whole
-from datagen.strict import build
 from datagen.verify import Damage, Kind
 from dlemu.extend import AlignedBuffer, DatasetError, StorageBase, UserError
 
@@ -162,7 +162,7 @@ def write_set(folder: str, packed: PackedSet, storage: StorageBase) -> None:
     write_whole(storage, os.path.join(folder, PACKED_NAME), data, sync=True)
 
 
-def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -> None:
+def remove_set(folder: str, packed_format: type[FormatBase], storage: StorageBase) -> None:
     """Remove the files of the packed set in a folder, and the folders that are empty afterwards.
 
     Does nothing if there is no valid manifest, or if a symbolic link leads out of the folder. Raises UserError if some
@@ -174,7 +174,7 @@ def remove_set(folder: str, packed_format: type[Format], storage: StorageBase) -
         return
     if packed is None:
         return
-    layout, sides = layout_of(folder, packed), sides_of(packed_format())
+    layout, sides = layout_of(folder, packed), packed_format().sides
     folders = folders_of(layout, sides)
     if any(leads_elsewhere(folder, made, storage) for made in folders):
         return

@@ -18,7 +18,6 @@ import psutil
 from numpy.typing import NDArray
 
 from datagen.errors import ServerError, host_failure
-from datagen.formats.format_base import sides_of
 from datagen.inspection import inspect
 from datagen.owned import create_new
 from datagen.registry import find
@@ -197,7 +196,8 @@ def _begin(
             name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
             if name is not None:
                 raise UserError(f"{layout.folder} holds other files, such as {name}: set target to an empty folder")
-    for folder in folders_of(layout, sides_of(find("datagen.formats", settings.format, "Format")())):
+    sides = find("datagen.formats", settings.format, "Format")().sides
+    for folder in folders_of(layout, sides):
         if leads_elsewhere(target, folder, storage):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         storage.make_folder(folder)

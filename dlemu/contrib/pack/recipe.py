@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.extras import library
 from datagen.formats import _array
 from datagen.formats._picture import check_pixels, pillow_image
+from datagen.formats.format_base import DamagedError as ArrayDamagedError
 from datagen.formats.format_base import PackedSample
+from datagen.registry import library
 from dlemu.extend import DlemuError, UserError
 
 Kind = Literal["jpeg", "png", "tiff", "npy", "file"]
@@ -36,7 +37,7 @@ _REDUCING_GAP = 2.0
 """Pillow first shrinks by a whole factor, to no less than this many times the final size: nearly the same picture in
 a fraction of the time (`reducing_gap` of Image.resize; Image.thumbnail has the same value)."""
 _PNG_LEVEL = 1  # zlib's fastest: higher levels take several times the CPU for slightly smaller files
-_NPY_ERRORS = (_array.ArrayError, struct.error)
+_NPY_ERRORS = (ArrayDamagedError, struct.error)
 """Exceptions for a damaged .npy file, besides Python's usual ones."""
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from datagen.formats.format_base import Packer
 from datagen.registry import companion
-from datagen.strict import build, joined_problems
+from datagen.settings import build, joined_problems
 from dlemu.config import load
 from dlemu.config.overrides import text_of
 from dlemu.config.schema import Workload

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from isal import isal_zlib
 
-from datagen.formats.format_base import PackedSample, sides_of
+from datagen.formats.format_base import PackedSample
 from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.registry import find
@@ -283,7 +283,7 @@ class _PackedFile:
         """Sync the file and give it its final name; a file without samples is discarded."""
         if self._samples:
             if content := self._packer.finish():
-                side = sides_of(find("datagen.formats", self._job.settings.format, "Format")())[0]
+                side = find("datagen.formats", self._job.settings.format, "Format")().sides[0]
                 write_whole(self._storage, side.path(self._job.layout, self._number), content, sync=False)
             self._writer.sync()
             self._writer.commit()

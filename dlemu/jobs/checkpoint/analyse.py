@@ -44,7 +44,7 @@ from dlemu.metrics.spread import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
 from dlemu.results.file_names import KILLED
 from dlemu.results.measured import common_fields
-from dlemu.results.request_summary import requests_of
+from dlemu.results.parts import requests_of
 from dlemu.telemetry import HostTelemetry
 
 _MAX_RANKS = 16  # ranks listed: only the slowest are of interest

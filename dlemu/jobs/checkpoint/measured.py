@@ -18,8 +18,7 @@ from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
-from dlemu.results.row_tables import rows_table
-from dlemu.results.tables import write_table
+from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 _TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")

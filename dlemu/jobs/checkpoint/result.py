@@ -20,7 +20,7 @@ from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
-from dlemu.results.row_tables import read_rows
+from dlemu.results.tables import read_rows
 from dlemu.telemetry import RecorderHead
 
 

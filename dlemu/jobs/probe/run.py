@@ -26,8 +26,8 @@ from dlemu.metrics.demand import demand
 from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
+from dlemu.results.drive import Level, Rate, Rates
 from dlemu.results.kinds import kind_with
-from dlemu.results.levels import Level, Rate, Rates
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder

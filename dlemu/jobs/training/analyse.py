@@ -66,8 +66,7 @@ from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, su
 from dlemu.metrics.uncertainty import uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, Verdict, judge, warm_up_bias
 from dlemu.results.measured import common_fields
-from dlemu.results.parts import Requests
-from dlemu.results.request_summary import requests_of
+from dlemu.results.parts import Requests, requests_of
 
 MB, MIB = 1e6, 2**20
 _REPORTED_BIAS = 1.05

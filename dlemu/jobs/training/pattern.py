@@ -30,8 +30,7 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
-from dlemu.results.drive import READ_AHEAD_BYTES
-from dlemu.results.levels import READ_DTYPE, Level, ReadRows
+from dlemu.results.drive import READ_AHEAD_BYTES, READ_DTYPE, Level, ReadRows
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.crew import Worker, run_crew
 

@@ -47,7 +47,7 @@ def compare(a: Side, b: Side) -> Comparison:
         verdict="",
         runs=tuple(runs),
         not_comparable=() if pairs else (*_in_memory(_from_memory(a, b, ())), *cached),
-        sides=(_compared(a), _compared(b)),
+        sides=(a.shown, b.shown),
         issues=tuple(issues_between(a, b)),
     )
     return replace(comparison, verdict=sentence(comparison))
@@ -78,23 +78,8 @@ def _listed(side: Side) -> str:
     return "; ".join(runs) or "a search"
 
 
-def _compared(side: Side) -> ComparedSide:
-    return ComparedSide(
-        name=side.name,
-        workload=side.workload,
-        runs=side.counts,
-        accelerators_fed=side.accelerators,
-        may_feed_more=side.may_feed_more,
-        gb_per_second=side.gb_per_second,
-        about=side.about,
-    )
-
-
 def compare_runs(
-    a: JobFigures,
-    b: JobFigures,
-    work: Sequence[str] = (),
-    from_memory: dict[str, tuple[bool, bool]] | None = None,
+    a: JobFigures, b: JobFigures, work: Sequence[str] = (), from_memory: dict[str, tuple[bool, bool]] | None = None
 ) -> RunPair:
     """Return the differences between A and B, metric by metric, and what they mean over a year.
 
@@ -129,23 +114,20 @@ def _check_phases(a: JobFigures, b: JobFigures) -> None:
 
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
-    differ = list(work)
-    if a.cut_steps != b.cut_steps:
-        differ.insert(0, f"train.total_training_steps cut epochs short: A's had {_steps(a)} steps, B's {_steps(b)}")
+    differ = []
+    if a.workload != b.workload:
+        differ.append(f"A ran {a.workload}, B {b.workload}")
+    if a.ranks != b.ranks:
+        differ.append(f"A had {count(a.ranks, 'accelerator')}, B {b.ranks}")
+    if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
+        differ.append(f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
     of_a, of_b = a.computation_seconds, b.computation_seconds
     if of_a is not None and of_b is not None and not math.isclose(of_a, of_b, rel_tol=1e-6):
-        differ.insert(0, f"a step of A's computes for {of_a:.4g} s, of B's for {of_b:.4g} s")
-    if a.accelerator and b.accelerator and a.accelerator != b.accelerator:
-        differ.insert(0, f"A's accelerators were {a.accelerator}, B's {b.accelerator}")
-    if a.ranks != b.ranks:
-        differ.insert(0, f"A had {count(a.ranks, 'accelerator')}, B {b.ranks}")
-    if a.workload != b.workload:
-        differ.insert(0, f"A ran {a.workload}, B {b.workload}")
-    return differ
-
-
-def _steps(figures: JobFigures) -> str:
-    return "all" if figures.cut_steps is None else ", ".join(map(str, figures.cut_steps))
+        differ.append(f"a step of A's computes for {of_a:.4g} s, of B's for {of_b:.4g} s")
+    if a.cut_steps != b.cut_steps:
+        cut = ["all" if one is None else ", ".join(map(str, one)) for one in (a.cut_steps, b.cut_steps)]
+        differ.append(f"train.total_training_steps cut epochs short: A's had {cut[0]} steps, B's {cut[1]}")
+    return [*differ, *work]
 
 
 def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
@@ -153,10 +135,10 @@ def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
         return None
     if a.cut_steps or b.cut_steps:  # the time of a part of an epoch is not an epoch's
         return None
-    of_a, of_b = _plan_hours(a), _plan_hours(b)
-    if not of_a or not of_b:
+    of_a, of_b = a.mean("total_seconds"), b.mean("total_seconds")
+    if not (of_a and a.epochs and of_b and b.epochs):
         return None
-    hours = of_a, of_b
+    hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
     return YearPlan(
         epochs=PLANNED_EPOCHS,
         hours_per_model=hours,
@@ -165,17 +147,12 @@ def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
     )
 
 
-def _plan_hours(figures: JobFigures) -> float | None:
-    seconds = figures.mean("total_seconds")
-    return PLANNED_EPOCHS * seconds / figures.epochs / 3600 if seconds and figures.epochs else None
-
-
 def sentence(comparison: Comparison) -> str:
     """Return the verdict: the difference in time of the largest runs, and how many accelerators each side feeds."""
     parts = list(_times(comparison))
     if catalogue_of(comparison.kind).feeds_accelerators:
         if any(side.accelerators_fed for side in comparison.sides):
-            parts.append(_fed(comparison.sides))
+            parts.append(", ".join(f"{name} {_fed(side)}" for name, side in zip("AB", comparison.sides, strict=True)))
         elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
             parts.append("neither passes")
     parts = parts or [f"{_unknown(comparison)} known for both"]
@@ -193,24 +170,14 @@ def _unknown(comparison: Comparison) -> str:
     return f"{' and '.join(titles)} {'is' if len(titles) == 1 else 'are'} not"
 
 
-def _fed(sides: tuple[ComparedSide, ComparedSide]) -> str:
-    """Return how many accelerators each side feeds, as a phrase."""
-    a, b = map(_number_fed, sides)
-    several = "s" * (sides[0].accelerators_fed != 1)
-    if a == b:
-        return f"A and B feed {a} accelerator{several} each"
-    unjudged_a, unjudged_b = (side.is_unjudged for side in sides)
-    of_a = "A was not judged" if unjudged_a else f"A feeds {a or 'no'} accelerator{several}"
-    of_b = "was not judged" if unjudged_b else f"{'feeds ' * unjudged_a}{b or 'none'}"
-    return f"{of_a}, B {of_b}"
-
-
-def _number_fed(side: ComparedSide) -> str:
-    """Return how many accelerators a side feeds: an equation or a bound, empty where not even one passes."""
+def _fed(side: ComparedSide) -> str:
+    """Return how many accelerators a side feeds, as a phrase: a number, or a bound."""
+    if side.is_unjudged:
+        return "was not judged"
     if side.accelerators_fed:
-        return f"{'at least ' * side.may_feed_more}{side.accelerators_fed}"
+        return f"feeds {'at least ' * side.may_feed_more}{count(side.accelerators_fed, 'accelerator')}"
     failed = side.fewest_failed or 1
-    return f"fewer than {failed}" if failed > 1 else ""
+    return f"feeds fewer than {failed}" if failed > 1 else "feeds none"
 
 
 def _times(comparison: Comparison) -> Iterator[str]:

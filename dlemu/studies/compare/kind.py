@@ -7,7 +7,7 @@ from dlemu.results.kinds import Kind
 KIND = Kind(
     name="comparison",
     noun="a comparison",
-    marks=("compare.json", "compare_checkpoints.json"),
+    marks=("compare.json",),
     command="compare",
     help="Compare two runs, sweeps or searches.",
     read="page.read_comparison",

@@ -10,14 +10,12 @@ from functools import cached_property
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.compared import full_rows, host_facts, short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, TileRow, Words, tiles
-from dlemu.report.series import Point, RunSeries
+from dlemu.report.series import Point, RunSeries, difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
-from dlemu.report.units import at, number, plain, side_names, size, verdict_word, with_unit
+from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import catalogue_of
-from dlemu.results.wording import count
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
@@ -68,30 +66,30 @@ def print_comparison(answer: Comparison, console: Console) -> None:
     main = answer.main_pair
     if differ := answer.not_comparable or (main and main.not_comparable):
         print_lines([Line(f"not comparable: {', '.join(differ)}", "caution")], console, wrap=True)
-    for pair in answer.runs:
-        print_table(_short_table(answer, pair, catalogue_of(answer.kind)), console)
+    for index in range(len(answer.runs)):
+        print_table(_pair_table(answer, index, full=False), console)
     if catalogue_of(answer.kind).feeds_accelerators:
-        print_lines([*map(_fed_line, "AB", answer.sides)], console)
+        print_table(_fed_table(answer.sides), console)
     print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
     print_lines([Line(answer.verdict, "strong")], console, wrap=True)
 
 
-def _short_table(answer: Comparison, pair: RunPair, catalogue: Catalogue) -> Table:
-    """Return a table of the differences of one pair, with its plan of a year below."""
-    title = " ".join(f"{key}={value}" for key, value in pair.settings.items()) or _title_of_both(answer)
-    title = title or pair_settings(pair, catalogue)
-    rows = [*short_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
-    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=range(5))
+def _pair_table(answer: Comparison, index: int, *, full: bool) -> Table:
+    """Return the differences of one pair: in `full` for the page, else for the terminal, with the plan of a year."""
+    pair, catalogue = answer.runs[index], catalogue_of(answer.kind)
+    rows = [*difference_rows(pair.metrics, catalogue, intervals=full), *_ends(pair, catalogue, full=full)]
+    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=() if full else range(5))
+    if full:
+        folded = len(answer.runs) > _OPEN_TABLES and index != answer.main_pair_number
+        return Table(title=f"A and B with {pair_settings(pair, catalogue)}", columns=head, rows=rows, folded=folded)
+    titles = {side.about.title if side.about else "" for side in answer.sides}
+    other = "" if len(titles) > 1 else "".join(titles - {side.workload for side in answer.sides})
+    settings = " ".join(f"{key}={value}" for key, value in pair.settings.items())
+    title = settings or other or pair_settings(pair, catalogue)
     return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
 
 
-def _title_of_both(answer: Comparison) -> str:
-    """Return the title of what both sides ran, where it is more than a workload's name; else an empty string."""
-    titles = {side.about.title if side.about else "" for side in answer.sides}
-    return "" if len(titles) > 1 else "".join(titles - {side.workload for side in answer.sides})
-
-
-def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool = False) -> Iterator[tuple[str, ...]]:
+def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool) -> Iterator[tuple[str, ...]]:
     """Yield a row of verdicts, if jobs pass or fail, and rows of limits, in the short table only without verdicts."""
     if catalogue.judged:
         yield "verdict", *map(verdict_word, pair.passed), "", ""
@@ -117,15 +115,6 @@ def _is_shown(pair: RunPair) -> bool:
     """Return False where the difference in time may be chance; with fewer than three epochs that is not known: True."""
     time = pair.time("total_seconds")
     return time is None or time.distinct is not False
-
-
-def _fed_line(name: str, side: ComparedSide) -> str:
-    if side.accelerators_fed:
-        fed = f"{_bound(side)} {count(side.accelerators_fed, 'accelerator')} fed".lstrip()
-    else:
-        fed = f"no count {'was judged' if side.is_unjudged else 'passed'}"
-    rate = "" if side.gb_per_second is None else f", {side.gb_per_second:.3g} GB/s"
-    return f"{name}: {fed}{rate}"
 
 
 # The page
@@ -195,28 +184,19 @@ def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:
 
 
 def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
-    for place, pair in enumerate(answer.runs):
-        folded = len(answer.runs) > _OPEN_TABLES and place != answer.main_pair_number
-        yield _full_table(pair, catalogue, folded=folded)
+    yield from (_pair_table(answer, index, full=True) for index in range(len(answer.runs)))
     plans = [_plan_row(pair, catalogue) for pair in answer.runs if pair.plan]
     if plans:
         names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models per year: A", "B", "days saved by A")
         yield Table(title="A year of training", columns=columns(*names, right=range(1, 6)), rows=plans)
     if catalogue.feeds_accelerators:
-        head = columns("", "A", "B", right=(1, 2))
-        yield Table(title="Accelerators fed", columns=head, rows=list(_fed_rows(answer.sides)))
+        yield _fed_table(answer.sides)
     if not answer.runs:
         yield from (_counts_table(name, side, catalogue) for name, side in zip("AB", answer.sides, strict=True))
     a, b = (side.about for side in answer.sides)
     if a and b:
         head = columns("", "A", "B")
         yield Table(title="Where they were measured", columns=head, rows=list(_conditions_rows(a, b)))
-
-
-def _full_table(pair: RunPair, catalogue: Catalogue, *, folded: bool) -> Table:
-    rows = [*full_rows(pair.metrics, catalogue), *_ends(pair, catalogue, full=True)]
-    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
-    return Table(title=f"A and B with {pair_settings(pair, catalogue)}", columns=head, rows=rows, folded=folded)
 
 
 def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
@@ -226,16 +206,16 @@ def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
     return pair_settings(pair, catalogue), *hours, *models, f"{pair.plan.days_saved_per_year:.1f}"
 
 
-def _fed_rows(sides: tuple[ComparedSide, ComparedSide]) -> Iterator[tuple[str, ...]]:
+def _fed_table(sides: tuple[ComparedSide, ComparedSide]) -> Table:
+    rows = []
     for label, field, unit, _ in _FED:
         values = [at(side, field) for side in sides]
-        bounds = [_bound(side) if field == "accelerators_fed" else "" for side in sides]
         if any(value is not None for value in values):
+            bounds = [_bound(side) if field == "accelerators_fed" else "" for side in sides]
             shown = zip(bounds, values, strict=True)
-            yield (
-                label,
-                *("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown),
-            )
+            cells = ("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown)
+            rows.append((label, *cells))
+    return Table(title="Accelerators fed", columns=columns("", "A", "B", right=(1, 2)), rows=rows)
 
 
 def _bound(side: ComparedSide) -> str:
@@ -272,14 +252,21 @@ def _conditions_rows(a: Conditions, b: Conditions) -> Iterator[tuple[str, str, s
 
 def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
     hosts, storage = side.hosts, side.storage
-    packages = hosts[0].packages.items() if hosts else ()
+    first = hosts[0] if hosts else None
+    more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
+    packages = first.packages.items() if first else ()
     devices = [
         ", ".join(filter(None, [device.name, device.model, size(device.size_bytes) if device.size_bytes else ""]))
         for device in side.devices
     ]
     return [
         ("measured", side.started_at or "not known"),
-        *host_facts(hosts),
+        ("hosts", ", ".join(host.host for host in hosts[:_SHOWN_HOSTS]) + more),
+        ("processor", plain(first and first.processor)),
+        ("cores usable", plain(first and first.cpu_usable)),
+        ("memory", size(first.memory_bytes) if first else "not known"),
+        ("kernel", plain(first and first.kernel)),
+        ("dlemu", plain(first and first.dlemu)),
         ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
         ("file system", plain(storage.file_system if storage else None)),
         ("devices", "; ".join(devices) or "not known"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.points import DATA_FOLDER
-from dlemu.metrics.catalogue import RUN, Catalogue
+from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, catalogue_of, kind_named, kind_of
-from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, SizeAnswer, SweepAnswer
-from dlemu.studies.size.points import figures_of_count
+from dlemu.results.kinds import Kind, kind_named, kind_of
+from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
+from dlemu.studies.size.points import KIND_OF_TRIALS, figures_of_count
 from dlemu.studies.size.size_verdict import HOST
 
 _CUT = "the sweep is incomplete: finish it with its command"
@@ -25,40 +26,41 @@ Settings = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One storage of a comparison: its name, the figures of its runs by their settings, and a search's answer."""
+    """One storage of a comparison, as its folder has it."""
 
-    name: str
-    kind: str = "training"
+    kind: str
     """Kind of its jobs."""
-    workload: str = ""
-    runs: Mapping[Settings, JobFigures] = field(default_factory=dict)
-    """Empty for a search."""
-    accelerators: int | None = None
-    """The most that it feeds: a search's answer, or the largest count among the runs that passed; None without any."""
-    may_feed_more: bool = False
-    """`accelerators` is a lower bound: the storage was not shown to fail with one more."""
+    shown: ComparedSide
+    """What compare.json has of it."""
+    is_search: bool = False
+    """`shown.runs` are the counts of a search, which need not be those of the other side."""
     cached: bool = False
     """It is a search that allowed reads from the page cache (`metric.cached`), and so sized memory."""
-    gb_per_second: float | None = None
-    """What these accelerators read, 1e9 bytes/s."""
-    counts: tuple[ComparedRun, ...] = ()
-    """What was measured in each run, or with each count of accelerators of a search."""
-    about: Conditions | None = None
-    """Where and how it was measured; None when the folders of its runs are gone."""
     about_runs: Mapping[Settings, Conditions] = field(default_factory=dict)
-    """The same of each of several runs whose folders still exist."""
+    """`shown.about` of each of several runs whose folders still exist."""
     warnings: tuple[str, ...] = ()
     """What a reader of its numbers must know, as sentences."""
 
     @property
-    def title(self) -> str:
-        """A short description of what ran."""
-        return self.about.title if self.about else self.workload
+    def name(self) -> str:
+        """Its folder, or its drive in a sweep over drives."""
+        return self.shown.name
 
     @property
-    def catalogue(self) -> Catalogue:
-        """The metrics of its kind of job; raises UserError where that is not installed."""
-        return catalogue_of(self.kind)
+    def about(self) -> Conditions | None:
+        """Where and how it was measured; None when the folders of its runs are gone."""
+        return self.shown.about
+
+    @property
+    def title(self) -> str:
+        """A short description of what ran."""
+        return self.about.title if self.about else self.shown.workload
+
+    @cached_property
+    def runs(self) -> dict[Settings, JobFigures]:
+        """The figures of its runs; none for a search."""
+        runs = () if self.is_search else self.shown.runs
+        return {tuple(sorted(run.settings.items())): run.figures for run in runs}
 
 
 Foreign = Callable[[str], Side]
@@ -95,7 +97,8 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
         )
     for settings in a.about_runs:  # the first run of a side may be one that failed on the other
         if settings in b.about_runs:
-            return replace(a, about=a.about_runs[settings]), replace(b, about=b.about_runs[settings])
+            a, b = (replace(side, shown=replace(side.shown, about=side.about_runs[settings])) for side in (a, b))
+            break
     return a, b
 
 
@@ -129,18 +132,16 @@ def side_of_runs(name: str, runs: Mapping[Settings, JobFigures], conditions: Seq
     accelerators = max((figures.ranks for figures in runs.values() if figures.passed), default=None)
     shown = [figures for figures in runs.values() if figures.ranks == (accelerators or figures.ranks)]
     first = next(iter(runs.values()))
-    return Side(
+    compared = ComparedSide(
         name=name,
-        kind=first.kind,
         workload=first.workload,
-        runs=runs,
-        accelerators=accelerators,
+        runs=tuple(ComparedRun(settings=dict(settings), figures=figures) for settings, figures in runs.items()),
+        accelerators_fed=accelerators,
         may_feed_more=_may_feed_more(runs, accelerators),
-        gb_per_second=_gb_per_second(shown),
-        counts=tuple(ComparedRun(settings=dict(settings), figures=figures) for settings, figures in runs.items()),
+        gb_per_second=_gb_per_second(figures.mean("app_mb_per_second") for figures in shown),
         about=conditions[0] if conditions else None,
-        warnings=_warnings(conditions),
     )
+    return Side(kind=first.kind, shown=compared, warnings=_warnings(conditions))
 
 
 def _may_feed_more(runs: Mapping[Settings, JobFigures], accelerators: int | None) -> bool:
@@ -194,34 +195,32 @@ def _named(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def _of_size(folder: str, sized: SizeAnswer) -> Side:
-    runs = tuple(ComparedRun(figures=figures_of_count(sized, count)) for count in sized.counts)
     conditions = _conditions(os.path.join(folder, trial.folder) for trial in sized.trials)
-    failing = sized.edge.failing
+    failing, most = sized.edge.failing, sized.max_accelerators
     cut = [] if sized.complete else ["the search is incomplete: finish it with its command"]
-    return Side(
+    compared = ComparedSide(
         name=folder,
         workload=sized.question.workload,
-        accelerators=sized.max_accelerators,
+        runs=tuple(ComparedRun(figures=figures_of_count(sized, count)) for count in sized.counts),
+        accelerators_fed=most,
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
-        or failing.accelerators > sized.max_accelerators + 1  # a search that was interrupted
+        or failing.accelerators > most + 1  # a search that was interrupted
         or sized.limited_by.what in ("count", "nothing", *HOST),
-        cached=sized.question.cached,
-        gb_per_second=_most_delivered(sized),
-        counts=runs,
+        gb_per_second=_gb_per_second(trial.app_mb_per_second for trial in sized.trials_of(most)),
         about=conditions[0] if conditions else None,
+    )
+    return Side(
+        kind=KIND_OF_TRIALS,
+        shown=compared,
+        is_search=True,
+        cached=sized.question.cached,
         warnings=(*cut, *sized.issues),
     )
 
 
-def _most_delivered(sized: SizeAnswer) -> float | None:
-    rates = [trial.app_mb_per_second for trial in sized.trials_of(sized.max_accelerators)]
-    return max(rates) / 1e3 if rates else None
-
-
-def _gb_per_second(runs: Iterable[JobFigures]) -> float | None:
-    rates = [rate for figures in runs if (rate := figures.mean("app_mb_per_second")) is not None]
-    return max(rates) / 1e3 if rates else None
+def _gb_per_second(mb_per_second: Iterable[float | None]) -> float | None:
+    return max((rate / 1e3 for rate in mb_per_second if rate is not None), default=None)
 
 
 def _conditions(folders: Iterable[str]) -> list[Conditions]:

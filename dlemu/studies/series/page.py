@@ -8,12 +8,21 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
-from dlemu.report.compared import value_with_interval, with_interval
 from dlemu.report.environment import facts_table
-from dlemu.report.page import About, Page, State, Text, Words, tiles
+from dlemu.report.page import STATES, About, Opened, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import duration, flat, interval, number, plain, short_names, verdict_word
+from dlemu.report.units import (
+    duration,
+    flat,
+    interval,
+    number,
+    plain,
+    short_names,
+    value_with_interval,
+    verdict_word,
+    with_interval,
+)
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
@@ -22,7 +31,6 @@ from dlemu.results.wording import count
 from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
 
-FIGURES = "dlemu.studies.series.figures"
 _SHOWN_HOSTS = 4
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SIZE_TILES = (
@@ -45,8 +53,7 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     print_table(_counts_table(answer), console)
     more = answer.for_one_more
     word = answer.outcome or verdict_word(answer.passed)
-    tones: dict[str, Tone] = {"pass": "good", "fail": "bad"}
-    tone = tones.get(word, "open")
+    tone = _TONES.get(word, "open")
     wanted = f"for an AU of {answer.threshold_percent:g} %, {more.accelerators} would need"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
@@ -65,11 +72,13 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
 def _counts_table(answer: SizeAnswer) -> Table:
     def row(tried: CountResult) -> tuple[Cell, ...]:
         rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
+        expected = answer.predicted and answer.predicted.au(tried.accelerators)
+        predicted = [f"{expected.au_sustained_percent:.1f}" if expected else "-"] if answer.predicted else []
         return (
             str(tried.accelerators),
             f"{tried.au_sustained_percent:.2f}",
             interval(tried.au_sustained_percent, tried.half_width_percent),
-            *([_predicted(answer, tried.accelerators)] if answer.predicted else []),
+            *predicted,
             str(tried.trials),
             number(sum(rates) / len(rates) if rates else None),
             verdict_word(tried.passed, unknown="too close to call"),
@@ -82,11 +91,6 @@ def _counts_table(answer: SizeAnswer) -> Table:
     title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
     notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
-
-
-def _predicted(answer: SizeAnswer, accelerators: int) -> str:
-    count = answer.predicted.au(accelerators) if answer.predicted else None
-    return "-" if count is None else f"{count.au_sustained_percent:.1f}"
 
 
 def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
@@ -142,15 +146,11 @@ def _sweep_verdict(figures: JobFigures) -> Line:
 # The page
 
 
-def config_of(series: RunSeries) -> str:
-    """Return the configuration (YAML) of the first run of the series that still exists; empty without one."""
-    return read_config(series.run.folder) if series.run else ""
-
-
-def series_page(series: RunSeries, config: str) -> Page:
-    """Return the page of several runs; `config` is the configuration of one of them as YAML."""
+def open_series(series: RunSeries) -> Opened:
+    """Return several runs with their page."""
     state, verdict = _verdict(series)
-    return Page(
+    config = read_config(series.run.folder) if series.run else ""
+    page = Page(
         title=_title(series),
         lead=_lead(series),
         state=state,
@@ -161,6 +161,7 @@ def series_page(series: RunSeries, config: str) -> Page:
         texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
         source=os.path.basename(os.path.abspath(series.folder)) if series.answer else series.folder,
     )
+    return Opened(series, page, "dlemu.studies.series.figures")
 
 
 def _title(series: RunSeries) -> str:
@@ -198,8 +199,7 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
         if answer.at_least:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
         word = answer.outcome or verdict_word(answer.passed)
-        states: dict[str, State] = {"pass": "passed", "fail": "failed"}
-        return states.get(word, "open"), (word.upper(), f": {sentence}")
+        return STATES[_TONES.get(word, "open")], (word.upper(), f": {sentence}")
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
     if answer and not series.catalogue.judged:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")

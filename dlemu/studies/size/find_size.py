@@ -37,10 +37,12 @@ from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
-from dlemu.studies.events import OnEvent, SearchBegan, StorageProbed
 from dlemu.studies.prerequisites import (
     ONE_READER_SECONDS,
     Capacity,
+    OnEvent,
+    SearchBegan,
+    StorageProbed,
     check_launcher,
     measure_capacity,
     probe_mb_per_second,
@@ -48,9 +50,16 @@ from dlemu.studies.prerequisites import (
 )
 from dlemu.studies.size.predictor import Predictor
 from dlemu.studies.size.search import Limits, next_count, pool
-from dlemu.studies.size.size_verdict import Known, Seen, build_answer, outcome_of
+from dlemu.studies.size.size_verdict import (
+    Known,
+    Seen,
+    build_answer,
+    contradiction,
+    outcome_of,
+    sentence,
+    with_evidence,
+)
 from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
-from dlemu.studies.size.wording import contradiction, sentence, with_evidence
 
 WORKLOAD = "workload.yaml"
 """File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
@@ -247,9 +256,6 @@ class _Prepared:
     """Training with one accelerator."""
     page_cache: Treatment
     capacity: Capacity
-    step_seconds: float
-    window_seconds: float
-    batches_ahead: int
 
     def known(self, most: int) -> Known:
         """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
@@ -272,13 +278,14 @@ class _Prepared:
             mb_per_accelerator=demand(workload.model.name, workload).mb_per_second or 0.0,
             most=min(most, room.most),
             most_why=why,
-            naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule) * self.step_seconds,
+            naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule)
+            * mean_seconds(workload.train.computation_time),
         )
 
     def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
         """Return the settings that all trials share."""
-        question, train = self.question, self.job.workload.train
-        most_steps = ceil(question.trial_seconds / self.step_seconds) + 1 + self.batches_ahead
+        question, train, ahead = self.question, self.job.workload.train, _batches_ahead(self.job)
+        most_steps = ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
         return TrialPlan(
             words=(
                 *words,
@@ -290,13 +297,10 @@ class _Prepared:
                 *(["metric.cached=true"] if question.cached else []),
             ),
             options=("--config-dir", config_dir) if config_dir else (),
-            launcher=question.launcher,
-            threshold_percent=question.threshold_percent,
-            confidence=question.confidence_percent / 100,
-            window_seconds=self.window_seconds,
-            batches_ahead=self.batches_ahead,
+            question=question,
+            window_seconds=_window_seconds(self.job.workload),
+            batches_ahead=ahead,
             total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
-            cached=question.cached,
             seed=train.seed,
         )
 
@@ -309,44 +313,38 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
-    capacity, ahead = _capacity(job)
-    step_seconds, window_seconds = _lengths(workload)
     return _Prepared(
         question=question,
         job=job,
         page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
-        capacity=capacity,
-        step_seconds=step_seconds,
-        window_seconds=window_seconds,
-        batches_ahead=ahead,
+        capacity=_capacity(job),
     )
 
 
-def _lengths(workload: Workload) -> tuple[float, float]:
-    """Return the seconds of a step and of a window."""
-    step_seconds = mean_seconds(workload.train.computation_time)
-    return step_seconds, max(WINDOW_SECONDS, WINDOW_STEPS * step_seconds)
+def _window_seconds(workload: Workload) -> float:
+    return max(WINDOW_SECONDS, WINDOW_STEPS * mean_seconds(workload.train.computation_time))
 
 
-def _capacity(job: TrainingJob) -> tuple[Capacity, int]:
-    """Return for how many accelerators the dataset suffices, and the batches that are read ahead; raises UserError."""
+def _batches_ahead(job: TrainingJob) -> int:
+    return job.batches_ahead + (not job.workload.train.synchronous)
+
+
+def _capacity(job: TrainingJob) -> Capacity:
+    """Return for how many accelerators the dataset suffices; raises UserError."""
     train = job.found.train
-    steps, ahead = _steps_of_a_trial(job)
-    capacity = measure_capacity(
+    return measure_capacity(
         samples=train.num_samples,
         samples_per_file=train.num_samples_per_file,
         batch_size=job.workload.reader.batch_size,
-        steps=steps,
+        steps=_steps_of_a_trial(job),
     )
-    return capacity, ahead
 
 
-def _steps_of_a_trial(job: TrainingJob) -> tuple[int, int]:
-    """Return the steps per epoch that a trial needs, and the batches that are read ahead."""
-    step_seconds, window_seconds = _lengths(job.workload)
-    ahead = job.batches_ahead + (not job.workload.train.synchronous)
-    window_steps = ceil(window_seconds / step_seconds)
-    return steps_wanted(epochs=job.workload.train.epochs, ahead=ahead, window_steps=window_steps), ahead
+def _steps_of_a_trial(job: TrainingJob) -> int:
+    """Return the steps per epoch that a trial needs."""
+    train = job.workload.train
+    window_steps = ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
+    return steps_wanted(epochs=train.epochs, ahead=_batches_ahead(job), window_steps=window_steps)
 
 
 def _files_to_make(workload: Workload, accelerators: int) -> int:
@@ -357,8 +355,7 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if made is not None:
         return made.spec.num_files_train
-    steps, _ = _steps_of_a_trial(_nominal_job(workload))
-    samples = accelerators * steps * workload.reader.batch_size
+    samples = accelerators * _steps_of_a_trial(_nominal_job(workload)) * workload.reader.batch_size
     return max(workload.dataset.num_files_train, ceil(samples / workload.dataset.num_samples_per_file))
 
 

@@ -13,6 +13,5 @@ KIND = Kind(
     help="Find the most accelerators that this storage keeps busy.",
     read="points.read_size",
     result="points.SizeAnswer",
-    page="points.open_page",
     points="points.points",
 )

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.metrics.catalogue import RUN
-from dlemu.report.page import Opened
-from dlemu.report.series import Point, RunSeries, point_of
+from dlemu.report.series import Point, RunSeries, first_run, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
-from dlemu.studies.series.page import FIGURES, config_of, series_page
-from dlemu.studies.series.series import first_run
 
 KIND_OF_TRIALS = "training"
 
@@ -26,20 +23,12 @@ def points(folder: str) -> RunSeries:
     """Return the counts that `dlemu size` tried, and what it predicted for them, as points; raises UserError."""
     answer = read_size(folder)
     assert answer is not None  # size.json, by which the kind was recognised
-    tried = (point_of(figures_of_count(answer, count), {}, _last_folder(answer, count)) for count in answer.counts)
+    folders = {trial.accelerators: trial.folder for trial in answer.trials}
+    tried = (
+        point_of(figures_of_count(answer, count), {}, folders.get(count.accelerators, "")) for count in answer.counts
+    )
     found = (*tried, *_predicted_points(answer))
     return RunSeries(folder, found, answer, first_run(folder, found))
-
-
-def open_page(folder: str) -> Opened:
-    """Return the points of a folder with their page; raises UserError."""
-    series = points(folder)
-    return Opened(series, series_page(series, config_of(series)), FIGURES)
-
-
-def _last_folder(answer: SizeAnswer, count: CountResult) -> str:
-    trials = answer.trials_of(count.accelerators)
-    return trials[-1].folder if trials else ""
 
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
@@ -47,7 +36,8 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     trials = answer.trials_of(count.accelerators)
     limit = trials[-1].limited_by if trials else None
     catalogue = catalogue_of(KIND_OF_TRIALS)
-    metrics = {metric.name: _mean_of(getattr(trial, metric.name, None) for trial in trials) for metric in catalogue}
+    each = {name: [getattr(trial, name, None) for trial in trials] for name in (metric.name for metric in catalogue)}
+    known = {name: [value for value in values if value is not None] for name, values in each.items()}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -56,14 +46,9 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         passed=count.passed,
         limited_by={RUN: limit.what if limit else None},
         threshold_percent=answer.threshold_percent,
-        metrics={name: value for name, value in metrics.items() if value is not None}
+        metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
         | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
     )
-
-
-def _mean_of(values: Iterator[float | None]) -> Value | None:
-    known = [value for value in values if value is not None]
-    return Value(sum(known) / len(known)) if known else None
 
 
 def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
@@ -74,7 +59,7 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             low, high = predicted.au_interval_percent
             half_width, above = (high - low) / 2, predicted.au_sustained_percent - answer.threshold_percent
             figures = JobFigures(
-                kind="training",
+                kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,

@@ -23,40 +23,26 @@ GUESSES = 4
 class Count:
     """All trials with one number of accelerators together."""
 
-    accelerators: int
-    trials: int
-    au_percent: float
-    half_width_percent: float
+    result: CountResult
+    """What size.json has of it."""
     threshold_percent: float
     ceiling_au_percent: float | None
 
     @property
-    def decided(self) -> bool:
-        """Whether the threshold is outside the interval."""
-        return abs(self.au_percent - self.threshold_percent) > self.half_width_percent
+    def accelerators(self) -> int:
+        """How many they were."""
+        return self.result.accelerators
 
     @property
     def passes(self) -> bool:
         """Whether the mean is at least the threshold."""
-        return self.au_percent >= self.threshold_percent
+        return self.result.au_sustained_percent >= self.threshold_percent
 
     @property
     def held_back(self) -> bool:
         """Whether it fails on this host even without any storage."""
         ceiling = self.ceiling_au_percent
         return not self.passes and ceiling is not None and ceiling < self.threshold_percent
-
-    @property
-    def result(self) -> CountResult:
-        """The same in the form of size.json."""
-        return CountResult(
-            accelerators=self.accelerators,
-            au_sustained_percent=self.au_percent,
-            half_width_percent=self.half_width_percent,
-            settled=self.decided,
-            passed=self.passes if self.decided else None,
-            trials=self.trials,
-        )
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:
@@ -80,15 +66,18 @@ def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float)
         between = float(np.ptp(means)) / 2
     else:
         between = half_width(float(np.std(means, ddof=1)), len(means), confidence)
-    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
-    return Count(
+    au_percent, width = float(means.mean()), max(within, between)
+    settled = abs(au_percent - threshold_percent) > width
+    result = CountResult(
         accelerators=trials[0].accelerators,
+        au_sustained_percent=au_percent,
+        half_width_percent=width,
+        settled=settled,
+        passed=au_percent >= threshold_percent if settled else None,
         trials=len(trials),
-        au_percent=float(means.mean()),
-        half_width_percent=max(within, between),
-        threshold_percent=threshold_percent,
-        ceiling_au_percent=max(ceilings, default=None),
     )
+    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
+    return Count(result=result, threshold_percent=threshold_percent, ceiling_au_percent=max(ceilings, default=None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +88,6 @@ class Limits:
     """The count to begin with."""
     most: int
     """The largest count that can be tried."""
-    repeats: int = REPEATS
-    most_repeats: int = MOST_REPEATS
 
 
 def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
@@ -115,10 +102,10 @@ def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
     inner = _between(counts, low, high, limits)
     if inner is not None:
         return inner
-    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count, limits)]
+    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count)]
     if undecided:
-        return min(undecided, key=lambda count: count.trials).accelerators
-    return _below(counts, low, limits)
+        return min(undecided, key=lambda count: count.result.trials).accelerators
+    return _below(counts, low)
 
 
 def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
@@ -141,23 +128,23 @@ def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits
     if len(counts) > GUESSES:
         return (low + high) // 2
     failed = next(count for count in counts if count.accelerators == high)
-    fed = int(failed.au_percent * high / failed.threshold_percent)
+    fed = int(failed.result.au_sustained_percent * high / failed.threshold_percent)
     return max(low + 1, min(high - 1, fed))
 
 
-def _below(counts: Sequence[Count], low: int, limits: Limits) -> int | None:
+def _below(counts: Sequence[Count], low: int) -> int | None:
     """Return a smaller count to try if `low` stays too close to call; None if one is shown to pass, or none is left."""
     tried = {count.accelerators: count for count in counts}
     for number in range(low, 0, -1):
         count = tried.get(number)
-        if count is None or _wants_more(count, limits):
+        if count is None or _wants_more(count):
             return number
-        if count.decided:
+        if count.result.settled:
             return None
     return None
 
 
-def _wants_more(count: Count, limits: Limits) -> bool:
+def _wants_more(count: Count) -> bool:
     if count.held_back:
         return False  # its limit is the host: more trials would not change that
-    return count.trials < limits.repeats or (not count.decided and count.trials < limits.most_repeats)
+    return count.result.trials < REPEATS or (not count.result.settled and count.result.trials < MOST_REPEATS)

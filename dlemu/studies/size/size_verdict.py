@@ -1,15 +1,27 @@
-"""Computes the contents of size.json from the trials: how many pass, why no more, what one more needs. Pure."""
+"""Computes the contents of size.json from the trials, and says it in a sentence. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dlemu.metrics.findings import Finding
+from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import Outcome
-from dlemu.studies.answers import Bracket, HostOnly, NextAccelerator, Question, SizeAnswer, SizeLimit, Trial
+from dlemu.report.units import number
+from dlemu.results.wording import Wording, count, sentences
+from dlemu.studies.answers import (
+    Bracket,
+    CountResult,
+    HostOnly,
+    NextAccelerator,
+    Question,
+    SizeAnswer,
+    SizeLimit,
+    Trial,
+)
 from dlemu.studies.size.search import Count, edge, pool
 
 HOST = ("emulator", "host", "host CPU", "loader", "memory")
@@ -28,6 +40,24 @@ class Seen(StrEnum):
 
 
 _NUMBERS = re.compile(r"[0-9][0-9.,]*")
+
+
+def _ceiling(accelerators: int, au_percent: float) -> str:
+    return (
+        f"with {count(accelerators, 'accelerator')} this host reaches an AU of {au_percent:.1f} % without any storage: "
+        "use a host with more cores, or several"
+    )
+
+
+_SEEN: Wording = {
+    Seen.MOST_ASKED: "--most {most} was the limit",
+    Seen.FEW_SAMPLES: "the dataset has too few files for more than {most}: to try {one_more} takes {files} "
+    "(dataset.num_files_train={files})",
+    Seen.FEW_OWN_FILES: "the folder has too few files for more than {most}: to try {one_more} takes {files}",
+    Seen.REFUSED: "{message}",
+    Seen.CEILING: _ceiling,
+    Seen.NOT_KNOWN: "the trials' summaries do not record it",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +86,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     counts = pool(trials, question.threshold_percent, question.confidence_percent / 100)
     low, high = edge(counts)
     by_number = {count.accelerators: count for count in counts}
-    shown = max((c.accelerators for c in counts if c.accelerators <= low and c.passes and c.decided), default=0)
+    shown = max((c.accelerators for c in counts if c.accelerators <= low and c.result.passed), default=0)
     failing = None if high is None else by_number[high]
     limited_by = _limited_by(failing, trials, known, refusal)
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
@@ -66,11 +96,12 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         question=question,
         hosts=known.hosts,
         threshold_percent=question.threshold_percent,
-        too_close_to_tell=tuple(c.accelerators for c in counts if not c.decided and c.accelerators in (low, high)),
+        too_close_to_tell=tuple(
+            c.accelerators for c in counts if not c.result.settled and c.accelerators in (low, high)
+        ),
         limited_by=limited_by,
         edge=Bracket(
-            passing=by_number[shown].result if shown else None,
-            failing=None if failing is None else failing.result,
+            passing=by_number[shown].result if shown else None, failing=None if failing is None else failing.result
         ),
         for_one_more=_for_one_more(shown, trials, question, known),
         host_only=_host_only(limited_by, shown, storage_mb_per_second, question, known),
@@ -128,7 +159,7 @@ def _host_only(
 
 def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
     """Return the time to run every count up to `last` at full length, at the measured AU or else 100 %."""
-    measured = {count.accelerators: count.au_percent for count in counts if count.au_percent > 0}
+    measured = {count.accelerators: au for count in counts if (au := count.result.au_sustained_percent) > 0}
     return sum(
         known.naive_seconds_per_trial * 100 / min(100.0, measured.get(number, 100.0)) for number in range(1, last + 1)
     )
@@ -146,3 +177,95 @@ def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
         return "no verdict"
     failed = any(count.passed is False and count.accelerators <= wanted for count in answer.counts)
     return "fail" if failed else "undecided"
+
+
+def with_evidence(answer: SizeAnswer) -> SizeAnswer:
+    """Return an answer with its evidence as sentences, unless it has those of a trial's limit."""
+    limit = answer.limited_by
+    return replace(answer, limited_by=replace(limit, evidence=limit.evidence or sentences(limit.seen, _SEEN)))
+
+
+def sentence(answer: SizeAnswer) -> str:
+    """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
+    name = answer.question.accelerator
+    kind, scale = f"x {name}" if name else "accelerator", answer.question.scale
+    at_scale = f" at scale={scale}" if scale else ""
+    passing, failing = answer.edge.passing, answer.edge.failing
+    if passing is None:
+        parts = [f"not even 1 {kind}{at_scale} passes"]
+    else:
+        several = "s" * (not name and passing.accelerators > 1)
+        parts = [f"{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (au {_au(passing)})"]
+    if failing:
+        parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
+    parts += [
+        f"{count.accelerators} {_verb(count)} ({_au(count)})"
+        for count in answer.counts
+        if count.accelerators in answer.too_close_to_tell and count != failing
+    ]
+    return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def contradiction(answer: SizeAnswer) -> str:
+    """Return a sentence on the first count that passed but was predicted to fail, or vice versa; empty without one."""
+    predicted, threshold = answer.predicted, answer.threshold_percent
+    if predicted is None:
+        return ""
+    for tried in answer.counts:
+        expected = predicted.au(tried.accelerators)
+        if expected is None or tried.passed is None:
+            continue
+        low, high = expected.au_interval_percent
+        if (high < threshold) if tried.passed else (low >= threshold):
+            why = "part of the trials' reads came from memory, or the storage is faster with more readers"
+            if not tried.passed:
+                why = "this host, the loader or the storage's latency limits them, which no short read shows"
+            return (
+                f"prediction and measurement contradict each other: by the read probe of "
+                f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
+                f"{tried.accelerators} {_verb(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"trials decide; {why}"
+            )
+    return ""
+
+
+def _verb(count: CountResult) -> str:
+    if count.passed is None:
+        return "is too close to call"
+    if count.accelerators == 1:
+        return "passes" if count.passed else "fails"
+    return "pass" if count.passed else "fail"
+
+
+def _au(count: CountResult) -> str:
+    return f"{count.au_sustained_percent:.1f} % {plus_minus(count.au_sustained_percent, count.half_width_percent, 1)}"
+
+
+def _limit(answer: SizeAnswer) -> str:
+    what = answer.limited_by.what
+    if what == "count":
+        return f"no more were tried: {answer.limited_by.evidence[0]}"
+    if what == "host":
+        limit = f"this host can't hold more: {answer.limited_by.evidence[0]}"
+    elif what == "nothing":
+        limit = "limited by computation times that differ between accelerators, not by data"
+    else:
+        limit = "what limits it is unknown" if what == "not known" else f"limited by {what}"
+    if answer.host_only:
+        could = answer.host_only.storage_could_feed
+        return f"{limit}; at the rate it delivered, the storage could have fed about {could}"
+    return limit
+
+
+def _rates(answer: SizeAnswer) -> str:
+    passing = answer.edge.passing
+    if not passing:
+        return ""
+    rates = [trial.app_mb_per_second for trial in answer.trials_of(passing.accelerators)]
+    return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage delivers"
+
+
+def _gb(mb_per_second: float) -> str:
+    if mb_per_second < 10:  # a small rate must not show as 0.0 MB/s
+        return f"{number(mb_per_second)} MB/s"
+    return f"{mb_per_second / 1e3:.2f} GB/s" if mb_per_second >= 1000 else f"{mb_per_second:.1f} MB/s"

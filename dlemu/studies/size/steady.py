@@ -58,8 +58,7 @@ def _of_rank(part: Columns, ahead: int, window_ns: int) -> SteadySeries:
     start_ns, end_ns = int(part["free_ns"][1]), int(part["free_ns"][last])
     edges = start_ns + window_ns * np.arange((end_ns - start_ns) // window_ns + 1)
     return SteadySeries(
-        busy=100 * np.diff(_computed_ns(part, edges)) / window_ns,
-        fed=100 * np.diff(_read_ns(part, edges)) / window_ns,
+        busy=100 * np.diff(_computed_ns(part, edges)) / window_ns, fed=100 * np.diff(_read_ns(part, edges)) / window_ns
     )
 
 

@@ -18,7 +18,7 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.run_folder import request_stop
-from dlemu.studies.answers import Trial
+from dlemu.studies.answers import Question, Trial
 from dlemu.studies.size.steady import steady_series
 
 if TYPE_CHECKING:
@@ -44,16 +44,11 @@ class TrialPlan:
     """Overrides for every trial."""
     options: tuple[str, ...]
     """Options for `dlemu train`."""
-    launcher: str
-    """Command that starts the ranks, with `{ranks}` in it; empty to fork them."""
-    threshold_percent: float
-    confidence: float
+    question: Question
     window_seconds: float
     batches_ahead: int
     total_steps: int
     """Largest number of steps of a trial."""
-    cached: bool
-    """The page cache may serve reads."""
     seed: int
     """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
 
@@ -75,7 +70,7 @@ class TrainRunner:
             f"train.seed={plan.seed + number - 1}",
             f"train.total_training_steps={plan.total_steps}",
         ]
-        launcher = shlex.split(plan.launcher.format(ranks=accelerators))
+        launcher = shlex.split(plan.question.launcher.format(ranks=accelerators))
         run_train([*plan.options, *words], folder, watch, launcher)
         seconds = time.monotonic() - started
         run, figures = read_figures(folder)
@@ -87,7 +82,7 @@ class _Watch:
 
     def __init__(self, plan: TrialPlan, folder: str) -> None:
         self._plan, self._live = plan, os.path.join(folder, "live")
-        self._test = SequentialTest(plan.threshold_percent, plan.confidence)
+        self._test = SequentialTest(plan.question.threshold_percent, plan.question.confidence_percent / 100)
         self.decided = False
 
     def __call__(self) -> None:
@@ -128,7 +123,7 @@ def make_trial(
             f"({len(values)} windows of {plan.window_seconds:g} s in its steady part): use more files, or a longer "
             "--trial-seconds"
         )
-    sustained = estimate(values, plan.confidence)
+    sustained = estimate(values, plan.question.confidence_percent / 100)
     cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
     known = {name: value.mean for name, value in figures.metrics.items()}
     columns = {field.name for field in fields(Trial)}
@@ -137,14 +132,14 @@ def make_trial(
         accelerators=accelerators,
         folder=os.path.basename(run.folder),
         half_width_percent=sustained.half_width_percent,
-        settled=decided or sustained.decides(plan.threshold_percent),
+        settled=decided or sustained.decides(plan.question.threshold_percent),
         stretch_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
         au_headline_percent=known.get("au_percent"),
         device_bytes_percent_of_app=share.mean if share else None,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
         limited_by=summary.limited_by,
-        page_cache_warning=None if plan.cached or cache is None else cache.warning,
+        page_cache_warning=None if plan.question.cached or cache is None else cache.warning,
         **{
             "samples_per_second": 0.0,
             "app_mb_per_second": 0.0,

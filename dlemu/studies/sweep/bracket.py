@@ -18,8 +18,7 @@ from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunsPlanned
 from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.events import OnEvent
-from dlemu.studies.prerequisites import check_launcher
+from dlemu.studies.prerequisites import OnEvent, check_launcher
 from dlemu.studies.sweep.run import Runnable, Sweep
 
 CLOSE = 1.1

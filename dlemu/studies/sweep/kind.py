@@ -11,8 +11,7 @@ KIND = Kind(
     precedence=2,
     command="sweep",
     help="Run over several values: ranks, drives, readers, workloads.",
-    read="points.read_sweep",
+    read="run.read_sweep",
     result="run.SweepAnswer",
-    page="points.open_page",
-    points="points.points",
+    points="run.points_of",
 )

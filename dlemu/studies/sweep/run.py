@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config import digest, load
@@ -13,6 +13,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.report.series import RunSeries, first_run, point_of
 from dlemu.results.kinds import kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
@@ -20,8 +21,7 @@ from dlemu.runner.job import AnyKind, Look, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
-from dlemu.studies.events import OnEvent
-from dlemu.studies.prerequisites import check_launcher
+from dlemu.studies.prerequisites import OnEvent, check_launcher
 
 
 def sweep(
@@ -104,13 +104,14 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
-    def read(self) -> SweepAnswer | None:
-        """Return the sweep in the folder."""
-        return read_sweep(self.folder)
-
     def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
         """Return the record of a point that failed."""
-        return replace(_point(planned, folder), failure=str(error), exit_status=error.exit_status)
+        return SweepPoint(
+            settings=dict(planned.settings),
+            folder=os.path.basename(folder),
+            failure=str(error),
+            exit_status=error.exit_status,
+        )
 
     def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
@@ -119,8 +120,15 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         with kind.part("job").own_place(what.workload, folder) as own:
             # unlike a trial of a search, a point always runs to its end
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
-        return replace(_point(planned, folder), figures=read_figures(folder)[1])
+        figures = read_figures(folder)[1]
+        return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
 
 
-def _point(planned: Planned[Runnable], folder: str) -> SweepPoint:
-    return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder))
+def points_of(folder: str) -> RunSeries:
+    """Return the points of a sweep that completed; raises UserError."""
+    answer = read_sweep(folder)
+    assert answer is not None  # the kind was recognised by this file
+    found = tuple(
+        point_of(point.figures, point.settings, point.folder) for point in answer.points if point.figures is not None
+    )
+    return RunSeries(folder, found, answer, first_run(folder, found))

@@ -1,5 +1,1 @@
-"""Several jobs side by side on one storage: what each costs the others.
-
-`run` runs each job alone, then all at once, and compares; `page` shows it. Imports no kind of job: all that it needs of
-them is declared in their `Kind`.
-"""
+"""Several jobs side by side on one storage: `run` runs each alone, then all at once, `page` shows what that costs."""

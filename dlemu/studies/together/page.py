@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.metrics.catalogue import Metric
-from dlemu.report.compared import short_rows, value_with_interval
 from dlemu.report.page import Opened, Page, Words
+from dlemu.report.series import difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.units import value_with_interval
 from dlemu.results.kinds import catalogue_of
-from dlemu.studies.together.run import JobTogether, MeasuredJob, Together, read_together
+from dlemu.studies.together.run import JobTogether, Together, read_together
 
 
 def print_together(answer: Together, folder: str, console: Console) -> None:
@@ -28,21 +28,17 @@ def open_page(folder: str) -> Opened:
     answer = read_together(folder)
     assert answer is not None  # together.json, by which the kind was recognised
     verdicts = list(_verdicts(answer))
+    notes = [Words("Notes on these numbers", answer.issues)] if answer.issues else []
     page = Page(
         title=" and ".join(_title(one) for one in answer.jobs),
         lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
         state="neutral" if answer.complete else "open",
         verdict=(verdicts[0] if verdicts else "INCOMPLETE", ""),
-        words=[Words("What the others cost each job", verdicts), *_issues(answer)],
+        words=[Words("What the others cost each job", verdicts), *notes],
         tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
         source=os.path.basename(os.path.abspath(folder)),
     )
-    return Opened(answer, page, "dlemu.studies.together.figures")
-
-
-def _issues(answer: Together) -> Iterator[Words]:
-    if answer.issues:
-        yield Words("Notes on these numbers", answer.issues)
+    return Opened(answer, page)
 
 
 def _title(one: JobTogether) -> str:
@@ -60,7 +56,8 @@ def _table(one: JobTogether, number: int) -> Table:
     notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
-        return Table(title=title, columns=head, rows=short_rows(one.cost, catalogue), notes=notes)
+        rows = difference_rows(one.cost, catalogue, intervals=False)
+        return Table(title=title, columns=head, rows=rows, notes=notes)
     rows = [
         (metric.label, value_with_interval(measured.figures.metrics[metric.name], metric.unit))
         for metric in catalogue.compared
@@ -74,14 +71,11 @@ def _verdicts(answer: Together) -> Iterator[str]:
     for number, one in enumerate(answer.jobs, start=1):
         if one.alone is None or one.beside is None:
             continue
-        shown = next((metric for metric in _headlines(one.beside) if metric.name in one.cost), None)
+        catalogue = catalogue_of(one.beside.figures.kind)
+        known = (metric for metric in (*catalogue.headlines, *catalogue.compared) if metric.name in one.cost)
+        shown = next(known, None)
         if shown is not None:
             cost = one.cost[shown.name]  # a: together, b: alone
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
             measured = f"{cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
             yield f"job {number}, {_title(one)}: {shown.title} {measured}"
-
-
-def _headlines(measured: MeasuredJob) -> list[Metric]:
-    catalogue = catalogue_of(measured.figures.kind)
-    return [*catalogue.headlines, *catalogue.compared]

@@ -254,10 +254,7 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
 def _told(folder: str) -> MeasuredJob:
     run, figures = read_figures(folder)
     return MeasuredJob(
-        folder=os.path.basename(folder),
-        figures=figures,
-        began_at=run.summary.started_at,
-        ended_at=run.summary.ended_at,
+        folder=os.path.basename(folder), figures=figures, began_at=run.summary.started_at, ended_at=run.summary.ended_at
     )
 
 

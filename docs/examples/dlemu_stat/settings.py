@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from datagen.ranges import at_least
+from datagen.settings import at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import yaml
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.validate import check_runnable
-from dlemu.dlio.workload_file import dlio_yaml
+from dlemu.dlio.config import dlio_yaml
 from tests.config.test_dlio import golden
 
 

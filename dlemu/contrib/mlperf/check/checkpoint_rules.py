@@ -30,8 +30,7 @@ from dlemu.contrib.mlperf.rules.core_config import (
     settings_of,
 )
 from dlemu.contrib.mlperf.rules.training import override_keys, unapplied
-from dlemu.dlio.config import dlio_workload
-from dlemu.dlio.folders import LOG
+from dlemu.dlio.config import LOG, dlio_workload
 from dlemu.results.finding import Finding, Severity
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")

@@ -33,7 +33,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
 from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.dlio.folders import LOG
+from dlemu.dlio.config import LOG
 from dlemu.results.finding import Finding, Located
 
 HOSTS = os.path.join("collector-staging", "cluster_info.json")

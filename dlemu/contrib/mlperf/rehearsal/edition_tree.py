@@ -30,7 +30,7 @@ from dlemu.contrib.mlperf.rehearsal.run_figures import WARM_UP, RehearsalPlan, s
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import dlio_hydra, dlio_workload
 from dlemu.extend import SpaceError, write_text
-from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 README = "README.txt"

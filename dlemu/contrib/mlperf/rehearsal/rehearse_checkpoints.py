@@ -30,7 +30,7 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError, fresh_folder, run_train, write_text
-from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 

@@ -15,7 +15,7 @@ from dlemu.contrib.mlperf.check_page import check_html
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published, make_vectors
-from dlemu.results.trademark import TRADEMARK
+from dlemu.results.wording import TRADEMARK
 
 BOTH = {"checkpoint.memory", "checkpoint.simultaneous", "checkpoint.slowest", "hosts.few", "kv.device", "kv.window"}
 """What the reviewers' list of the round names of this submission, and what only recomputing shows."""

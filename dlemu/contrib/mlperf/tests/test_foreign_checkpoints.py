@@ -15,7 +15,7 @@ from dlemu.cli.compare import command
 from dlemu.contrib.mlperf.audit.foreign_side import foreign_checkpoints
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves, make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_training
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.results.figures import Value
 from dlemu.studies.compare.page import open_page
@@ -50,7 +50,7 @@ def slower(folder: Path, times: float) -> Path:
 def test_a_published_result_has_its_published_figures(tmp_path: Path) -> None:
     side = side_of(make_result(tmp_path))
     assert side.about is not None
-    assert (side.title, side.workload) == ("llama3_8b: checkpoints of 8 ranks", "llama3_8b")
+    assert (side.title, side.shown.workload) == ("llama3_8b: checkpoints of 8 ranks", "llama3_8b")
     assert side.about.started_at.startswith("2026-07-13T10:48:45")
     metrics = metrics_of(tmp_path)
     means = {name: value.mean for name, value in metrics.items()}

@@ -19,7 +19,7 @@ from dlemu.contrib.mlperf.check.judge import Checked
 from dlemu.contrib.mlperf.rehearsal import rehearse_checkpoints
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-from dlemu.dlio.folders import DlioFolders
+from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run

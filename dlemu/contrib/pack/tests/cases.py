@@ -82,15 +82,14 @@ def packer(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> No
     patch.object(Workload, "timeout_seconds", stopped_seconds).start()
     target = str(folder / "packed")
     settings = PackSettings(source=str(folder), target=target, processes=2, images_per_file=1, evict=False)
-    request = process.PackRequest(settings=settings, workload=None, target=target)
-    process.pack_here(request, lambda *_, **__: None)
+    process.pack_here(process.PackRequest(settings=settings, workload=None, target=target), lambda _: None)
 
 
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     """Pack without packing anything."""
     figures = packing("images").points[0].figures
 
-    def run_here(*_: object, **__: object) -> PackFigures:
+    def run_here(*_: object) -> PackFigures:
         children()
         assert figures is not None
         return figures

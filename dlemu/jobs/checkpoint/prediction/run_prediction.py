@@ -36,13 +36,13 @@ from dlemu.results.drive import (
     READ_AHEAD_BYTES,
     READ_AHEAD_REQUESTS,
     SPEED_PERCENT,
+    Rate,
     nothing_left,
     per_second,
     read_drive,
     taken_by_others,
 )
 from dlemu.results.file_names import CONFIG
-from dlemu.results.levels import Rate
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.formats.format_base import FORMATS, Format
+from datagen.formats.format_base import FORMATS, format_named
 from datagen.layout import nominal_sample_bytes, record_shapes
 from datagen.spec import PICTURES, DatasetSpec
 from dlemu.accelerators.accelerator_base import AcceleratorSpec, draw_ns
@@ -48,7 +48,7 @@ def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     ):
         return np.array([float(nominal_sample_bytes(spec))])
     shapes = record_shapes(spec, 0, spec.num_files_train if spec.sizes_vary else 1)
-    file_format: Format = registry.find(FORMATS, spec.format, "Format")()
+    file_format = format_named(spec.format)
     sizes = file_format.file_bytes(spec, shapes)
     if sizes is None:
         return np.array([float(nominal_sample_bytes(spec))])

@@ -13,8 +13,7 @@ from dlemu.jobs.training.prediction.prediction import Issue
 from dlemu.loaders.traits_base import traits_of
 from dlemu.metrics.demand import row_group_reads
 from dlemu.metrics.findings import Finding, Number
-from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, per_second, read_drive
-from dlemu.results.levels import Rate
+from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, per_second, read_drive
 
 
 def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Calibration:

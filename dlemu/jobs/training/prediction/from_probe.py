@@ -20,7 +20,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, scaled, smoothed
 from dlemu.jobs.training.prediction.event_model import HostCosts
-from dlemu.results.levels import Level, ReadRows
+from dlemu.results.drive import Level, ReadRows
 
 MIN_PARALLEL_READERS = 4
 """Readers of the level that shows how much single reads differ, where one reader alone gets the full throughput."""

@@ -28,9 +28,8 @@ from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics.demand import row_group_reads
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.results.drive import nothing_left
+from dlemu.results.drive import Level, nothing_left
 from dlemu.results.file_names import CONFIG
-from dlemu.results.levels import Level
 from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import OnEvent, PartMeasured, ignore

@@ -1,14 +1,18 @@
-"""Builds trees of frozen dataclasses from plain mappings (parsed YAML or JSON), and reports all problems at once."""
+"""Settings as trees of frozen dataclasses: built from plain mappings (parsed YAML or JSON), all problems at once.
+
+Ranges and units of numbers are declared at their fields: `Annotated[int, at_least(1), Unit("samples")] = 4`.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
+import sys
 import types
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from datagen.errors import UserError
 
@@ -21,15 +25,14 @@ def build(cls: type[T], mapping: Mapping[str, object], where: str = "") -> T:
 
     Supports nested dataclasses, Literal, tuple[X, ...], dict[str, X], unions, bool, int (also given as 1.0), float
     (also given as an int) and str. A dataclass with a classmethod `from_value(value, where)` is built by that instead.
-
-    Raises:
-        UserError: listing every unknown key (with the most similar known one), missing key and value of a wrong type.
+    Raises UserError: listing every unknown key (with the most similar known one), missing key and value of a wrong
+    type.
     """
     builder = _Builder(cls, where)
-    result = builder.dataclass(cls, mapping, where)
+    result = builder.section(cls, mapping, where)
     if builder.problems:
         raise UserError(joined_problems(builder.problems))
-    return typing.cast(T, result)
+    return cast(T, result)
 
 
 def joined_problems(problems: list[str]) -> str:
@@ -47,19 +50,20 @@ class _Builder:
         self._root = root
         self._where = where
 
-    def dataclass(self, cls: type[Any], value: object, where: str) -> Any:
+    def section(self, cls: type[Any], value: object, where: str) -> Any:
         if value is None:  # an empty section in YAML
             value = {}
         if not isinstance(value, Mapping):
             return self._wrong(where, value, "a mapping of " + ", ".join(_keys(cls)))
-        hints = typing.get_type_hints(cls)
+        hints = get_type_hints(cls)
         keys = _keys(cls)
         for key in value:
             if key not in keys:
                 self.problems.append(self._unknown(cls, str(key), where))
         made = {key: self.value(hints[key], value[key], _join(where, key)) for key in keys if key in value}
-        for field in dataclasses.fields(cls):
-            if field.init and field.name not in value and _is_required(field):
+        for field in fields(cls):
+            required = field.default is MISSING and field.default_factory is MISSING
+            if field.init and field.name not in value and required:
                 wanted = _describe(hints[field.name])
                 self.problems.append(f"{_join(where, field.name)} is missing: wanted {wanted}")
                 made[field.name] = _FAILED
@@ -70,8 +74,8 @@ class _Builder:
             return value
         if isinstance(hint, type) and hasattr(hint, "from_value"):
             return self._from_value(hint.from_value, value, where)
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            return self.dataclass(hint, value, where)
+        if is_dataclass(hint) and isinstance(hint, type):
+            return self.section(hint, value, where)
         origin = get_origin(hint)
         if origin is Literal:
             return self._literal(get_args(hint), value, where)
@@ -131,38 +135,31 @@ class _Builder:
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
         """Return the message for an unknown key: the section it belongs to, or the most similar key."""
         unknown = f"unknown key {_join(where, key)}"
-        elsewhere = _paths(self._root, self._where)
-        same_name = [path for path in elsewhere if path.rpartition(".")[2] == key]
-        if same_name:
-            return f"{unknown}: it belongs at {' or '.join(same_name)}"
-        near = difflib.get_close_matches(key, _keys(cls), 1)
-        if near:
-            return f"{unknown}: did you mean {_join(where, near[0])}?"
-        near = difflib.get_close_matches(key, [path.rpartition(".")[2] for path in elsewhere], 1)
-        if near:
-            paths = [path for path in elsewhere if path.rpartition(".")[2] == near[0]]
-            return f"{unknown}: did you mean {' or '.join(paths)}?"
+        elsewhere: dict[str, list[str]] = {}
+        for path in _paths(self._root, self._where):
+            elsewhere.setdefault(path.rpartition(".")[2], []).append(path)
+        if key in elsewhere:
+            return f"{unknown}: it belongs at {' or '.join(elsewhere[key])}"
+        for known in ({name: [_join(where, name)] for name in _keys(cls)}, elsewhere):
+            for near in difflib.get_close_matches(key, known, 1):
+                return f"{unknown}: did you mean {' or '.join(known[near])}?"
         return f"{unknown}: {where or 'the top level'} has {', '.join(_keys(cls))}"
 
 
 def _keys(cls: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(cls) if field.init]
+    return [field.name for field in fields(cls) if field.init]
 
 
 def _paths(cls: type[Any], where: str) -> list[str]:
     """Return the dotted names of all keys in `cls`, including sections."""
-    hints = typing.get_type_hints(cls)
+    hints = get_type_hints(cls)
     paths = []
     for key in _keys(cls):
         path = _join(where, key)
         paths.append(path)
-        if dataclasses.is_dataclass(hints[key]) and not hasattr(hints[key], "from_value"):
+        if is_dataclass(hints[key]) and not hasattr(hints[key], "from_value"):
             paths += _paths(hints[key], path)
     return paths
-
-
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _join(where: str, key: str) -> str:
@@ -174,33 +171,20 @@ def _scalar(hint: Any, value: object) -> Any:
         return None if value is None else _FAILED
     if isinstance(value, bool):  # bool is an int in Python, but not for users
         return value if hint is bool else _FAILED
-    if hint is int:
-        return _whole(value)
-    if hint is float:
-        return _finite(value)
-    return value if hint is str and isinstance(value, str) else _FAILED
-
-
-def _finite(value: object) -> Any:
+    if hint is str:
+        return value if isinstance(value, str) else _FAILED
+    if hint is int and isinstance(value, int):
+        return value
     try:
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else _FAILED
+        number = float(value) if hint in (int, float) and isinstance(value, int | float) else math.nan
     except OverflowError:  # a whole number of more than 308 digits
         return _FAILED
+    if hint is int:
+        return int(number) if number.is_integer() else _FAILED
+    return number if math.isfinite(number) else _FAILED
 
 
-def _whole(value: object) -> Any:
-    if isinstance(value, int):
-        return value
-    return int(value) if isinstance(value, float) and value.is_integer() else _FAILED
-
-
-_WORDS = {
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    bool: "true or false",
-    type(None): "nothing",
-}
+_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "nothing"}
 
 
 def _describe(hint: Any) -> str:
@@ -214,10 +198,90 @@ def _describe(hint: Any) -> str:
         return f"a list, each item {_describe(get_args(hint)[0])}"
     if origin is dict:
         return "a mapping"
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if is_dataclass(hint) and isinstance(hint, type):
         return f"a mapping of {', '.join(_keys(hint))}"
     return _WORDS.get(hint, "a value")
 
 
 def _describe_literal(allowed: tuple[object, ...]) -> str:
     return "one of " + ", ".join(str(option) for option in allowed)
+
+
+MAX_COUNT, MAX_BYTES = 10**9, 1 << 60
+"""Larger than any run needs, yet small enough that sums of nanoseconds and bytes fit in 64 bits."""
+MAX_PLANNED = 10**12  # the same for products of settings, such as the steps of all epochs
+
+
+class Unit(str):
+    """Unit of a setting's number, unless it counts what its description names."""
+
+
+BYTES, SECONDS = Unit("bytes"), Unit("seconds")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a setting may have, both ends included."""
+
+    minimum: float
+    maximum: float
+    words: str  # the range in words, as in "wanted 0 to 19"
+    minus_one: str = ""  # what -1 means, if it is allowed too: "-1 for every step"
+
+    def wanted(self, number: float) -> str:
+        """Return what is allowed instead of a number out of range; empty for a number in range."""
+        if self.minimum <= number <= self.maximum or (self.minus_one and number == -1):
+            return ""
+        if self.minus_one and number > self.maximum:
+            return f"at most {self.maximum}, or {self.minus_one}"
+        return self.words
+
+
+def at_least(minimum: float, maximum: float = MAX_COUNT) -> Range:
+    """Return the range of a count or an amount."""
+    return Range(minimum, maximum, f"{minimum} or more, and at most {maximum}")
+
+
+def positive_or(minus_one: str) -> Range:
+    """Return the range of a count that may also be -1; `minus_one` says what -1 means."""
+    return Range(1, MAX_PLANNED, f"1 or more, or {minus_one}", minus_one)
+
+
+MORE_THAN_0 = Range(sys.float_info.min, math.inf, "more than 0")
+
+
+@cache
+def declared(section: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the metadata of each `Annotated` field of a dataclass, by field name."""
+    hints = get_type_hints(section, include_extras=True)
+    names = [field.name for field in fields(section)]
+    return {name: hints[name].__metadata__ if get_origin(hints[name]) is Annotated else () for name in names}
+
+
+@cache
+def _ranges(section: Any) -> list[tuple[str, Range]]:
+    return [(name, part) for name, parts in declared(section).items() for part in parts if isinstance(part, Range)]
+
+
+def out_of_range(section: Any, where: str) -> Iterator[str]:
+    """Yield a message for each number of a section that is out of range; `where` is the key of the section."""
+    for name, allowed in _ranges(section.__class__):
+        number = getattr(section, name)
+        if wanted := allowed.wanted(number):
+            yield f"{_join(where, name)} is {number}: wanted {wanted}"
+
+
+def problems(value: Any, where: str = "") -> Iterator[str]:
+    """Yield a message for each wrong value in a tree of dataclasses and mappings of them; `where` is the root's key.
+
+    A dataclass may have a method `problems(where)` that checks combinations of its values.
+    """
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from problems(item, _join(where, key))
+    elif is_dataclass(value):
+        yield from out_of_range(value, where)
+        for field in fields(value):
+            yield from problems(getattr(value, field.name), _join(where, field.name))
+        if hasattr(value, "problems"):
+            yield from value.problems(where)

@@ -1,1 +1,0 @@
-"""Figures of a comparison: one figure, one file, each with `ORDER` and `draw`."""

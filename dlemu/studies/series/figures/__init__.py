@@ -1,1 +1,0 @@
-"""Figures of several runs, as in `dlemu.jobs.training.figures`: one file each, `ORDER` and `draw`."""

@@ -1,1 +1,0 @@
-"""Figures of jobs side by side, a file each: `ORDER` and `draw`."""
