@@ -13,7 +13,7 @@ from datagen.errors import UserError
 from datagen.regular import read_regular
 from dlemu.config.workload_files import workload_file
 
-MOST_YAML_BYTES = 1 << 20  # all existing settings fill 10 KB
+MOST_YAML_BYTES, MOST_YAML_VALUES = 1 << 20, 10_000  # all existing settings fill 10 KB; aliases multiply
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 """An environment variable in MLPerf Storage's workload files, which Hydra would take for a key."""
@@ -35,11 +35,12 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
     Raises UserError when there is no such workload, or its file is not a mapping in YAML.
     """
     path = workload_file(choice, config_dir)
+    content, root = _checked_content(path)
     try:
-        text, tree = _content(path).decode(), None
+        text, tree = content.decode(), None
         if "@package" not in text:
             try:
-                tree = _values(yaml.compose(text, YAML_LOADER), SafeConstructor())
+                tree = _values(root, SafeConstructor())
             except (_NotPlainError, yaml.YAMLError, ValueError):
                 from dlemu.config.hydra_files import read_text
 
@@ -67,8 +68,9 @@ def read_plain(path: str) -> dict[str, Any]:
 
     References (`${oc.env:NAME}`) are refused, as they would read from this host. Raises UserError.
     """
+    content, _ = _checked_content(path)
     try:
-        tree = yaml.load(_content(path), YAML_LOADER)
+        tree = yaml.load(content, YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path} can't be read: {error}") from None
     if not isinstance(tree, dict):
@@ -87,11 +89,32 @@ def _refers(value: Any) -> bool:
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
-def _content(path: str) -> bytes:
+def _checked_content(path: str) -> tuple[bytes, yaml.Node | None]:
+    """Read a YAML file; raises UserError for one with more values than any real one, as composing it takes long."""
     try:
-        return read_regular(path, MOST_YAML_BYTES)
+        content = read_regular(path, MOST_YAML_BYTES)
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror}; wanted a file of YAML") from None
+    try:
+        root = yaml.compose(content, YAML_LOADER)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return content, None  # composing it reports what is wrong
+    values = _count(root, {})
+    if values > MOST_YAML_VALUES:
+        raise UserError(f"{path} has {values} keys and values (aliases expanded): wanted at most {MOST_YAML_VALUES}")
+    return content, root
+
+
+def _count(node: yaml.Node | None, counted: dict[int, int]) -> int:
+    """Return the number of values in a node, counting aliases as often as they are used."""
+    if id(node) in counted:
+        return counted[id(node)]
+    counted[id(node)] = 1  # for a node that contains itself
+    if isinstance(node, yaml.MappingNode):
+        counted[id(node)] += sum(_count(part, counted) for pair in node.value for part in pair)
+    elif isinstance(node, yaml.SequenceNode):
+        counted[id(node)] += sum(_count(part, counted) for part in node.value)
+    return counted[id(node)]
 
 
 def resolved(tree: dict[str, Any]) -> dict[str, Any]:

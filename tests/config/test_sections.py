@@ -45,6 +45,9 @@ def elsewhere(tmp_path: Path) -> dict[str, str]:
     package, info = tmp_path / "site" / "dlemu_stat", tmp_path / "site" / "dlemu_stat-1.0.dist-info"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
+    (package / "kind.py").write_text(
+        'from dlemu.results.kinds import Kind\nKIND = Kind(name="stat", noun="a stat", read="job.read")\n'
+    )
     (package / "settings.py").write_text(SETTINGS)
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: dlemu-stat\nVersion: 1.0\n")
