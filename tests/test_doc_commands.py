@@ -86,6 +86,7 @@ def composed(name: str, words: list[str], text: str) -> None:
             load(run.words)
 
 
+@needs_all_parts
 def test_most_pages_have_commands() -> None:
     found = {page: len(list(commands_of(page))) for page in WITH_COMMANDS}
     assert sum(found.values()) > 100
@@ -119,6 +120,7 @@ def test_other_programs_are_called_as_they_can_be(page: str) -> None:
             load_command(read_command(arguments[arguments.index("dlio_benchmark") + 1 :]), None)
 
 
+@needs_all_parts
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_are_there(page: str) -> None:
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -22,7 +22,7 @@ from tests.e2e.harness import DLEMU
 from tests.run.studies import Children, Study
 
 HERE = Path(__file__).parent
-REHEARSE = ("mlperf", "run", "workload=resnet50", "accelerator=h100", "dataset.data_folder=data")
+REHEARSE = ("mlperf", "run", "workload=unet3d", "accelerator=b200", "dataset.data_folder=data")
 
 
 def audit(folder: str) -> None:

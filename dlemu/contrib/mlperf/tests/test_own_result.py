@@ -14,10 +14,11 @@ import pytest
 from dlemu.config.schema import Metric
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.dlio.export import export_run
-from dlemu.jobs.training.result import make_run
+from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.finding import Finding
 from dlemu.results.measured import write_run
+from tests.results.test_live import killed
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry
 
 
@@ -197,3 +198,14 @@ def test_of_several_runs_of_the_drop_in_the_newest_is_the_one_above_it(tmp_path:
     edit(tmp_path / "dlemu-10", set_key("passed", True))
     runs = {run.path: len(errors(run)) for run in audit_trees([str(tmp_path)])}
     assert runs == {str(tmp_path): 1, str(tmp_path / "dlemu"): 0, str(tmp_path / "dlemu-2"): 0}
+
+
+def test_a_run_that_was_killed_is_audited_from_what_its_ranks_left(tmp_path: Path) -> None:
+    killed(tmp_path)
+    (audited,) = audit_trees([str(tmp_path)])
+    run = read_run(str(tmp_path))
+    assert "no.training" in {finding.rule for finding in audited.findings}
+    assert "result.broken" not in {finding.rule for finding in audited.findings}
+    assert (audited.setup.batch_size, audited.printed.accelerators) == (run.facts.workload.reader.batch_size, 3)
+    assert audited.recomputed.ranks_kept == 3
+    assert audited.prefetch.sustained_percent == run.summary.metrics.sustained_percent
