@@ -82,14 +82,19 @@ def after_fork_in_child(forget: Callable[[], None]) -> None:
     os.register_at_fork(after_in_child=run)
 
 
+def _flush_streams() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as in a service without them
+            stream.flush()
+
+
 @contextlib.contextmanager
 def forking() -> Iterator[None]:
     """Let forked processes print nothing that is buffered here, and share this process's pages as long as they can.
 
     The collector would write to every object's header and so copy every page. What the caller froze stays frozen.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush_streams()
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:
@@ -180,8 +185,7 @@ def flush_output() -> None:
 
     Otherwise an abort overtakes the output: mpirun drops what it has not yet passed on when it kills the ranks.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush_streams()
     deadline_seconds = time.monotonic() + _OUTPUT_SECONDS
     while any(_unread_bytes(descriptor) for descriptor in (1, 2)) and time.monotonic() < deadline_seconds:
         time.sleep(0.01)
