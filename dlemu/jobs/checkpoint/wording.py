@@ -49,10 +49,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
 
 
 def why_incomplete(failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and which one was in progress.
-
-    `kept` is None for a run that writes none.
-    """
+    """Return why a run is incomplete, which checkpoints it left (None: it writes none), and which was in progress."""
     if kept is not None:
         numbers = f"checkpoint{'s' * (len(kept) != 1)} {', '.join(map(str, kept))}"
         whole = f"complete and kept: {numbers}" if kept else "no checkpoint is complete"
@@ -92,7 +89,7 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "generating gives {gb_per_second:,.1f} GB/s; threads waited for it {starved_percent:.1f} % of the time",
+    Seen.CONTENT: "generating gives {gb_per_second:,.1f} GB/s; threads waited for it {starved_percent:.1f} % of time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
     Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",

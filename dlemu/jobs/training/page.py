@@ -104,10 +104,7 @@ def _where(hosts: Sequence[str]) -> str:
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in one line; for a run that fails also what limited it, which need not be the storage.
-
-    A pass from the page cache (`metric.cached`) has no colour, as it says nothing about the storage.
-    """
+    """Return the verdict in one line, with what limited a run that fails; a pass from the page cache has no colour."""
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
     if summary.passed is None:

@@ -73,10 +73,7 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
 def histogram(
     histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
 ) -> alt.LayerChart:
-    """Draw each bin's share in percent, one colour per operation.
-
-    `marks`: also mark the percentiles of reads. `counts`: values are whole numbers, and so are the ticks of their axis.
-    """
+    """Draw each bin's share in percent, by operation; `marks`: percentiles of reads, `counts`: whole numbers."""
     rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
     if log:
         rows = [row for row in rows if row["high"] > 0]
