@@ -89,7 +89,8 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "generating gives {gb_per_second:,.1f} GB/s; threads waited for it {starved_percent:.1f} % of time",
+    Seen.CONTENT: "the emulator alone generates {gb_per_second:,.1f} GB/s; threads waited for it "
+    "{starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
     Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",

@@ -156,15 +156,6 @@ _CONTINUING = frozenset(
 """Codes whose text continues the sentence before, that on waiting for data (WAITED)."""
 
 
-def _speed_that_lasts(*, mb_per_second: float, gb: float, times: int) -> str:
-    often = f", {times} times" if times > 1 else ""
-    sure = "" if times > 1 else "; repeat the run after a pause to tell this from other load on the drive"
-    return (
-        f"plan with {mb_per_second:,.0f} MB/s, the speed that lasts: the first {gb:.3g} GB came faster{often}, as if "
-        f"from a cache or burst credit of that size that ran out{sure}"
-    )
-
-
 _ADVICE: Wording = {
     Advice.MORE_READERS: "too few readers: raise reader.read_threads (now {read_threads})",
     Advice.MORE_REQUESTS: "too few requests: raise reader.read_threads (now {read_threads}) or reader.io_depth",
@@ -178,7 +169,8 @@ _ADVICE: Wording = {
     Advice.FASTER_NETWORK: "a faster network between host and server, or fewer accelerators on it",
     Advice.STOP_OTHER_READERS: "stop other programs that read from the device (iotop), or allow for them",
     Advice.COOL_DRIVE: "cool {drive}: it reached {celsius:.0f} degrees Celsius and throttles from {limit_celsius:.0f}",
-    Advice.SPEED_THAT_LASTS: _speed_that_lasts,
+    Advice.SPEED_THAT_LASTS: "plan with {mb_per_second:,.0f} MB/s, the speed that lasts: {times:count time} the first "
+    "{gb:.3g} GB came faster, as if from a cache or burst credit; a run after a pause shows if so",
     Advice.BECAME_SLOWER: "find out why the storage slowed down after {at_seconds:.0f} s; plan with the lower speed",
     Advice.FIRST_TOUCH: "read the dataset once before it counts: the first {gb:.3g} GB came at "
     "{mb_per_second_first:,.0f} MB/s, and later epochs at {mb_per_second_after:,.0f} MB/s",
@@ -278,15 +270,9 @@ def _served_by_cache(
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
     if most_percent - least_percent > 10:  # percentage points: more similar epochs need no list
-        shares = [_epoch_share(share) for share in per_epoch if share is not None]
+        shares = [f"{share:.0f}" for share in per_epoch if share is not None]
         text += f" (from storage in each epoch: {', '.join(shares[:_MAX_SHOWN_EPOCHS])} %)"
     return f"{text}; {size}; {relief}"
-
-
-def _epoch_share(percent: float) -> str:
-    """Format the percentage that the storage served; above 100 it read ahead, for a later epoch or for nothing."""
-    more = percent - 100
-    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more by read-ahead"
 
 
 # Issues

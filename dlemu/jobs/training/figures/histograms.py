@@ -163,9 +163,7 @@ def _sampled(run: Run) -> Bins | None:
 
 def latency(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
-    caption = (
-        "From a request's issue to its completion in the device's driver (block trace); percentiles of reads."
-    )
+    caption = "From a request's issue to its completion in the device's driver (block trace); percentiles of reads."
     return _traced(run, canvas, "latency_us", "latency, us (log)", "Device latency", caption)
 
 
