@@ -24,9 +24,7 @@ def blocks(rows: Rows) -> Iterator[StepTable]:
 
 
 def au_percent(rows: Rows) -> float:
-    """Return compute / (wait + compute + sync) of the rows given: of `kept_rows` the headline `au`; of all rows
-    `au_rules`, the formula in the text of the MLPerf Storage rules.
-    """
+    """Return compute / (wait + compute + sync): of `kept_rows` the headline `au`; of all rows MLPerf's `au_rules`."""
     compute = sum_of(rows, "compute_ns")
     total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return 100.0 * compute / total if total else math.nan

@@ -172,9 +172,7 @@ def _disagreement(evidence: Evidence) -> dict[str, Number]:
 
 
 def warm_up_bias(evidence: Evidence) -> float | None:
-    """Return the factor K / (K - P) of the headline AU by P batches read ahead of K kept steps; None for K <= P,
-    or where the whole AU passes, too.
-    """
+    """Return K / (K - P) for P batches read ahead of K kept steps; None for K <= P, or where the whole AU passes."""
     if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None
     return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)

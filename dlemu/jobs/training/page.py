@@ -325,18 +325,11 @@ def _costs(summary: Summary) -> Iterator[Row]:
         yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, everything"
     if apart is not None:
         saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
-        yield (
-            "  apart from reading",
-            f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
-            (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
-        )
+        parts = f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"
+        yield "  apart from reading", f"{apart.start + apart.trials + apart.checkpoints:,.1f} s", parts
         if apart.preprocessing or apart.steps:
-            emulated = f"preprocessing {apart.preprocessing:,.1f}, trainers' steps {apart.steps:,.1f}"
-            yield (
-                "  emulated",
-                f"{apart.preprocessing + apart.steps:,.1f} s",
-                (f"{emulated}: used up on purpose, as the job would"),
-            )
+            emulated = f"preprocessing {apart.preprocessing:,.1f}, trainers' steps {apart.steps:,.1f}: on purpose"
+            yield "  emulated", f"{apart.preprocessing + apart.steps:,.1f} s", emulated
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} per rank, batch size {how.batch_size}"
     object_requests = summary.requests
@@ -372,11 +365,8 @@ def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
     served = "not known" if share is None else f"{min(share, 100.0):.1f} %"
     yield "from storage", served, f"of the bytes{dataset}"
     if share is not None and share - 100 >= 0.05:
-        yield (
-            "  whole blocks" if odirect else "  read ahead",
-            f"{share - 100:.1f} %",
-            ("more than the loader requested"),
-        )
+        name = "  whole blocks" if odirect else "  read ahead"
+        yield name, f"{share - 100:.1f} %", "more than the loader requested"
 
 
 def _tables(summary: Summary) -> Iterator[Table]:
