@@ -164,19 +164,18 @@ def _sampled(run: Run) -> Bins | None:
 def latency(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
     caption = "From a request's issue to its completion in the device's driver (block trace); percentiles of reads."
-    return _traced(run, canvas, "latency_us", "latency, us (log)", "Device latency", caption)
+    histograms = _by_operation(run, "latency_us")
+    return _of_requests(histograms, canvas, "latency, us (log)", "Device latency", caption) if histograms else None
 
 
 def request_size(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the sizes of the requests that reached the device, after the kernel split and merged them."""
     caption = "Sizes as the device saw them (block trace), after requests were split and merged."
-    return _traced(run, canvas, "request_kib", "request, KiB (log)", "Request sizes", caption)
+    histograms = _by_operation(run, "request_kib")
+    return _of_requests(histograms, canvas, "request, KiB (log)", "Request sizes", caption) if histograms else None
 
 
-def _traced(run: Run, canvas: Canvas, kind: str, x: str, title: str, caption: str) -> Figure | None:
-    histograms = _by_operation(run, kind)
-    if not histograms:
-        return None
+def _of_requests(histograms: dict[str, Bins], canvas: Canvas, x: str, title: str, caption: str) -> Figure:
     chart = histogram(histograms, canvas, x=x, y="share of requests, %", log=True, marks=True)
     return Figure(title, caption, chart)
 
