@@ -24,11 +24,7 @@ def blocks(rows: Rows) -> Iterator[StepTable]:
 
 
 def au_percent(rows: Rows) -> float:
-    """Return compute / (wait + compute + sync), summed over the rows given.
-
-    With `kept_rows` this is the headline `au`; with all rows it is `au_rules`, the formula in the text of the MLPerf
-    Storage rules ("total compute time / total benchmark running time"), which drops no steps.
-    """
+    """Return compute / (wait + compute + sync): of `kept_rows` the headline `au`; of all rows MLPerf's `au_rules`."""
     compute = sum_of(rows, "compute_ns")
     total = compute + sum_of(rows, "wait_ns") + sum_of(rows, "sync_ns")
     return 100.0 * compute / total if total else math.nan
@@ -37,10 +33,7 @@ def au_percent(rows: Rows) -> float:
 def au_dlio_percents(rows: Rows, exclude_start: int = 1, exclude_end: int = 0) -> list[tuple[float, float]]:
     """Return for each epoch its AU as DLIO 2.x prints it, and as DLIO of MLPerf Storage v1.0 does.
 
-    2.x: measured compute over block time, without the first `exclude_start` and the last `exclude_end` steps. Compute
-    runs from the batch in hand to waking up, proc from requesting the batch to waking up, and block time from the
-    block's start to the last all-reduce. v1.0: configured compute of all steps but the first over block time without
-    the first step. Blocks are weighted by their steps, ranks equally. Formulas: `dlemu.metrics.dlio_formulas`.
+    Blocks are weighted by their steps, ranks equally. Formulas: `dlemu.metrics.dlio_formulas`.
     """
     epochs: dict[int, dict[int, list[tuple[Rated, Rated, int]]]] = {}
     for block in blocks(rows):

@@ -65,11 +65,8 @@ def prove(
 def served_by_storage(rows: Rows, accounted: Mean, device: Mean) -> float | None:
     """Return the share of the bytes read that storage served, 0 to 100 %; None if unknown.
 
-    `accounted` is `CacheProof.from_storage_percent`; `device` is the devices' bytes as a percentage of the
-    application's. Both have a value per epoch, and count neither pages found in the page cache nor holes of sparse
-    files, as neither causes requests to a device. Per epoch the smaller one is used, at most 100 %: bytes of devices
-    include other programs' reads, those counted for our threads do not; and read-ahead in one epoch must not make up
-    for cached reads in another. If only `device` is known, the result is an upper bound.
+    Of `accounted` (`CacheProof.from_storage_percent`) and `device` (the devices' bytes) the smaller one counts per
+    epoch, as devices also serve other programs, and read-ahead must not make up for cached reads in another epoch.
     """
     app_bytes = [sum_of(part, "app_bytes") for part in by_epoch(rows)]
     served = [

@@ -1,8 +1,4 @@
-"""The catalogue of metrics: what a kind of job measures, each metric declared once.
-
-A kind declares its own (`metrics.CATALOGUE` in its folder). Tables, tiles, sweeps, comparisons, axes of figures and
-docs/metrics.md take names, units, heads and digits from there.
-"""
+"""The catalogue of metrics: what a kind of job measures, each metric declared once in its `metrics.CATALOGUE`."""
 
 from __future__ import annotations
 

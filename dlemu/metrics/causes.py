@@ -1,9 +1,7 @@
 """Why accelerators waited: workers were reading, computing or waiting for a core, or batches were not started or taken.
 
-The step log has for each batch how long its worker ran on a core (`cpu_ns`) and waited for one (`cpu_wait_ns`). The
-rest of the time from `started_ns` to `finished_ns` the worker was blocked: in reads, or in the sleep of an emulated
-preprocessing (argument `preprocesses`: there was such a sleep). Preprocessing that burns CPU instead is part of
-`cpu_ns`, and is also logged on its own (`preprocess_cpu_ns`).
+What a worker did not spend on a core (`cpu_ns`) or waiting for one (`cpu_wait_ns`), it was blocked: in reads, or in the
+sleep of an emulated preprocessing (`preprocesses`). `preprocess_cpu_ns` is the part of `cpu_ns` used up on purpose.
 """
 
 from __future__ import annotations
@@ -83,10 +81,7 @@ class WorkerTime(NamedTuple):
 
 
 def worker_time(rows: Columns, preprocesses: bool, *, cpu_known: bool | None = None) -> WorkerTime:
-    """Return how each row's worker spent its time on the batch.
-
-    For a part of a run's rows, pass `cpu_is_known` of all of them as `cpu_known`.
-    """
+    """Return how each row's worker spent its time on the batch; `cpu_known`: `cpu_is_known` of all the run's rows."""
     took = np.maximum(took_ns(rows), 0).astype(float)
     read = np.minimum(rows["read_ns"], took)
     if not (cpu_is_known(rows) if cpu_known is None else cpu_known):
@@ -112,11 +107,10 @@ def cpu_is_known(rows: Columns) -> bool:
 
 
 def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bool = False) -> Causes:
-    """Return the causes of these steps' loss, in percent of all accelerators' time.
+    """Return the causes of these steps' loss, in percent of all accelerators' time; `workers` of all ranks.
 
-    They add up to `kept_loss_percent` of the same rows less its `uneven_computation`. `workers` is the number of
-    workers of all ranks. While a late batch was not started although they were busy, what they did is the cause.
-    `reads_stall`: a worker that reads hands over nothing, so while all of them read, that delays complete batches, too.
+    They add up to `kept_loss_percent` less `uneven_computation`. `reads_stall`: while all workers read, that delays
+    complete batches, too, as nothing is handed over.
     """
     rows = in_order(rows)
     steps = by_step(rows)
@@ -144,11 +138,7 @@ def find_causes(rows: Rows, *, preprocesses: bool, workers: int, reads_stall: bo
 def _busy_workers_shares(
     rows: StepTable, late: Columns, since: Whole, until: Whole, *, preprocesses: bool, workers: int
 ) -> NDArray[np.float64]:
-    """Return what a rank's workers did in a part of the wait for each of its late batches, as shares of that time.
-
-    The shape is (late, 4), in the order of `WorkerTime`; zeros if the workers were free at that time. (They may be free
-    at first, and busy later because the storage slows down.)
-    """
+    """Return what a rank's workers did while a late batch waited for them, as shares of that time, shape (late, 4)."""
     shares = np.zeros((len(late), 4))
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     late_rank, lasting = late["rank"], np.flatnonzero(until > since)
@@ -207,10 +197,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
 
 
 def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank.
-
-    `free_ns` is the same moment on all ranks, so waits are comparable though the ranks' clocks differ.
-    """
+    """Return begin and end of each step's longest wait, for steps with one, by the clock of the first rank."""
     return in_order(rows).once(_waits_of)
 
 
@@ -243,10 +230,7 @@ _MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
 
 
 class _ReadersWhileWaiting:
-    """Counts the workers of all ranks that were blocked in reads at a time, on average while accelerators waited.
-
-    At other times workers may be idle because their prefetch queues are full.
-    """
+    """Counts the workers of all ranks that were blocked in reads at a time, on average while accelerators waited."""
 
     def __init__(self, rows: StepTable) -> None:
         begins, ends = waits_of(rows)

@@ -156,8 +156,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     """Return the storage's throughput in windows of equal length, and whether it was all that it could deliver.
 
     Bytes are the kernel's count of bytes from storage, where it keeps one, else the bytes read. Windows mostly served
-    by the page cache are left out. A file system that compresses fetches fewer bytes than are read, so a window's bytes
-    are compared with those of the batches that needed most from the storage (`_UNCACHED_QUANTILE`).
+    by the page cache are left out; what uncached batches need (`_UNCACHED_QUANTILE`) allows for compression.
     """
     table = in_order(rows)
     ranks = [(own[(own["app_bytes"] > 0) & (took_ns(own) > 0)], start) for own, start in _ranks(table)]
@@ -323,9 +322,7 @@ def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
 def _split_within(supply: Supply, begin: int, end: int) -> int | None:
     """Return a change found in a part of the windows, where several changes cancel out over the whole.
 
-    Parts are a half, a quarter, ... of the whole, each overlapping half of the next (seeded binary segmentation:
-    Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023). Together they have the false-alarm rate of one test
-    (Bonferroni).
+    Seeded binary segmentation (Kovacs, Buehlmann, Li, Munk, Biometrika 110, 2023); false alarms by Bonferroni.
     """
     parts, length = [], (end - begin) // 2
     while length >= 2 * MIN_WINDOWS:
@@ -365,10 +362,7 @@ def _refined(supply: Supply, bounds: tuple[int, int], before: float, after: floa
 
 
 def _gehan_scores(values: Floats, limits: NDArray[np.bool_]) -> Floats:
-    """Return for each window how many others it is certainly faster than, minus how many are certainly faster.
-
-    A window that shows a lower bound is certainly faster than lower exact ones, and certainly slower than none.
-    """
+    """Return for each window how many others it is certainly faster than, minus how many are certainly faster."""
     above = (values[:, np.newaxis] > values) & limits[np.newaxis, :]
     scores: Floats = (above.sum(axis=1) - above.sum(axis=0)).astype(float)
     return scores
@@ -388,11 +382,7 @@ def _merged(supply: Supply, bounds: list[int]) -> list[int]:
 
 
 def _level(supply: Supply, begin: int, end: int | None) -> float:
-    """Return the median speed of the windows from `begin` to `end`.
-
-    It is taken of the exact windows and of lower bounds above the exact windows' median; of all where too few are
-    exact: then it is a lower bound itself.
-    """
+    """Return the median speed of the windows from `begin` to `end`: of exact ones and higher bounds, or of all."""
     values, limits = supply.mb_per_second[begin:end], supply.limits[begin:end]
     exact = values[limits]
     if len(exact) < MIN_WINDOWS:
@@ -438,10 +428,7 @@ _FIRST_EPOCH_TOLERANCE = 0.1
 
 
 def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[float]) -> FirstTouch | None:
-    """Return how slow the first epoch was if the only change of speed is a rise at its end, else None.
-
-    `gb_of_epochs` are the GB read in each epoch.
-    """
+    """Return how slow the first epoch was (of `gb_of_epochs`) if the only change is a rise at its end, else None."""
     if len(gb_of_epochs) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return None
     first, change = gb_of_epochs[0], changes[0]
@@ -453,11 +440,7 @@ def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[floa
 
 
 def find_ran_out(changes: Sequence[SpeedChange]) -> RanOut | None:
-    """Return what ran out, or None if the changes of a run's speed have another pattern.
-
-    The pattern is slow-downs with a rise between each two, starting fast and ending slow, each slow-down after about
-    the same number of bytes since the start or the last rise.
-    """
+    """Return what ran out: slow-downs, each after about the same number of bytes, with a rise between; else None."""
     falls = [change for change in changes if change.percent < 100]
     rises = [change for change in changes if change.percent >= 100]
     if not falls or len(changes) != 2 * len(falls) - 1:

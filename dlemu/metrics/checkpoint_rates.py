@@ -140,10 +140,7 @@ def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
 def wasted_percent(
     interval_seconds: float, stall_seconds: float, recovery_seconds: float, mtbf_seconds: float
 ) -> float:
-    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100.
-
-    To first order, as in Young: C / (T + C) for checkpoints, and per failure half an interval and the recovery.
-    """
+    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order."""
     lost = cost_percent(stall_seconds, interval_seconds)
     again = 100 * ((interval_seconds + stall_seconds) / 2 + recovery_seconds) / mtbf_seconds
     return min(100.0, lost + again)

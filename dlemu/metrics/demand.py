@@ -1,8 +1,4 @@
-"""What a workload needs from its storage when its accelerators never wait: arithmetic from the configuration alone.
-
-With L bytes a sample, batch b and computation time c an accelerator that is always busy takes b / c samples and
-b x L / c bytes a second; R accelerators take R times as much.
-"""
+"""What a workload needs from its storage when its accelerators never wait, from the configuration alone."""
 
 from __future__ import annotations
 

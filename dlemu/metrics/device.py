@@ -41,10 +41,7 @@ def device_metrics(rows: Rows, devices: list[Delivered]) -> tuple[Mean, Mean]:
 
 
 def device_request_kib(rows: Rows, megabytes: list[Delivered], requests: list[Delivered]) -> Mean:
-    """Return the mean size of the devices' reads, KiB; None if there are no devices, or they read nothing.
-
-    `megabytes` has the MB/s and `requests` the reads/s of the same devices, in the same order.
-    """
+    """Return the mean size of the devices' reads, KiB, from their MB/s and reads/s; None if they read nothing."""
 
     def mean_kib(part: StepTable) -> float:
         mb, reads = (sum(_delivered_total(part, device) for device in devices) for devices in (megabytes, requests))
@@ -63,11 +60,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _delivered_total(rows: Rows, device: Delivered) -> float:
-    """Return a device's MB or reads in an epoch: from the last reading before its start to the first after its end.
-
-    The recorder takes readings just before and just after each epoch, so hardly anything else is counted. NaN if it was
-    killed and missed more than `_MAX_MISSED`: a partial figure would be mistaken for that of the whole epoch.
-    """
+    """Return a device's MB or reads in an epoch, from the readings around it; NaN if too much is missing."""
     own = in_order(rows).of("rank", device.ranks)
     if not len(own):
         return float("nan")
@@ -75,10 +68,7 @@ def _delivered_total(rows: Rows, device: Delivered) -> float:
 
 
 def delivered_between(time_ns: NDArray[np.int64], rate: NDArray[np.float64], begin_ns: int, end_ns: int) -> float:
-    """Return the MB (of rates in MB/s) from the last reading before the begin to the first after the end.
-
-    NaN with fewer than two readings, or if they miss more than `_MAX_MISSED` of that time.
-    """
+    """Return the MB (of rates in MB/s) between the readings around; NaN if more than `_MAX_MISSED` is missing."""
     first = max(0, int(np.searchsorted(time_ns, begin_ns, side="right")) - 1)
     last = int(np.searchsorted(time_ns, end_ns))
     time_ns, rate = time_ns[first : last + 1], rate[first : last + 1]

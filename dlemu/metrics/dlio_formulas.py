@@ -71,10 +71,7 @@ def rate_v1(block: BlockTimes, batch_size: float = math.nan) -> Rated:
 
 
 def rate_v2(block: BlockTimes, exclude_start: int, exclude_end: int, batch_size: float = math.nan) -> Rated:
-    """Rate a block by DLIO 2.x; samples/s leave out DLIO's fixed 2 steps.
-
-    Steps are excluded from the ends of each block, which is DLIO's rule as long as `exclude_end` is 0, its default.
-    """
+    """Rate a block by DLIO 2.x (its rule while `exclude_end` is 0); samples/s leave out DLIO's fixed 2 steps."""
     end = max(exclude_start, block.steps - exclude_end)
     counted = block.total - block.proc[:exclude_start].sum() - block.proc[end:].sum()
     if counted <= 0:

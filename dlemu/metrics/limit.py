@@ -1,7 +1,6 @@
-"""What limited a run, with confidence, evidence and advice, as codes with their numbers.
+"""What limited a run, with confidence, evidence and advice, as codes with their numbers (docs/metrics.md, section 6).
 
-The causes of the run's loss (`causes`) and what else is known of it (`Context`) are judged by the rules in
-docs/metrics.md, section 6. "Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
+"Readers" are the workers of all ranks that read; "blocked" means waiting in a read.
 """
 
 from __future__ import annotations
@@ -348,10 +347,9 @@ def lost_to_reads(causes: Causes) -> bool:
 
 
 def reads_may_be_too_few(causes: Causes, work: Work, ranks: int, io_depth: int | None = None) -> bool:
-    """Return whether the loss is due to reads, and so few requests were in flight that more might have been faster.
+    """Return whether the loss is due to reads, with so few in flight that more might have been faster.
 
-    `causes` and `work` are those of one rank; all `ranks` are taken to be like it. A reader of an object store has
-    `io_depth` requests in flight; pass None for files.
+    `causes` and `work` are those of one of `ranks` equal ranks; `io_depth` is None for files.
     """
     requests = ranks * work.readers * (io_depth or max(1.0, work.call_bytes / PIECE_BYTES))
     return lost_to_reads(causes) and requests < 2 * FEW_REQUESTS
@@ -510,8 +508,7 @@ def _better_trial(work: Work, context: Context) -> _Trial | None:
 def _shallow_queue(work: Work, context: Context) -> tuple[Finding, ...] | None:
     """Return the evidence that in-order batches wait for one slow read while later ones are ready; None if they don't.
 
-    The queue is the limit if a deeper one alone lifts the AU to its threshold, or removes half of the loss; or gains
-    MIN_GAIN_PERCENT, if the same readers, without a queue, got what the accelerators need in the trial after the run.
+    A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain MIN_GAIN_PERCENT in the trial.
     """
     deeper, now = context.deeper, context.au_whole_percent
     cause = next((cause for cause in context.causes if cause.where == "prefetch"), None)

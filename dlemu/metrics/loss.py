@@ -89,9 +89,8 @@ def _by_step(table: StepTable) -> Steps:
 def wait_parts(rows: Columns) -> Whole:
     """Return each row's wait split by `PARTS`, in ns, shape (rows, 4).
 
-    Hand-over is the part of the wait after `finished_ns`, and the part before the host requested a batch that no worker
-    had started. Queueing is the rest of the part before `started_ns`. What remains was spent in the worker: the share
-    of `read_ns` in the worker's time for the batch is reading, the rest decoding.
+    Hand-over: after `finished_ns`, or before the host requested a batch not started; queueing: the rest before
+    `started_ns`; reading: the share of `read_ns` in the rest; decoding: what remains.
     """
     wait, free = rows["wait_ns"], rows["free_ns"]
     requested, started, finished = (rows[name] - free for name in ("asked_ns", "started_ns", "finished_ns"))
@@ -107,10 +106,7 @@ def wait_parts(rows: Columns) -> Whole:
 
 
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
-    """Return the loss of all rows, in % of all accelerators' time; the parts add up to 100 - `au_rules`.
-
-    `kept` are the rows of the kept steps; all that the other rows lost is `first_step`.
-    """
+    """Return the loss of all rows, in % of all accelerators' time; what rows outside `kept` lost is `first_step`."""
     return _loss(rows, by_step(kept), slice(None))
 
 
@@ -128,10 +124,7 @@ def kept_loss_percent(kept: Rows) -> Loss:
 
 
 def emulated_percent(kept: Rows) -> float:
-    """Return the AU of the kept steps' rows if waits for an accelerator that computes longer counted as computation.
-
-    Of a run without storage, what is missing to 100 is the emulator's overhead. NaN for no time.
-    """
+    """Return the AU of the kept steps if waits for uneven computation counted as computation; NaN for no time."""
     return au_percent(kept) + kept_loss_percent(kept).uneven_computation
 
 

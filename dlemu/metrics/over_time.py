@@ -1,7 +1,4 @@
-"""Turns amounts over time intervals (such as the bytes of each read, while it lasted) into a rate over time.
-
-And means of recorded rates over windows of time; each rate has the time at which the interval that it is for ended.
-"""
+"""Turns amounts over time intervals (as a read's bytes) into a rate over time, and recorded rates into means."""
 
 from __future__ import annotations
 
@@ -15,10 +12,9 @@ Floats = NDArray[np.float64]
 
 
 class Intervals:
-    """Time intervals on a grid of moments, `edges`: spreads an amount per interval evenly over the interval's duration.
+    """Spreads an amount per time interval evenly over it, on a grid of moments, `edges`.
 
-    If an edge falls inside an interval, the amount is divided there, so nothing is counted twice. Results are additive:
-    those of several sets of intervals on the same edges may be summed.
+    An interval is divided at edges, so results of several sets of intervals may be summed.
     """
 
     def __init__(self, starts: Floats, ends: Floats, edges: Floats) -> None:

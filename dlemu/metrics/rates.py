@@ -1,7 +1,4 @@
-"""Rates and waits of epochs, computed from step rows.
-
-A block is the steps between two checkpoints or evaluations, whose time does not count.
-"""
+"""Rates and waits of epochs, from step rows; a block is the steps between two checkpoints or evaluations."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ from dlemu.metrics.rows import Rows, chunks, in_order
 
 
 def training_ns(rows: Rows) -> int:
-    """Return the training time: the sum of all blocks, each from its start to the end of its last step.
-
-    All ranks begin and end a block at the same moments. But the clocks of hosts differ, so only stamps of the same rank
-    are compared, and the longest time of any rank is returned.
-    """
+    """Return the training time: the sum of all blocks from start to end of the last step, the longest of any rank."""
     ranks, first, last = in_order(rows).ends("free_ns", "wait_ns", "compute_ns", "sync_ns")
     if not len(ranks):
         return 0
@@ -48,10 +41,7 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
 
 
 def late_handover_share(rows: Rows) -> float:
-    """Return the share of all waits that elapsed after the worker had finished the batch: the emulator's own overhead.
-
-    Waiting before `finished_ns` is due to loader and storage, waiting after it to handing over the batch.
-    """
+    """Return the share of all waits that elapsed after the batch was finished: the emulator's own overhead."""
     total = handover = 0
     for part in chunks(in_order(rows)):
         wait_ns, handover_ns = part["wait_ns"], part["ready_ns"] - part["finished_ns"]

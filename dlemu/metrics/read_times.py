@@ -1,11 +1,8 @@
 """A change in how long reads take, for runs whose throughput over time can't show it: few large steps, or heavy tails.
 
-The throughput of a window of time (`changes`) says little where a batch takes longer than a window, or where one read
-in a hundred takes as long as all others. The logarithm of each read's time per byte has no heavy tails, and few reads
-suffice. A read here is all reading for one batch.
-
-Reads at the same time share the storage, so they are not independent: n concurrent reads count as one. And both a
-read's time and the readers' total throughput meanwhile must change; else only the number of readers did.
+The logarithm of each batch's time per byte has no heavy tails, and few suffice. n concurrent reads count as one, as
+they share the storage; and both a read's time and the total throughput must change, else only the number of readers
+did.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Step rows as a sorted table of columns.
-
-A step row has the measurements of one step of one rank. `in_order` returns the rows of one or more ranks as a
-`StepTable`. A table has an index of its blocks (a rank's steps between two checkpoints or evaluations), so that the
-rows of a rank or an epoch are found without scanning.
-"""
+"""Step rows (a step of a rank each) as a `StepTable`: columns, sorted, with an index by rank, epoch and block."""
 
 from __future__ import annotations
 

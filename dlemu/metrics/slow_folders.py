@@ -36,10 +36,7 @@ class SlowFolder:
 
 
 def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of `folders`, slowest first. File number f is in folder f modulo the number of folders.
-
-    Batches whose samples are not the planned ones (the loader shuffles by itself) are ignored.
-    """
+    """Return the slow ones of `folders`, slowest first; file f is in folder f modulo their number."""
     if len(folders) < 3:
         return ()
     table = in_order(rows)

@@ -1,9 +1,7 @@
 """The sustained AU: what the storage would give in an endless epoch, estimated from short ones.
 
-During an epoch's first step, readers fill their queues. The headline AU leaves that step out but counts the steps that
-consume the queued batches, so it is too high in short epochs: part of the reading was done outside the counted time.
-What can go on for ever is the rate at which batches are read while all readers are busy: the supply (docs/metrics.md,
-section 2).
+The headline AU counts steps whose batches the uncounted first step read. The supply, the rate of reading while all
+readers are busy, can go on for ever (docs/metrics.md, section 2).
 """
 
 from __future__ import annotations
@@ -41,12 +39,8 @@ class Supply:
 def supplies_of(rows: Rows) -> list[Supply]:
     """Return the supply of each epoch, from the training rows of all ranks.
 
-    It is measured from the start of the first batch until one of the ranks starts its last batch: until then, the
-    readers of all ranks have work. The time between blocks of steps (checkpoints), and what was read in it, is left
-    out. Stamps are relative to the rank's epoch start, the same moment on all ranks, so clocks need not agree.
-
-    In an epoch so short that no batch is complete when that last one starts, the supply is measured until the first
-    rank has all its batches, and is a lower bound (`at_least`).
+    It is measured from the start of the first batch until a rank starts its last one, without the time between blocks.
+    In an epoch in which no batch is complete by then, it is measured until the first rank has all of them (`at_least`).
     """
     return in_order(rows).once(_supplies_of)
 
@@ -140,11 +134,7 @@ class _Batches:
 
 
 def sustained_au(rows: Rows, kept: Rows) -> Mean:
-    """Return the sustained AU, of all rows together and of each epoch.
-
-    It is the smaller of the supply and the AU of the kept steps, which is smaller where something other than the supply
-    delays the accelerators: other ranks, the host, or full queues that stop the readers.
-    """
+    """Return the sustained AU, of all rows and of each epoch: the smaller of supply and AU of the kept steps."""
     epochs = by_epoch(rows)
     supplies = supplies_of(rows)
     whole = Supply(
@@ -167,10 +157,7 @@ def is_supply_known(rows: Rows) -> bool:
 
 
 def prefetch_credit_percent(rows: Rows, kept: Rows) -> float | None:
-    """Return the share of the kept steps' batches that was read before the first kept step of their block began, in %.
-
-    That reading was outside the counted time, though its steps count. Batches are weighted by their computation time.
-    """
+    """Return the % of the kept steps' batches, by computation time, that was read before a block's first kept step."""
     total = float(sum_of(kept, "compute_ns"))
     if not total:
         return None

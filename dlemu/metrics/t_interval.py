@@ -1,9 +1,6 @@
 """How far the mean of few values may lie from the truth, and when it is known on which side of a threshold it lies.
 
-And how such an interval is shown: a share of time is from 0 to 100 %, so the interval of an AU is cut to that.
-
-Neighbouring windows are not independent, and a series is tested repeatedly as it grows. Both are corrected for: batch
-means with an effective sample size, and an error that is divided among the tests (docs/sizing.md, section 3).
+Corrected for correlated neighbours, and for repeated tests of a growing series (docs/sizing.md, section 3).
 """
 
 from __future__ import annotations
@@ -29,9 +26,8 @@ Values = NDArray[np.float64]
 def quantile(share: float, degrees: int) -> float:
     """Return the quantile of Student's t distribution at `share`; infinite without degrees of freedom.
 
-    Closed forms for 1 and 2 degrees; above, the expansion 26.7.5 of Abramowitz and Stegun, Handbook of Mathematical
-    Functions (1964), https://personal.math.ubc.ca/~cbm/aands/page_949.htm: within 2 % for 3 degrees at shares up to
-    0.995, within 0.3 % from 5 on. (SciPy has it exactly, and would be the heaviest package that dlemu needs.)
+    Closed forms for 1 and 2 degrees; above, 26.7.5 of Abramowitz and Stegun, Handbook of Mathematical Functions (1964):
+    within 2 % for 3 degrees at shares up to 0.995, within 0.3 % from 5 on.
     """
     if degrees < 1:
         return math.inf
@@ -71,9 +67,8 @@ class Estimate:
 def estimate(values: Values, confidence: float) -> Estimate:
     """Return mean and half width at the confidence given (a share, two-sided).
 
-    Correlated neighbours count for less: the variance of the mean is the variance for independent values times
-    (1 + r) / (1 - r) with r their lag-1 correlation, if positive (von Storch and Zwiers, Statistical Analysis in
-    Climate Research, 1999, section 6.6.8).
+    The variance is multiplied by (1 + r) / (1 - r), r the lag-1 correlation, if positive (von Storch and Zwiers,
+    Statistical Analysis in Climate Research, 1999, section 6.6.8).
     """
     if len(values) < 2:
         return Estimate(au_percent=float(values[0]) if len(values) else math.nan, half_width_percent=math.inf)
@@ -88,8 +83,7 @@ def estimate(values: Values, confidence: float) -> Estimate:
 class SequentialTest:
     """Tests a growing series again and again, and returns when its verdict is decided.
 
-    The i-th test gets the share 1 / (i (i + 1)) of the error that the confidence leaves; the shares add up to one, so
-    by the union bound all tests together err no more often than requested.
+    The i-th test gets the share 1 / (i (i + 1)) of the error: the shares add up to one (union bound).
     """
 
     def __init__(self, threshold_percent: float, confidence: float) -> None:
@@ -111,10 +105,7 @@ Interval = tuple[float, float]
 
 
 def percent_interval(percent: float, half_width: float) -> Interval:
-    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite.
-
-    What may exceed 100 %, such as by how much a rate is overstated, is not cut there.
-    """
+    """Return `percent` +- `half_width`, cut to 0 to 100; the whole range when the half width is infinite."""
     return max(0.0, percent - half_width), percent + half_width if percent > 100 else min(100.0, percent + half_width)
 
 

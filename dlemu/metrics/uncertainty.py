@@ -141,11 +141,7 @@ def _moments(own: StepTable, *, by_supply: bool) -> tuple[Whole, Whole]:
 
 
 def _trained(own: StepTable, moments: Whole) -> Floats:
-    """Return the moments on the clock of the training time of one rank's epoch.
-
-    That clock stops between blocks of steps, and what was read then is left out: no step waits for the storage while a
-    checkpoint is written, so a window of that time would look like a stall.
-    """
+    """Return the moments on the clock of the training time of one rank's epoch, which stops between blocks of steps."""
     lows, highs = training_spans(own)
     start = lows.min()
     real = np.stack([lows, highs], axis=1).ravel()

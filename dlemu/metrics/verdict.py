@@ -114,11 +114,9 @@ class Evidence:
 def judge(evidence: Evidence) -> Verdict:
     """Return the verdict.
 
-    An AU below the threshold is a fail only if the emulator alone reaches the threshold on this host and the host did
-    not limit the run, and if computation times that differ between ranks would not keep it there on any storage; an AU
-    above it is a pass only if the storage served the bytes. A pass by the headline AU needs more kept steps than
-    batches that were read ahead during the uncounted first step, unless the whole AU passes, too. An AU closer to the
-    threshold than its uncertainty is undecided.
+    A fail needs an emulator, a host and computation times that reach the threshold without the storage; a pass needs
+    bytes from storage, and by the headline AU more kept steps than were read ahead, unless the whole AU passes. An AU
+    closer to the threshold than its uncertainty is undecided.
     """
     threshold, au = evidence.threshold_percent, evidence.judged
     if not evidence.complete:
@@ -174,11 +172,7 @@ def _disagreement(evidence: Evidence) -> dict[str, Number]:
 
 
 def warm_up_bias(evidence: Evidence) -> float | None:
-    """Return the factor by which the headline AU may be too high because of batches read during the first step.
-
-    On storage that limits the run, K kept steps read only K - P batches when P were read ahead: K / (K - P). None
-    where the whole AU reaches the threshold, too, or where all kept steps may have been read ahead (K <= P).
-    """
+    """Return K / (K - P) for P batches read ahead of K kept steps; None for K <= P, or where the whole AU passes."""
     if (evidence.au_whole or 0) >= evidence.threshold_percent or evidence.kept_steps <= evidence.prefetched_steps:
         return None
     return evidence.kept_steps / (evidence.kept_steps - evidence.prefetched_steps)

@@ -192,7 +192,10 @@ class _HostActivity:
 
     def __init__(self, run: MeasuredCheckpoints, phase: int, parts: list[IoRows]) -> None:
         windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
-        self._hosts = [(host, _shifted(windows, -run.offset_ns(host.node))) for host in run.telemetry]
+        self._hosts = [
+            (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
+            for host in run.telemetry
+        ]
         self._flow = "received_mb_per_second" if phase == READ else "sent_mb_per_second"
         self._rate = "read_mb_per_second" if phase == READ else "write_mb_per_second"
 
@@ -224,8 +227,7 @@ class _HostActivity:
     @property
     def device_busy_percent(self) -> float | None:
         """Utilisation of the busiest block device."""
-        busy = self._block_device_means("busy_percent")
-        return max(busy, default=None)
+        return max(self._block_device_means("busy_percent"), default=None)
 
     @property
     def device_depth(self) -> float | None:
@@ -260,10 +262,6 @@ class _HostActivity:
                 if device.counted and (host.boot_id, device.name) not in seen:
                     seen.add((host.boot_id, device.name))
                     yield host, windows, device.probe, device.name
-
-
-def _shifted(windows: list[Window], by_ns: int) -> list[Window]:
-    return [(begin + by_ns, end + by_ns) for begin, end in windows]
 
 
 def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[CheckpointTimes, ...]) -> tuple[RankTimes, ...]:

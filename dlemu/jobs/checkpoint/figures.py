@@ -25,10 +25,7 @@ def checkpoint_throughput(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     colour = alt.Color("what:N", scale=colours([_ALL, _SLOWEST, _FASTEST], (BLUE, RED, GREY)), legend=legend(canvas, 3))
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
     chart = lines.encode(x=x, y=y, color=colour, detail=alt.Detail("part:N")).properties(width=canvas.width, height=200)
-    caption = (
-        "Bytes that the ranks wrote or read per interval: the mean of all, and the lowest and the highest of one. "
-        "Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
-    )
+    caption = "Bytes per interval. Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
     return Figure("Throughput of the ranks over time", caption, chart)
 
 
@@ -96,10 +93,7 @@ def rank_times(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     dots = base.mark_point(filled=True, size=40).encode(y=alt.Y("middle:Q"))
     first = base.mark_tick(thickness=2, size=10).encode(y=alt.Y("rank0:Q"))
     chart = alt.layer(bars, dots, first).properties(width=canvas.width, height=180)
-    caption = (
-        "From the fastest to the slowest rank; a dot is the median rank, a tick is rank 0, whose time DLIO publishes. "
-        "Training waits for the upper end."
-    )
+    caption = "From the fastest to the slowest rank; a dot is the median, a tick rank 0, whose time DLIO publishes."
     return Figure("Time of each checkpoint over the ranks", caption, chart)
 
 

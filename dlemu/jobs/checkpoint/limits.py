@@ -99,7 +99,8 @@ def judge_checkpoints(activity: PhaseActivity) -> CheckpointLimit:
 
 def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, ...]]:
     threads: dict[str, Number] = {"phase": activity.phase, "threads": activity.threads}
-    if activity.phase == "read" and _from_memory(activity):
+    served = 100.0 if activity.from_storage_percent is None else activity.from_storage_percent
+    if activity.phase == "read" and served < FROM_MEMORY_PERCENT:
         past = Finding(Advice.GO_PAST_CACHE if activity.evicted else Advice.EVICT)
         return "page cache", "high", () if activity.past_page_cache else (past,)
     if activity.starved_percent >= STARVED_PERCENT:
@@ -124,10 +125,6 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
     )
     more = Finding(Advice.TRY_MORE_THREADS, numbers=threads)
     return what, "high" if sure else "medium", () if device_full else (more,)
-
-
-def _from_memory(activity: PhaseActivity) -> bool:
-    return activity.from_storage_percent is not None and activity.from_storage_percent < FROM_MEMORY_PERCENT
 
 
 def _seen(activity: PhaseActivity) -> Iterator[Finding]:

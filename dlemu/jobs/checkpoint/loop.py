@@ -1,7 +1,6 @@
 """The measurement loop of a checkpoint run: each rank writes all checkpoints, then reads them; rank 0 gathers the logs.
 
-The order is DLIO's (main.py, `_checkpoint`): before each checkpoint the accelerators compute (a sleep), the ranks meet
-at a barrier, and each writes (or reads) its files one after another; a rank's time ends when it is done itself.
+The order is DLIO's (main.py, `_checkpoint`): compute (a sleep), a barrier, then each rank writes or reads its files.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class _RankResult(NamedTuple):
 
 
 def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None) -> CheckpointLog | None:
-    """Write and read this rank's part of all checkpoints; return the whole run's log on rank 0, None elsewhere.
-
-    Raises DlemuError with a message for users; what the rank measured before it is in `job.live_folder`.
-    """
+    """Write and read this rank's part of all checkpoints; return the log on rank 0; raises DlemuError."""
     comm.set_timeout(job.timeout_seconds)
     storage = open_storage(job.workload.storage_spec.buffered)
     folder = job.settings.checkpoint_folder
@@ -243,10 +239,7 @@ class _CheckpointRank:
                 raise
 
     def _write_asynchronously(self, buffers: list[memoryview]) -> None:
-        """Write asynchronously: training waits only for the snapshot, and for the checkpoint before to be complete.
-
-        It also computes after the last checkpoint, so that every checkpoint has the same time to be written.
-        """
+        """Write asynchronously; computing also after the last one gives each checkpoint the same time to be written."""
         drain: _Drain | None = None
         for checkpoint in range(1, self._job.writes + 2):
             self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
@@ -330,10 +323,7 @@ class _CheckpointRank:
             self._sync_folder(checkpoint)
 
     def _sync_folder(self, checkpoint: int) -> None:
-        """Fsync the checkpoint's folder if all other ranks of this host are done: one call covers all their names.
-
-        File systems serialise fsyncs of one folder, so a call by every rank would take that many times as long.
-        """
+        """Fsync the checkpoint's folder if all other ranks of this host are done: file systems serialise such calls."""
         self._written += 1
         self._folder_sync_ns = 0
         if os.path.isdir(self._job.live_folder):  # else (another host) every rank syncs

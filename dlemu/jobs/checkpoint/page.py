@@ -155,11 +155,8 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
     cost = summary.training
     if cost is None:
         return
-    yield (
-        "cost in training",
-        f"{cost.percent:.2f} %",
-        f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s",
-    )
+    stall = f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s"
+    yield "cost in training", f"{cost.percent:.2f} %", stall
     if cost.recovery_seconds is not None:
         yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
@@ -176,11 +173,8 @@ def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
         return
     yield "asynchronous", f"AU {behind.au_percent:.2f} %", f"{number(behind.compute_seconds)} s computing in between"
     yield "  snapshot", f"{number(behind.snapshot_seconds)} s", "training paused"
-    yield (
-        "  safe after",
-        f"{number(behind.safe_seconds.mean)} s",
-        f"max {number(behind.safe_seconds.max)} s, on storage",
-    )
+    latest = f"max {number(behind.safe_seconds.max)} s, on storage"
+    yield "  safe after", f"{number(behind.safe_seconds.mean)} s", latest
     yield (
         "  at most every",
         f"{number(behind.shortest_interval_seconds)} s",

@@ -70,11 +70,7 @@ _MAX_PARTS = 10**6
 
 
 def read_checkpoint_run(folder: str) -> CheckpointRun:
-    """Read the folder of a checkpoint run; raises UserError if it has no result, or a damaged one.
-
-    Every number is recomputed from the rows. A run that was killed before it saved a result is read from the files of
-    its ranks in live/.
-    """
+    """Read the folder of a checkpoint run, or what a killed one left in live/; raises UserError if it has no result."""
     path = os.path.join(folder, FACTS)
     if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
         facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file")

@@ -116,11 +116,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
 
     @contextlib.contextmanager
     def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
-        """Let a sweep's point save into a temporary folder of its own, below the configured one.
-
-        Otherwise a point could not replace the checkpoints of another with other ranks, formats or models, and those of
-        all points together would need much space.
-        """
+        """Let a sweep's point save into a temporary folder below the configured one, apart from others' files."""
         settings = with_checkpoints(workload).checkpoint
         if settings.num_checkpoints_write < 1:
             yield ()

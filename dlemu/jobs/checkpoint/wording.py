@@ -49,10 +49,7 @@ def _rate(verb: str, phase: PhaseSummary | None) -> list[str]:
 
 
 def why_incomplete(failure: str, kept: Sequence[int] | None, partial: PartialCheckpoint | None) -> str:
-    """Return why a run is incomplete, which checkpoints it left, and which one was in progress.
-
-    `kept` is None for a run that writes none.
-    """
+    """Return why a run is incomplete, which checkpoints it left (None: it writes none), and which was in progress."""
     if kept is not None:
         numbers = f"checkpoint{'s' * (len(kept) != 1)} {', '.join(map(str, kept))}"
         whole = f"complete and kept: {numbers}" if kept else "no checkpoint is complete"
@@ -92,8 +89,8 @@ def _devices(*, mb_per_second: float, busy_percent: float | None = None, depth: 
 
 _SEEN: Wording = {
     Seen.THREADS: _threads,
-    Seen.CONTENT: "without storage, the emulator generates {gb_per_second:,.1f} GB/s of data; threads waited for "
-    "it {starved_percent:.1f} % of the time",
+    Seen.CONTENT: "the emulator alone generates {gb_per_second:,.1f} GB/s; threads waited for it "
+    "{starved_percent:.1f} % of the time",
     Seen.SERVED: "the storage served {percent:.0f} % of the bytes",
     Seen.DEVICES: _devices,
     Seen.CORES: "the cores of the busiest host were in use {percent:.0f} % of the time",
@@ -118,15 +115,11 @@ def _try_more_threads(*, phase: str, threads: int) -> str:
 
 
 _ADVICE: Wording = {
-    Advice.EVICT: "checkpoint.evict_page_cache=true empties the page cache before reading, checkpoint.odirect=true "
-    "bypasses it",
+    Advice.EVICT: "set checkpoint.evict_page_cache=true, or bypass the page cache: checkpoint.odirect=true",
     Advice.GO_PAST_CACHE: "checkpoint.odirect=true bypasses the page cache",
-    Advice.MORE_CORES_A_RANK: "this says nothing about the storage: use more cores"
-    "{ranks:several  per rank, fewer ranks} or more hosts",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores"
-    "{ranks:several , or fewer ranks}",
-    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores"
-    "{ranks:several , or fewer ranks}",
+    Advice.MORE_CORES_A_RANK: "this does not judge the storage: use more cores{ranks:several , fewer ranks} or hosts",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup); else more cores",
+    Advice.SPARE_CACHE_COPY: "checkpoint.odirect=true avoids the copy into the page cache; else more cores",
     Advice.MORE_CORES: "more cores{ranks:several , or fewer ranks}",
     Advice.VERIFY_LESS: "checkpoint.verify=true takes CPU time for every byte: without it only the first are compared",
     Advice.FASTER_LINK: "a faster link, or more hosts",
@@ -145,16 +138,12 @@ def in_words(limit: CheckpointLimit, ranks: int = 0) -> CheckpointLimit:
 
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
-    Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was killed or stopped, "
-    "or had no space",
-    Issue.PARTIAL_LEFT: "{folder} holds an incomplete checkpoint: delete it, or let the next run of the same kind "
-    "replace it",
+    Issue.TELEMETRY_ENDS_EARLY: "telemetry of {host} ends early or is missing: its recorder was stopped",
+    Issue.PARTIAL_LEFT: "{folder} holds an incomplete checkpoint: delete it, or let the next run replace it",
     Issue.IN_MEMORY: "MEASURED MEMORY, NOT STORAGE: the checkpoints are on {file_system}",
-    Issue.NO_FSYNC: "checkpoint.fsync is false: writing ended when the page cache had the bytes, not the storage; as "
-    "in MLPerf Storage v2.0, whose code never calls fsync",
-    Issue.NOT_STEADY: "the last five checkpoints were not written equally fast ({first_gib_per_second:.2f} GiB/s, then "
-    "{last_gib_per_second:.2f} in the end): the storage was not in a steady state (a fresh SSD writes faster than a "
-    "used one); write more: checkpoint.num_checkpoints_write",
+    Issue.NO_FSYNC: "checkpoint.fsync=false: writing ended when the page cache had the bytes, not the storage",
+    Issue.NOT_STEADY: "the last five checkpoints had {first_gib_per_second:.2f} GiB/s, then {last_gib_per_second:.2f}: "
+    "no steady state, so write more: checkpoint.num_checkpoints_write",
     Issue.NOT_READ: "MEASURED MEMORY, NOT STORAGE: the page cache served {cache_percent:.0f} % of the bytes; "
     "{would_help}=true reads from storage",
     Issue.CONTENT_CEILING: "these hosts generate content at {ceiling_gb_per_second:.1f} GB/s, and "

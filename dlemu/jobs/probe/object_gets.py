@@ -1,8 +1,4 @@
-"""GET requests to an object store at a constant depth, by the same client that training reads with.
-
-Each requests a range of an object. There is one connection per request in flight, and one thread polls them all:
-datagen/storage/_s3_client.py.
-"""
+"""GET requests to an object store at a constant depth: a connection each, one thread polls all, as training reads."""
 
 from __future__ import annotations
 
@@ -87,11 +83,7 @@ def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[Ob
 
 @contextlib.contextmanager
 def objects_to_read(spec: StorageSpec, target: str, total_bytes: int, min_bytes: int) -> Iterator[tuple[str, ...]]:
-    """Context: yield the objects to read: `target` if it is an object, else objects created below it, removed at exit.
-
-    Each object has `min_bytes` (the largest request) or more. Raises UserError for a wrong server, bucket or
-    credentials.
-    """
+    """Context: yield the objects to read: `target` or ones of `min_bytes` or more created below it, removed at exit."""
     storage = Storage(spec)
     storage.preflight(target)
     if target.removeprefix(SCHEME).rstrip("/").partition("/")[2]:

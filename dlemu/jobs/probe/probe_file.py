@@ -23,10 +23,9 @@ _NAME = re.compile(r"dlemu-probe-([0-9]+)-([0-9a-f]{8})-[0-9a-f]{6}")
 
 @contextlib.contextmanager
 def probe_file(folder: str, size_bytes: int) -> Iterator[str]:
-    """Context: create a file in a folder, fill it, yield its path, and remove it at exit.
+    """Context: create a file in a folder, fill it with bytes that no drive can compress, yield its path, and remove it.
 
-    Drives can neither compress nor deduplicate it. It is locked until its end. Raises SpaceError; DlemuError if it
-    can't be removed.
+    It is locked until its end. Raises SpaceError; DlemuError if it can't be removed.
     """
     path = os.path.join(folder, f"dlemu-probe-{os.getpid()}-{_host()}-{os.urandom(3).hex()}")
     with contextlib.ExitStack() as stack:

@@ -229,8 +229,7 @@ def _streams(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) ->
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:
     """Return the cell of the requests that completed after the warm-up and before the end.
 
-    Time is measured between completions, from the last of the warm-up to the last that counts: a drive that completes
-    in bursts would otherwise have half a burst too many, more than 2 % of 2 s under the kernel's throttle.
+    Time is measured between completions: a drive that completes in bursts would have half a burst too many otherwise.
     """
     low = began_ns + round(SETTLE_SECONDS * 1e9)
     ends = np.concatenate([part.end_ns for part in requests])

@@ -145,8 +145,8 @@ def probe_objects(
 ) -> tuple[ProbeAnswer, str]:
     """Measure GET requests of several sizes and depths on a bucket or an object; return the answer and its folder.
 
-    `target` is s3://BUCKET or s3://BUCKET/PREFIX, where objects of `total_bytes` in total are created and removed, or
-    an object, which is only read. `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
+    `target` is an object, or s3://BUCKET[/PREFIX], where objects of `total_bytes` in total are created and removed.
+    `options` are overrides of `storage.storage_options`. Raises UserError, DlemuError.
     """
     if any(cell.writes for cell in grid.cells()):
         raise UserError("a bucket is probed by GET: wanted --rw randread or read")
@@ -195,11 +195,9 @@ def probe_requests(
 ) -> tuple[ProbeAnswer, str]:
     """Measure requests of several sizes and depths on a folder or a file; return the answer and its folder.
 
-    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed. An existing
-    file is only read. Before writes are measured, the whole file is written `precondition` times; with `steady`, each
-    write is repeated until its rate is steady (`dlemu.metrics.steady_state`).
-
-    Raises UserError, SpaceError, DlemuError.
+    In a folder, a file of `file_bytes` (None: 4 GiB, or more if requests need it) is created and removed; an existing
+    file is only read. The file is written `precondition` times before writes are measured; `steady`: repeat until
+    steady. Raises UserError, SpaceError, DlemuError.
     """
     grid = grid or PRESETS.get(preset) or Grid()
     cells, target_path = grid.cells(), os.path.abspath(target)
@@ -476,10 +474,9 @@ def read_probe(folder: str) -> ProbeAnswer | None:
 
 
 def read_rates(folder: str) -> Rates:
-    """Return the rates of reads and writes that the probe in a folder measured.
+    """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred.
 
-    Random reads are preferred to sequential ones: training reads files or samples in random order. Sequential writes
-    are preferred to random ones, as checkpoints write. Raises UserError for a probe of a workload's own reads.
+    Raises UserError for a probe of a workload's own reads.
     """
     probe = read_probe(folder)
     assert probe is not None  # the folder is known by its file

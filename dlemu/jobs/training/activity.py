@@ -163,10 +163,7 @@ def _epoch_windows(rows: StepTable) -> Windows:
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
-    """Return each host with the windows, on its clock, in which its accelerators waited; empty if some host had none.
-
-    What its devices do at other times shows little: readers with full prefetch queues leave them idle.
-    """
+    """Return each host with the windows, on its clock, in which its accelerators waited; empty if a host had none."""
     waiting = []
     for host in run.telemetry:
         windows: Windows = np.stack(waits_of(rows.of("rank", ranks_on(run, host))), axis=1)

@@ -28,7 +28,6 @@ from dlemu.jobs.training.summary import (
     CheckpointTiming,
     CpuApart,
     DatasetFacts,
-    EpochAudit,
     Evaluation,
     Issue,
     Metrics,
@@ -59,7 +58,7 @@ from dlemu.metrics.limit import (
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
-from dlemu.metrics.slow_folders import SlowFolder, find_slow_folders
+from dlemu.metrics.slow_folders import find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, over_epochs, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
@@ -101,7 +100,10 @@ def analyse(run: MeasuredTraining) -> Summary:
         evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
-        audit=tuple(_audit(run)),
+        audit=tuple(
+            audit_epoch(facts.train_plan, epoch.number, epoch.steps, run.training.of("epoch", (epoch.number,)))
+            for epoch in (facts.schedule if len(run.training) else ())
+        ),
         dataset=DatasetFacts(
             data_folder=workload.dataset.data_folder,
             format=workload.dataset.format,
@@ -119,6 +121,8 @@ def analyse(run: MeasuredTraining) -> Summary:
         return summary
     preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, run.training)
     changes = find_speed_changes(run.training, preprocesses=preprocesses)
+    count = workload.dataset.num_subfolders_train
+    folders = [subfolder_name(folder, count) for folder in range(count)]
     column = storage_column(run.training)
     epochs_gb = [sum_of(epoch, column) / 1e9 for epoch in run.training.by_epoch] if changes else []
     summary = replace(
@@ -126,7 +130,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         speed_changes=changes,
         ran_out=find_ran_out(changes),
         first_touch=find_first_touch(changes, epochs_gb),
-        slow_folders=_slow_folders(run),
+        slow_folders=find_slow_folders(run.training, facts.train_plan, folders),
         stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
         stalls=find_stalls(run.training),
         other_readers=_other_readers(run, metrics, proof),
@@ -218,7 +222,9 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
     whole = pooled(rows, au_percent)
     cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
     reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
-    ratio = _library_cpu_ratio(facts)
+    reader = facts.workload.reader
+    applies = reader.engine != "library" and not reader.odirect and not reader.verify  # as the ratio was measured
+    ratio = _library(facts).cpu_ratio if applies else None
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
@@ -310,13 +316,6 @@ def _library(facts: Facts) -> LibraryReads:
     return facts.own_library or built_in_reads(facts.workload.dataset.format)
 
 
-def _library_cpu_ratio(facts: Facts) -> float | None:
-    """Return the library's CPU time relative to dlemu's reader; None where it can't be applied to this run."""
-    reader = facts.workload.reader
-    applies = reader.engine != "library" and not reader.odirect and not reader.verify  # as the ratio was measured
-    return _library(facts).cpu_ratio if applies else None
-
-
 def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
     """Return `ReadSettings.transfer_size`."""
     reader = facts.workload.reader
@@ -383,15 +382,6 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
         slow_down_percent=100 * (slow / usual - 1) if slow is not None and usual else None,
         shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, run.facts.workload.metric.au),
     )
-
-
-def _audit(run: MeasuredTraining) -> Iterator[EpochAudit]:
-    """Yield for each planned epoch whether each of its samples was read once."""
-    if not len(run.training):
-        return
-    for epoch in run.facts.schedule:
-        rows = run.training.of("epoch", (epoch.number,))
-        yield audit_epoch(run.facts.train_plan, epoch.number, epoch.steps, rows)
 
 
 def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
@@ -515,13 +505,6 @@ def _cache_proof(run: MeasuredTraining) -> CacheProof:
         dataset_bytes=facts.total_bytes,
         memory_bytes=sum(host.memory_bytes for host in journal.hosts),
     )
-
-
-def _slow_folders(run: MeasuredTraining) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of the dataset's sub-folders."""
-    count = run.facts.workload.dataset.num_subfolders_train
-    names = [subfolder_name(folder, count) for folder in range(count)]
-    return find_slow_folders(run.training, run.facts.train_plan, names)
 
 
 def _slow_hosts(summary: Summary) -> tuple[str, ...]:

@@ -68,10 +68,7 @@ def steps_of(workload: Workload, ranks: int, files: int) -> int:
 
 
 def can_be_judged(workload: Workload, steps: int) -> bool:
-    """Return whether epochs of `steps` steps give a verdict, that is, whether an AU can be computed of any.
-
-    Also true for runs that need none: those without computation, and those with an explicit number of steps.
-    """
+    """Return whether epochs of `steps` steps give a verdict; also true for runs that need none."""
     metric, train = workload.metric, workload.train
     if mean_seconds(train.computation_time) <= 0 or train.total_training_steps > 0:
         return True
@@ -118,10 +115,7 @@ def too_small(workload: Workload, ranks: int) -> str:
 
 
 def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: int, notes: Sequence[str] = ()) -> None:
-    """Raise NoVerdictError if training on `files` files can't give a verdict.
-
-    The folder has `files_there` files; `notes` say what else is known of it.
-    """
+    """Raise NoVerdictError if training on `files` of `files_there` files can't give a verdict; `notes` go with it."""
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
@@ -151,8 +145,7 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:
     """Return the workload changed to first generate what is missing of its dataset, as large as these ranks need.
 
-    If the user has `given` the number of files, that is kept. Else a dataset that exists, or was begun, is used as it
-    is; raises UserError if it can't give a verdict, or if nothing can be made among the files of the folder.
+    A `given` number of files, or a dataset that was begun, is kept; raises UserError if it can't give a verdict.
     """
     from datagen.generate import refuse_foreign_files, refuse_own_files  # most runs make nothing
 

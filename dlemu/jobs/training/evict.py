@@ -1,7 +1,4 @@
-"""Drops the dataset's pages from this host's page cache, so that the next epoch reads from storage.
-
-The kernel may ignore this; the result's share of bytes from storage (docs/metrics.md, section 7) shows whether it did.
-"""
+"""Drops the dataset's pages from this host's page cache, so that the next epoch reads from storage."""
 
 from __future__ import annotations
 
@@ -25,8 +22,7 @@ _BY_FILE, _BY_PART = (math.sqrt(5) - 1) / 2, math.sqrt(2) - 1
 def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None:
     """Drop the pages of every `parts`-th file from number `part` on; raises DatasetError for one that can't be opened.
 
-    `write_first`: write dirty pages to storage before, as only clean ones can be dropped. With
-    `reader.page_cache_percent`, that share of the files' bytes is read into the page cache again.
+    `write_first`: write dirty pages before. `reader.page_cache_percent` of the bytes is read into the cache again.
     """
     storage = open_storage(job.workload.storage_spec.buffered)
     layouts = [layout for layout in (job.found.train, job.found.valid) if layout is not None]
@@ -44,10 +40,7 @@ def evict(job: TrainingJob, part: int, parts: int, *, write_first: bool) -> None
 
 
 def _shares(pieces: int, share: float, step: float, begin: float = 0.0) -> NDArray[np.float64]:
-    """Return for each piece the share of it that is to be cached: all or nothing, except of one.
-
-    Together they are `share` of the pieces, also of a few: of 16 files, 48 % are 7.68.
-    """
+    """Return for each piece the share of it to cache: all or nothing, except of one, so that the sum is exact."""
     place = np.argsort(np.argsort((begin + step * np.arange(pieces)) % 1))
     return np.clip(share * pieces - place, 0.0, 1.0)
 

@@ -97,10 +97,7 @@ def conditions(summary: Summary) -> Conditions:
 
 
 def max_device_mb_per_second(run: Run) -> float | None:
-    """Return the peak rate of all counted devices together, in one telemetry interval.
-
-    None where no device is counted (`counted`, docs/telemetry.md).
-    """
+    """Return the peak rate of all counted devices together, in one telemetry interval; None where none is counted."""
     totals: dict[float, float] = {}
     for (_, _, _, seconds), rate in _readings(run, "read_mb_per_second").items():
         totals[seconds] = totals.get(seconds, 0.0) + rate

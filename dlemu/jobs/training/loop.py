@@ -1,7 +1,6 @@
 """A rank's training loop: in each step, wait for the batch, compute, synchronise with all ranks, log the times.
 
-The accelerator has its own timeline (docs/metrics.md), which the host follows a little late. This lateness is logged.
-It never counts as computation, and as waiting for storage only where it delays the next batch.
+The accelerator has its own timeline (docs/metrics.md); the host's lateness is logged, and never counts as computation.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ class StepLoop:
     """Uses the given seconds of CPU time."""
 
     def run(self, step_range: StepRange, free_ns: int, batch_queue: BatchQueue) -> bool:
-        """Run the steps of a range and log each as it ends. Collective: all ranks run the same number of steps.
+        """Run the steps of a range, from `free_ns` on (the same on all ranks), and log each as it ends. Collective.
 
-        `free_ns` is when the range starts, the same on all ranks. Return whether `stop` ended the range early; all
-        ranks then end after the same step.
+        Return whether `stop` ended the range early, on all ranks after the same step.
         """
         request_ns = free_ns
         waits_for_others = self.comm.size > 1

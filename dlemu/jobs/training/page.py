@@ -93,21 +93,14 @@ def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
     kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
-    return f"{summary.name}{scale}: {kind}{_where(summary.hosts)}"
-
-
-def _where(hosts: Sequence[str]) -> str:
-    if not hosts:
-        return ""
+    hosts = summary.hosts
     names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
-    return f" on {names}" if len(hosts) == 1 else f" on {len(hosts)} hosts ({names})"
+    where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
+    return f"{summary.name}{scale}: {kind}{where}"
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in one line; for a run that fails also what limited it, which need not be the storage.
-
-    A pass from the page cache (`metric.cached`) has no colour, as it says nothing about the storage.
-    """
+    """Return the verdict in one line, with what limited a run that fails; a pass from the page cache has no colour."""
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
     if summary.passed is None:
@@ -215,8 +208,7 @@ def result_table(summary: Summary, *, title: str) -> Table:
         *_rates(metrics),
         *_waits(metrics),
         *_samples(summary),
-        *_checkpoints(summary),
-        *_evaluation(summary),
+        *_checkpoints_and_evaluation(summary),
         *_costs(summary),
         *_page_cache(summary.page_cache, odirect=summary.how.odirect),
         *_other_definitions(metrics),
@@ -305,7 +297,7 @@ def _samples(summary: Summary) -> Iterator[Row]:
         yield "each sample once", "yes", "in every epoch, verified by hash"
 
 
-def _checkpoints(summary: Summary) -> Iterator[Row]:
+def _checkpoints_and_evaluation(summary: Summary) -> Iterator[Row]:
     saved = summary.checkpoints
     if saved:
         size_bytes, seconds = sum(part.bytes for part in saved), sum(part.seconds for part in saved)
@@ -319,9 +311,6 @@ def _checkpoints(summary: Summary) -> Iterator[Row]:
         if behind.slow_down_percent is not None:
             steps = count(behind.steps_during, "step")
             yield "  steps while saving", f"{behind.slow_down_percent:+.1f} %", f"longer, {steps}"
-
-
-def _evaluation(summary: Summary) -> Iterator[Row]:
     made = summary.evaluation
     if made:
         rate = f"{number(made.app_mb_per_second)} MB/s, {made.seconds:,.1f} s in total"
@@ -336,18 +325,11 @@ def _costs(summary: Summary) -> Iterator[Row]:
         yield "CPU", f"{number(metrics.cpu_seconds_per_gb)} s/GB", "ranks and workers, everything"
     if apart is not None:
         saved = f", checkpoints {apart.checkpoints:,.1f}" if apart.checkpoints else ""
-        yield (
-            "  apart from reading",
-            f"{apart.start + apart.trials + apart.checkpoints:,.1f} s",
-            (f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"),
-        )
+        parts = f"start {apart.start:,.1f}, trials {apart.trials:,.1f}{saved}"
+        yield "  apart from reading", f"{apart.start + apart.trials + apart.checkpoints:,.1f} s", parts
         if apart.preprocessing or apart.steps:
-            emulated = f"preprocessing {apart.preprocessing:,.1f}, trainers' steps {apart.steps:,.1f}"
-            yield (
-                "  emulated",
-                f"{apart.preprocessing + apart.steps:,.1f} s",
-                (f"{emulated}: used up on purpose, as the job would"),
-            )
+            emulated = f"preprocessing {apart.preprocessing:,.1f}, trainers' steps {apart.steps:,.1f}: on purpose"
+            yield "  emulated", f"{apart.preprocessing + apart.steps:,.1f} s", emulated
     how = summary.how
     yield "loader", how.data_loader, f"{count(how.read_threads, 'worker')} per rank, batch size {how.batch_size}"
     object_requests = summary.requests
@@ -355,17 +337,12 @@ def _costs(summary: Summary) -> Iterator[Row]:
     whose = ", larger requests than a real job's" if own else ""
     engine = f"{how.engine} engine{whose}, decode {how.decode}" + _EVICTED[how.evict_page_cache]
     yield "reads", "O_DIRECT" if how.odirect else "page cache" if object_requests is None else "requests", engine
-    yield from _requests(summary.metrics)
-    if object_requests is not None:
-        yield from request_rows(object_requests)
-
-
-def _requests(metrics: Metrics) -> Iterator[Row]:
-    """Yield the mean size of a read call, and of the requests that the devices saw."""
     requested, served = metrics.asked_request_bytes, metrics.device_request_kib
     if requested and requested.mean is not None:
         got = f"; devices saw {number(served.mean)} KiB" if served and served.mean is not None else ""
         yield "read requests", f"{number(requested.mean / 1024)} KiB", f"mean requested{got}"
+    if object_requests is not None:
+        yield from request_rows(object_requests)
 
 
 def _library_cpu(summary: Summary) -> Iterator[str]:
@@ -388,11 +365,8 @@ def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
     served = "not known" if share is None else f"{min(share, 100.0):.1f} %"
     yield "from storage", served, f"of the bytes{dataset}"
     if share is not None and share - 100 >= 0.05:
-        yield (
-            "  whole blocks" if odirect else "  read ahead",
-            f"{share - 100:.1f} %",
-            ("more than the loader requested"),
-        )
+        name = "  whole blocks" if odirect else "  read ahead"
+        yield name, f"{share - 100:.1f} %", "more than the loader requested"
 
 
 def _tables(summary: Summary) -> Iterator[Table]:

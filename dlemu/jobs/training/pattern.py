@@ -101,13 +101,11 @@ def probe_pattern(
     with_costs: bool = True,
     on_level: Callable[[Level], None] | None = None,
 ) -> tuple[tuple[Level, ...], LoaderCosts | None]:
-    """Return the measured levels and the loader's overhead; `job` has one rank.
+    """Return the measured levels and the loader's overhead; `job` has one rank. Raises UserError or DlemuError.
 
-    `evicts`: drop the dataset's pages before each level, so that reads reach the storage. `levels`: the numbers of
-    readers to measure; empty: double them until more readers gain nothing. `again`: the number of readers whose level
-    is repeated at the end, if there is time, for a narrower interval; 0: the fewest that get the full speed; None: no
-    repetition. `with_costs`: also measure the loader's overhead. `on_level` is called with each level.
-    Call it in the main thread. Raises UserError or DlemuError when a reader fails.
+    `evicts`: drop the dataset's pages before each level. `levels`: numbers of readers; empty: double them until more
+    gain nothing. `again`: the level to repeat if there is time; 0: the fewest readers with the full speed.
+    `with_costs`: also measure the loader's overhead. `on_level` is called with each level. Call it in the main thread.
     """
     measured: list[Level] = []
     for level in _measure(_Request(job, levels, again, max_readers, evicts)):
@@ -178,10 +176,7 @@ def fewest_at_full_speed(levels: Sequence[Level]) -> int:
 
 
 def repeat_seconds(level: Level, readers: int) -> float:
-    """Return how long each repetition must be for the target half width; `level`: a measured one with about `readers`.
-
-    The half width of a mean falls with the square root of the time.
-    """
+    """Return how long each repetition must be for the target half width: it falls with the root of time."""
     needed = level.seconds * (level.half_width_percent / TARGET_HALF_WIDTH_PERCENT) ** 2 / REPEATS
     slower = max(1.0, readers / level.readers)  # each read, where readers share one speed
     return max(LEVEL_SECONDS, MIN_READS_PER_READER * _read_seconds(level) * slower, min(needed, MAX_REPEAT_SECONDS))
@@ -282,9 +277,8 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
 def _half_width_percent(windows: NDArray[np.float64]) -> float:
     """Return the half width of the confidence interval of a level's mean; `windows` are in percent of it.
 
-    Storage that serves in bursts (a throttle with time slices, readers in step) fills one window at the expense of the
-    next, which makes the mean more certain than `estimate` says. So a lag-1 correlation r below -2 standard errors
-    narrows the interval, by the factor sqrt((1 + r) / (1 - r)) with which `estimate` widens it for a positive one.
+    Bursts fill one window at the expense of the next: a lag-1 correlation r below -2 standard errors narrows the
+    interval by sqrt((1 + r) / (1 - r)), as `estimate` widens it for a positive one.
     """
     half_width = estimate(windows, CONFIDENCE).half_width_percent
     deviations = windows - windows.mean()
@@ -331,10 +325,7 @@ def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, step
 def measure_pattern(
     workload: Workload, *, cached: bool, readers: tuple[int, ...], on_level: Callable[[Level], None]
 ) -> None:
-    """Measure a workload's access pattern with each number of readers; with 1, 2, 4, ... if none is given.
-
-    Raises UserError for a workload that can't be trained or has no dataset, DlemuError when a reader fails.
-    """
+    """Measure the access pattern with each number of readers (none: 1, 2, 4, ...); raises UserError, DlemuError."""
     check_runnable(workload)
     found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
     treatment = treatment_of(workload, found.total_bytes, cached=cached)

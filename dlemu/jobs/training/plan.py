@@ -92,10 +92,7 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where the first batch that has one of them reads the group for all; 0 elsewhere.
-
-        A worker that reads rows in order keeps the row group in which a batch ends (`datagen.groups`).
-        """
+        """Rows of a row group, where the first batch that has one of them reads the group for all; 0 elsewhere."""
         data, reader = self.found.spec, self.workload.reader
         if data.format != "parquet" or reader.sample_shuffle != "off":
             return 0

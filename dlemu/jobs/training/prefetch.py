@@ -66,9 +66,7 @@ class OnDemandQueue:
 class PrefetchQueue:
     """Prefetches one batch: batch k+1 is taken off the loader as soon as it is there, once the trainer has batch k.
 
-    A thread waits for it while the trainer does something else. Where the loader tells whether it is ready
-    (`TimedBatches`), only then: a batch that is ready already, or that the trainer waits for, is taken by the trainer's
-    own thread. To hand a batch from thread to thread costs up to 50 us of CPU, as much as to make one of small records.
+    Handing a batch from thread to thread costs up to 50 us, so its thread only waits where the batch is not ready yet.
     """
 
     def __init__(self, batches: Iterator[Batch], clock: Clock, timeout_seconds: float, rank: int) -> None:

@@ -23,10 +23,7 @@ _SAVING_BYTES = 256 << 20
 
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
-    """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings.
-
-    Memory is checked when the dataset exists: the size of a batch buffer follows from its files.
-    """
+    """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
     if wants_verdict:
         refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
     make_job(workload, ranks, planned_dataset(workload.dataset), folder=workload.output.folder, started_at="")

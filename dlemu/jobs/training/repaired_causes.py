@@ -1,10 +1,7 @@
 """The AU that a run would have without one cause of its loss: its own batches, replayed with one thing changed.
 
-The run shows how much work each batch was for the storage: the bytes that a reader sharing the storage equally with
-all others would have got while the batch was read. Replayed in the event model of `dlemu predict` on storage of the
-same speed, the batches arrive when they did in the run; with a deeper queue, more or fewer readers, unlimited storage,
-or a core for every worker, they arrive earlier. No random draws are involved. Where the replay of the unchanged run
-does not reproduce the measured AU, nothing is reported.
+A batch's work is the bytes that a reader sharing the storage equally would have got while it was read. The event model
+of `dlemu predict` replays it, without random draws; nothing is reported where it does not reproduce the measured AU.
 """
 
 from __future__ import annotations

@@ -70,11 +70,7 @@ def make_run(job: TrainingJob, log: RunLog, failure: str | None = None) -> Run:
 
 
 def make_facts(job: TrainingJob, log: RunLog, failure: str | None, *, recorders: tuple[RecorderHead, ...]) -> Facts:
-    """Return the facts of a job's run.
-
-    A run that was stopped early gets the settings that would have given it: `train.total_training_steps` is the number
-    of steps it took.
-    """
+    """Return the facts of a job's run; one that was stopped early gets `train.total_training_steps` of what it took."""
     early = log.journal.stopped_early
     if early is not None:
         job = job.cut_to(early.steps)
@@ -106,11 +102,7 @@ _MAX_PLANNED, _MAX_BLOCKS = 10**9, 10**6
 
 
 def read_run(folder: str) -> Run:
-    """Read a run's folder; raises UserError if it has no result or is damaged.
-
-    Every number is recomputed from the steps; summary.json is not needed (a run may have been killed while writing it).
-    A run that was killed before it was saved is read from the files that its ranks left in live/.
-    """
+    """Read a run's folder, or what a killed run left in live/, and compute all from the steps; raises UserError."""
     path = os.path.join(folder, FACTS)
     if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
         return _checked(_read_live(folder), os.path.join(folder, LIVE))

@@ -1,10 +1,8 @@
 """Trials of other numbers of readers and larger requests, on the storage, right after a run that waited for reads.
 
-From its rate alone, a slow drive can't be told from one that would serve more readers at the same latency, or from a
-disk whose head moves back and forth between too many readers. So the ranks read batches of further epochs for
-`metric.scaling_seconds` each: with the same number of readers, with more, with fewer, in larger requests, and with the
-same number again, because a storage that became faster meanwhile must not look like a success of other readers. Trials
-that can't help are left out.
+A rate alone does not tell a slow drive from one that would serve more readers, or fewer. So the ranks read further
+epochs for `metric.scaling_seconds` each; the same number of readers is tried again at the end, to see if the storage
+itself became faster.
 """
 
 from __future__ import annotations
@@ -43,11 +41,7 @@ Trial = Literal["more", "fewer", "larger"]
 
 
 def try_other_readers(job: TrainingJob, comm: Comm, own: StepRows) -> Scaling | None:
-    """Run the trials and return their rates on rank 0; None on other ranks, and if nothing is tried. Collective.
-
-    A trial is run if any rank's rows suggest it: a rank that is faster than the others only waits for them. A failed
-    read ends the trials without a result; the run itself is already over.
-    """
+    """Run the trials if any rank's rows suggest it; return the rates on rank 0, None elsewhere. Collective."""
     proposals: list[tuple[Trial, ...]] | None = comm.gather(worth_trying(job, own))
     wanted: set[Trial] = comm.broadcast({trial for proposed in proposals or () for trial in proposed})
     if not wanted:
@@ -117,10 +111,7 @@ def preprocessing_sleeps(preprocess_time: Duration, rows: Rows) -> bool:
 
 
 def reads_stall(workload: Workload) -> bool:
-    """Return whether a read stops all threads of its worker, so that it hands over no complete batch meanwhile.
-
-    So it is with mapped files: page faults occur while their thread holds Python's global lock.
-    """
+    """Return whether a read (a page fault of a mapped file, which holds Python's lock) stops its whole worker."""
     return workload.dataset.format == "mmap_indexed_binary" and not workload.reader.odirect
 
 

@@ -1,7 +1,6 @@
-"""The step log: one row of fixed size for each rank and step, from which all of a run's numbers can be recomputed.
+"""The step log: one row for each rank and step, from which all of a run's numbers can be recomputed.
 
-A rank writes its rows into a memory-mapped file: this costs no system call, and the rows survive if the rank is killed.
-Times are nanoseconds of CLOCK_MONOTONIC of the rank's host, or differences of such.
+The file is memory-mapped, so rows survive a killed rank. Times are ns of the host's CLOCK_MONOTONIC or differences.
 """
 
 from __future__ import annotations
@@ -111,10 +110,7 @@ class StepLog:
             self._release_full_pages()
 
     def _release_full_pages(self) -> None:
-        """Unmap the full pages from this process; the kernel keeps them in the page cache until it has written them.
-
-        Otherwise a rank would use 200 MB more memory after a million steps.
-        """
+        """Unmap the full pages from this process, else a rank would use 200 MB more after a million steps."""
         full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
         self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from 0: pages released before may have been read again
 

@@ -1,7 +1,4 @@
-"""One rank's run: start the loader, measure the emulator's ceiling, train all epochs, collect the log on rank 0.
-
-The *ceiling* is the AU that the same loop, ranks and loader reach without storage.
-"""
+"""One rank's run: start the loader, measure the emulator's ceiling, train all epochs, collect the log on rank 0."""
 
 from __future__ import annotations
 
@@ -58,12 +55,10 @@ def run_rank(
     watch: Watcher | None = None,
     on_activity: Callable[[str], None] = lambda activity: None,
 ) -> RunLog | None:
-    """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere.
+    """Run this rank to its end; return the log of all ranks on rank 0, None elsewhere. Raises DlemuError.
 
-    `on_activity` is called with a phrase for what happens before the first step and after the last.
-
-    Raises DlemuError with a message for users; the rank's step log up to then is in `job.live_folder`. Loader workers
-    then still run and end with the process, so the caller must end it.
+    `on_activity` gets a phrase for what happens before the first step and after the last. After an error loader workers
+    still run and end with the process, so the caller must end it.
     """
     recorder = _recorder_of(job, comm)
     loader = make_loader(job.loader_spec(comm.rank))
@@ -110,7 +105,7 @@ def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
 
 
 def measure_ceiling(job: TrainingJob, comm: Comm, make_loader: Callable[[LoaderSpec], Loader]) -> float | None:
-    """Measure the emulator's ceiling alone; return it as AU in percent on rank 0, None elsewhere."""
+    """Run the loop against null storage; return its AU in % on rank 0, None elsewhere, not requested or too slow."""
     loader = make_loader(job.loader_spec(comm.rank))
     trainer = _Trainer(job, comm, loader, None, None)
     loader.start()

@@ -9,7 +9,6 @@ from typing import Any
 from dlemu.config.schema import Recorded
 from dlemu.jobs.training.summary import Issue
 from dlemu.metrics.cache import Cached, CacheProof
-from dlemu.metrics.changes import clock
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Advice, Limit, Seen
 from dlemu.metrics.t_interval import plus_minus
@@ -42,16 +41,15 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.INCOMPLETE: "the run did not complete",
     VerdictCode.NOTHING_COMPUTED: "no computation to judge (train.computation_time is 0, or every step was excluded)",
     VerdictCode.NOTHING_READ: "no byte was read; set metric.cached=true to judge it anyway",
-    VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but computation times, drawn at random "
-    "for each rank, allow only {au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
+    VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but random computation times allow only "
+    "{au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
     "reaches only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
     VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
     "empty the page cache, or set metric.cached=true to judge it anyway",
-    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and up to {prefetched_steps} batches are "
-    "read during the first step, which does not: use more files{ranks:several , or fewer ranks}",
-    VerdictCode.SUPPLY_NOT_KNOWN: "all batches of an epoch are read at once at its start, where {value} is a lower "
-    "bound; what the storage sustains is unknown: use more files{ranks:several , or fewer ranks}",
+    VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and {prefetched_steps} are read before them; "
+    "use more files{ranks:several , or fewer ranks}",
+    VerdictCode.SUPPLY_NOT_KNOWN: "all of an epoch is read at once, so {value} is a lower bound: use more files",
     VerdictCode.HOST_LIMITED: "{value} is below {threshold_percent:g} %, but the {host} is the limit, so the storage "
     "may be able to deliver more; relieve the host and run again",
 }
@@ -121,36 +119,29 @@ _SEEN: Wording = {
     Seen.NOT_BEGUN: "during {percent:.0f} % of that, no worker had started the batch although workers were free",
     Seen.WOKE_LATE: "the ranks themselves woke late, for {percent:.0f} % of the time",
     Seen.LAY_READY: "during {percent:.0f} % of that, the batch was ready in its worker",
-    Seen.CEILING: "without storage the emulator reaches {ceiling_au_percent:.1f} % on this host, and "
-    "{au_percent:.1f} % on the dataset",
+    Seen.CEILING: "without storage the AU is {ceiling_au_percent:.1f} % on this host, with it {au_percent:.1f} %",
     Seen.CORES_WERE_FREE: "cores were idle",
     Seen.CACHE_SERVED: "the page cache served the data, and cores were idle",
     Seen.READS: _reads,
-    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} MB/s; accelerators that never wait take "
-    "{wanted_mb_per_second:,.1f} MB/s",
+    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that are needed",
     Seen.DEVICE: _device,
-    Seen.ANSWERS: "the server's first byte came after {first_byte_ms:.3g} ms, the last after {last_byte_ms:.3g} ms "
-    "(medians)",
+    Seen.ANSWERS: "median first byte after {first_byte_ms:.3g} ms, last byte after {last_byte_ms:.3g} ms",
     Seen.SLOW_DOWN: "the server throttled {answers:count request} (503 Slow Down), {percent:.2g} %",
     Seen.RETRIED: "{retried:,} of {requests:,} requests were retried",
     Seen.NETWORK: "the network interface received {percent:.0f} % of its capacity",
-    Seen.OTHER_READERS: "the storage is shared: others read {mb_per_second:,.1f} MB/s from the same device "
-    "({percent:.0f} % of what it delivered)",
+    Seen.OTHER_READERS: "others read {mb_per_second:,.1f} MB/s from the same device ({percent:.0f} % of all)",
     Seen.SCALING: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {more_readers} got "
     "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
     Seen.FEWER_READERS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {fewer_readers} "
     "got {fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
     Seen.LARGER_REQUESTS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s, and with requests "
     "of {request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.OUT_OF_ORDER: "batches are delivered in order: when a wait ended, {batches:.1f} later ones were ready behind "
-    "the slow one",
+    Seen.OUT_OF_ORDER: "when a wait ended, {batches:.1f} later batches were ready behind the slow one",
     Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % "
     "instead of {now_au_percent:.1f} % (AU over whole epochs, event model)",
-    Seen.STUCK_BEFORE_DEVICE: "most of the reads waited before they reached the device: something on the way limits "
-    "them (cgroup, network)",
+    Seen.STUCK_BEFORE_DEVICE: "most reads waited before they reached the device: a cgroup or the network limits them",
     Seen.DEVICE_HAD_FEW: "the device had only {depth:.1f} requests at a time",
-    Seen.DEVICE_NEVER_IDLE: "the device had only {depth:.1f} requests at a time but was never idle; "
-    "metric.scaling_seconds=1 would show whether it can deliver more",
+    Seen.DEVICE_NEVER_IDLE: "the device was never idle at {depth:.1f} requests at a time: try metric.scaling_seconds=1",
     Seen.FEW_SMALL_READS: "only {readers:.1f} small reads were in flight at a time",
     Seen.STARVED: "workers waited for a core in {percent:.0f} % of their work",
     Seen.CORES: _cores,
@@ -165,44 +156,10 @@ _CONTINUING = frozenset(
 """Codes whose text continues the sentence before, that on waiting for data (WAITED)."""
 
 
-def _speed_that_lasts(*, mb_per_second: float, gb: float, times: int) -> str:
-    often = f", {times} times" if times > 1 else ""
-    sure = "" if times > 1 else "; repeat the run after a pause to tell this from other load on the drive"
-    return (
-        f"plan with {mb_per_second:,.0f} MB/s, the speed that lasts: the first {gb:.3g} GB came faster{often}, as if "
-        f"from a cache or burst credit of that size that ran out{sure}"
-    )
-
-
-def _became_slower(*, at_seconds: float) -> str:
-    return (
-        f"find out why the storage slowed down at {clock(at_seconds)} and stayed slow: other load, a hot drive, or "
-        "its own background work; plan with the lower speed"
-    )
-
-
-def _first_touch(*, gb: float, mb_per_second_first: float, mb_per_second_after: float) -> str:
-    return (
-        f"read all of the dataset once before it counts: the first {gb:.3g} GB, each byte for the first time, came at "
-        f"{mb_per_second_first:,.0f} MB/s and later epochs at {mb_per_second_after:,.0f} MB/s, as on a volume that is "
-        "loaded when it is first read, or through a cache that the first epoch fills"
-    )
-
-
-def _slow_folder(*, folder: str, ms_per_sample: float, others_ms_per_sample: float, folders: int) -> str:
-    more = f", and {folders - 1} more" if folders > 1 else ""
-    return (
-        f"check where folder {folder} is stored: a sample takes {ms_per_sample:.3g} ms there and "
-        f"{others_ms_per_sample:.3g} ms in the others{more}"
-    )
-
-
 _ADVICE: Wording = {
     Advice.MORE_READERS: "too few readers: raise reader.read_threads (now {read_threads})",
-    Advice.MORE_REQUESTS: "too few requests in flight: raise reader.read_threads (now {read_threads}) or "
-    "reader.io_depth",
-    Advice.FEWER_READERS: "too many readers: reader.read_threads={read_threads} (now {now}) gets more from this "
-    "storage",
+    Advice.MORE_REQUESTS: "too few requests: raise reader.read_threads (now {read_threads}) or reader.io_depth",
+    Advice.FEWER_READERS: "too many readers: set reader.read_threads={read_threads} (now {now})",
     Advice.LARGER_REQUESTS: "larger requests get more from this storage: reader.transfer_size={transfer_size}",
     Advice.DEEPER_QUEUE: "read further ahead: reader.prefetch_size={prefetch_size} (now {now})",
     Advice.TRY_MORE_READERS: "to rule out too few readers, try a higher reader.read_threads (now {read_threads})",
@@ -210,30 +167,26 @@ _ADVICE: Wording = {
     Advice.READ_AHEAD: "read further ahead: raise reader.prefetch_size or reader.read_threads",
     Advice.FASTER_STORAGE: "faster storage, or fewer accelerators on it",
     Advice.FASTER_NETWORK: "a faster network between host and server, or fewer accelerators on it",
-    Advice.STOP_OTHER_READERS: "stop other programs that read from the device (iotop), or allow for them: this is "
-    "not the storage's full speed",
-    Advice.COOL_DRIVE: "cool the drive: {drive} reached {celsius:.0f} degrees Celsius, and it throttles itself from "
-    "{limit_celsius:.0f} on",
-    Advice.SPEED_THAT_LASTS: _speed_that_lasts,
-    Advice.BECAME_SLOWER: _became_slower,
-    Advice.FIRST_TOUCH: _first_touch,
-    Advice.SLOW_FOLDER: _slow_folder,
+    Advice.STOP_OTHER_READERS: "stop other programs that read from the device (iotop), or allow for them",
+    Advice.COOL_DRIVE: "cool {drive}: it reached {celsius:.0f} degrees Celsius and throttles from {limit_celsius:.0f}",
+    Advice.SPEED_THAT_LASTS: "plan with {mb_per_second:,.0f} MB/s, the speed that lasts: {times:count time} the first "
+    "{gb:.3g} GB came faster, as if from a cache or burst credit; a run after a pause shows if so",
+    Advice.BECAME_SLOWER: "find out why the storage slowed down after {at_seconds:.0f} s; plan with the lower speed",
+    Advice.FIRST_TOUCH: "read the dataset once before it counts: the first {gb:.3g} GB came at "
+    "{mb_per_second_first:,.0f} MB/s, and later epochs at {mb_per_second_after:,.0f} MB/s",
+    Advice.SLOW_FOLDER: "check where {folder} is stored ({folders:count slow folder} in all): a sample takes "
+    "{ms_per_sample:.3g} ms there and {others_ms_per_sample:.3g} ms elsewhere",
     Advice.SLOW_HOSTS: "check host {hosts}: all others wait for its reads (its mount, network or drive)",
-    Advice.STOOD_STILL: "find out why the storage stalled: background work of the drive or file system, the network, "
-    "other load",
+    Advice.STOOD_STILL: "find out why the storage stalled: its own background work, the network, other load",
     Advice.MORE_CORES: "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode and verify",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup)"
-    "{ranks:several , or use fewer ranks}; consider reader.decode",
+    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup){ranks:several , or use fewer ranks}",
     Advice.RAISE_CPU_LIMIT_TOO: "raise the CPU limit of this container or job (cgroup) as well",
     Advice.STOP_OTHER_PROGRAMS: "other programs use most of the cores: stop them (top), or run on an idle host",
     Advice.LOOK_FOR_PROGRAMS: "look for other programs (top)",
     Advice.WITHOUT_TLS: "on a trusted network, http:// instead of https:// saves the CPU time of TLS",
-    Advice.RELIEVE_EMULATOR: "this says little about the storage: use "
-    "{ranks:several fewer ranks on this host, or }a host with more cores",
-    Advice.CHEAPER_HAND_OVER: "the trainer receives each batch from a worker as tensors (reader.tensors), as the "
-    "training job does: fewer or smaller tensors, or more cores, shorten that; faster storage does not",
-    Advice.FREE_MEMORY: "lower reader.read_threads, reader.prefetch_size{ranks:several  or ranks}, or stop other "
-    "programs that use the memory",
+    Advice.RELIEVE_EMULATOR: "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
+    Advice.CHEAPER_HAND_OVER: "fewer or smaller reader.tensors, or more cores, shorten the hand-over",
+    Advice.FREE_MEMORY: "lower reader.read_threads or reader.prefetch_size, or stop other programs that use the memory",
 }
 _CONTINUING_ADVICE = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
 """Advice that is appended to the sentence before."""
@@ -317,56 +270,27 @@ def _served_by_cache(
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
     if most_percent - least_percent > 10:  # percentage points: more similar epochs need no list
-        shares = [_epoch_share(share) for share in per_epoch if share is not None]
+        shares = [f"{share:.0f}" for share in per_epoch if share is not None]
         text += f" (from storage in each epoch: {', '.join(shares[:_MAX_SHOWN_EPOCHS])} %)"
     return f"{text}; {size}; {relief}"
-
-
-def _epoch_share(percent: float) -> str:
-    """Format the percentage that the storage served; above 100 it read ahead, for a later epoch or for nothing."""
-    more = percent - 100
-    return f"{percent:.0f}" if more < 0.5 else f"100 and {more:.0f} more by read-ahead"
 
 
 # Issues
 
 
-def _dropped(*, samples: int, of_samples: int, batch_size: int, ranks: int) -> str:
-    on = "the one rank" if ranks == 1 else f"each of {ranks} ranks"
-    return f"{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of {batch_size} on {on}"
-
-
-def _unusual_requests(*, library: str | None) -> str:
-    return (
-        f"reader.engine=fast makes fewer and larger read calls than {library or 'any library'} does: on storage "
-        "limited by requests a real job is slower; leave out reader.engine to get a real job's requests"
-    )
-
-
-def _cut_short(*, host: str, from_seconds: float, to_seconds: float, end: str = "") -> str:
-    return (
-        f"telemetry is incomplete: {host} has none from {from_seconds:.1f} to {to_seconds:.1f} s of "
-        f"training{', its end' if end else ''}; the recorder was killed or stopped, or had no core or no space"
-    )
-
-
 _ISSUES: Wording = {
     Issue.NOTE: "{text}",
-    Issue.REQUESTS_OF_NOBODY: _unusual_requests,
-    Issue.CALLS_NOT_KNOWN: "the module of format {format} does not declare how its library reads, so it was read in "
-    "few large calls: on storage limited by requests a real job may be slower (docs/extending.md, open_called)",
-    Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost and missing from these numbers: either that "
-    "host can't see the run's folder, where steps outlive their ranks (set output.folder to one that all hosts "
-    "see), or it failed before its first step",
-    Issue.SAMPLES_DROPPED: _dropped,
-    Issue.PREFETCH_BIAS: "up to {prefetched_steps} batches of an epoch are read during its first step, which AU does "
-    "not count: if the storage is too slow, AU could be {factor:.2f} times too high; use more files"
-    "{ranks:several  or fewer ranks}",
-    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready in its worker: the host was late, not "
-    "the storage; use {ranks:several fewer ranks or }more cores",
-    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space, "
-    "before it recorded anything",
-    Issue.TELEMETRY_CUT_SHORT: _cut_short,
+    Issue.REQUESTS_OF_NOBODY: "reader.engine=fast makes fewer read calls than the library: a real job may be slower",
+    Issue.CALLS_NOT_KNOWN: "{format} does not declare its read calls: a real job may be slower (docs/extending.md)",
+    Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost: set output.folder to one that all hosts see",
+    Issue.SAMPLES_DROPPED: "{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of "
+    "{batch_size} on each of {ranks:count rank}",
+    Issue.PREFETCH_BIAS: "{prefetched_steps} batches are read in an epoch's first step, which AU leaves out: it may be "
+    "{factor:.2f} times too high; use more files",
+    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready: the host was late; use more cores",
+    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
+    Issue.TELEMETRY_CUT_SHORT: "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training"
+    ": its recorder was killed or stopped, or had no core or no space",
 }
 
 

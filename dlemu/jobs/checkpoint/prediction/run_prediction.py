@@ -70,8 +70,7 @@ def run_prediction(
 ) -> tuple[CheckpointPrediction, str, Workload]:
     """Predict the checkpoints of a workload, given as overrides or loaded; return prediction, folder and workload.
 
-    If `request.from_folder` is a run of `dlemu checkpoint`, its measured storage is used, and its settings are the
-    defaults of the overrides. Raises UserError.
+    A checkpoint run as `request.from_folder` gives the storage and the defaults of the settings. Raises UserError.
     """
     if request.make is not None or request.cached or request.most is not None:
         raise UserError("--make, --cached and --most are for training only: checkpoints need no dataset")
@@ -116,10 +115,7 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
 ) -> CheckpointPrediction:
-    """Return the prediction without sentences. All ranks start together and share the storage's throughput.
-
-    Hosts with a storage of their own are done when the one with the most bytes is.
-    """
+    """Return the prediction without sentences. All ranks start together and share the storage's throughput."""
     settings, sizes = workload.checkpoint, plan.sizes
     most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
 
@@ -181,10 +177,10 @@ def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Itera
 
 
 def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
-    """Return the speed of a drive (read from its data sheet or probe at `path`) for the `ranks` that share it.
+    """Return the speed of the drive described at `path` for the `ranks` that share it.
 
-    With O_DIRECT each thread has one request of `transfer_size` in flight. Through the page cache the kernel writes
-    back in whatever request size and depth suit the drive best, and reads ahead.
+    With O_DIRECT each thread has one request in flight; through the page cache the kernel picks what suits the drive
+    best.
     """
     drive = read_drive(path)
 
@@ -206,10 +202,7 @@ def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStora
 
 
 def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: CheckpointPlan) -> KnownStorage:
-    """Return the speed that a checkpoint run of a workload measured; raises UserError if it completed no checkpoint.
-
-    Where each host had a storage of its own, it is the speed of that with the most bytes.
-    """
+    """Return the speed that a checkpoint run measured, of the host with the most bytes; UserError if there is none."""
     share = 1.0
     if workload.checkpoint.node_local:
         own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)

@@ -48,10 +48,7 @@ def utilisation(run: Run, canvas: Canvas) -> Figure | None:
     domain = percent_domain([*values, *levels])
     epochs = _au_panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
     ranks = _au_panel(au.per_rank, "rank", 0, levels, domain, canvas)
-    caption = (
-        "Compute time over total accelerator time, counted steps only. Ranks step together, so a slow one holds all "
-        "of them back; the figure of accelerator time below shows which."
-    )
+    caption = "Compute time over total accelerator time, counted steps only. A slow rank holds all of them back."
     return Figure(
         "Accelerator utilisation by epoch and rank", caption, epochs & ranks if canvas.narrow else epochs | ranks
     )
@@ -106,10 +103,7 @@ def loss_parts(run: Run, canvas: Canvas) -> Figure | None:
     base = alt.Chart(data(rows)).encode(x=x, y=y)
     bars = base.mark_bar(height=16).encode(color=alt.Color("part:N", scale=part_colours([*parts]), legend=None))
     labels = base.mark_text(align="left", dx=4, color=INK, fontSize=11).encode(text=alt.Text("text:N"))
-    caption = (
-        f"{loss.total:.2f} % in total: the AU by MLPerf's rules falls short of 100 % by this. Each step takes as "
-        "long as its slowest accelerator, and the time is attributed to what that one waited for."
-    )
+    caption = f"{loss.total:.2f} % in total, by what the slowest accelerator of each step waited for."
     width = canvas.width - (130 if canvas.narrow else 160)
     return Figure(
         "Where AU was lost",
@@ -129,10 +123,7 @@ def step_split(run: Run, canvas: Canvas) -> Figure | None:
     split = run.training.once(_split)
     most = _MAX_NARROW_BARS if canvas.narrow else _MAX_BARS
     ranks, epochs = (_split_panel(_split_rows(split[name], most), name, canvas) for name in ("rank", "epoch"))
-    caption = (
-        "All steps, including the first of each epoch. Reading, decoding, queueing in the loader and hand-over are "
-        "what an accelerator waited for. A slow rank shows up there; the others wait for it in sync."
-    )
+    caption = "All steps. A slow rank shows up in what an accelerator waited for; the others wait for it in sync."
     return Figure("Accelerator time", caption, ranks & epochs if canvas.narrow else ranks | epochs)
 
 

@@ -73,10 +73,7 @@ def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
 def histogram(
     histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
 ) -> alt.LayerChart:
-    """Draw each bin's share in percent, one colour per operation.
-
-    `marks`: also mark the percentiles of reads. `counts`: values are whole numbers, and so are the ticks of their axis.
-    """
+    """Draw each bin's share in percent, by operation; `marks`: percentiles of reads, `counts`: whole numbers."""
     rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
     if log:
         rows = [row for row in rows if row["high"] > 0]
@@ -97,9 +94,8 @@ def histogram(
         y2=alt.Y2Datum(0),
         color=colour if len(histograms) > 1 else alt.ColorValue(BLUE),
     )
-    if not marks or "read" not in histograms:
-        return alt.layer(chart)
-    return alt.layer(chart, *_percentiles(histograms["read"], log))
+    percentiles = _percentiles(histograms["read"], log) if marks and "read" in histograms else ()
+    return alt.layer(chart, *percentiles).properties(width=canvas.width, height=180)
 
 
 def _rows(name: str, bins: Bins) -> list[Row]:
@@ -134,7 +130,7 @@ _MAX_SAMPLED_BINS = 64  # deeper queues share bins, as narrower bars could not b
 
 def queue_depth_share(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the time at each queue depth: most devices need several requests at once to be fast."""
-    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "queue_depth_seconds", name))}
+    histograms = _by_operation(run, "queue_depth_seconds")
     caption = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
     if not histograms:
         sampled = _sampled(run)
@@ -148,7 +144,7 @@ def queue_depth_share(run: Run, canvas: Canvas) -> Figure | None:
     chart = histogram(
         histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
     )
-    return Figure("Time at each queue depth", caption, chart.properties(width=canvas.width, height=180))
+    return Figure("Time at each queue depth", caption, chart)
 
 
 def _sampled(run: Run) -> Bins | None:
@@ -167,27 +163,25 @@ def _sampled(run: Run) -> Bins | None:
 
 def latency(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
-    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "latency_us", name))}
-    if not histograms:
-        return None
-    chart = histogram(histograms, canvas, x="latency, us (log)", y="share of requests, %", log=True, marks=True)
-    caption = (
-        "From issuing a request to its completion, as the device's driver sees it (block trace). Percentiles are of "
-        "reads."
-    )
-    return Figure("Device latency", caption, chart.properties(width=canvas.width, height=180))
+    caption = "From a request's issue to its completion in the device's driver (block trace); percentiles of reads."
+    histograms = _by_operation(run, "latency_us")
+    return _of_requests(histograms, canvas, "latency, us (log)", "Device latency", caption) if histograms else None
 
 
 def request_size(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the sizes of the requests that reached the device, after the kernel split and merged them."""
-    histograms = {name: bins for name in OPERATIONS if (bins := traced_bins(run, "request_kib", name))}
-    if not histograms:
-        return None
-    chart = histogram(histograms, canvas, x="request, KiB (log)", y="share of requests, %", log=True, marks=True)
-    caption = (
-        "Sizes as the device saw them (block trace): requests above the device's limit are split, adjacent ones merged."
-    )
-    return Figure("Request sizes", caption, chart.properties(width=canvas.width, height=180))
+    caption = "Sizes as the device saw them (block trace), after requests were split and merged."
+    histograms = _by_operation(run, "request_kib")
+    return _of_requests(histograms, canvas, "request, KiB (log)", "Request sizes", caption) if histograms else None
+
+
+def _of_requests(histograms: dict[str, Bins], canvas: Canvas, x: str, title: str, caption: str) -> Figure:
+    chart = histogram(histograms, canvas, x=x, y="share of requests, %", log=True, marks=True)
+    return Figure(title, caption, chart)
+
+
+def _by_operation(run: Run, kind: str) -> dict[str, Bins]:
+    return {name: bins for name in OPERATIONS if (bins := traced_bins(run, kind, name))}
 
 
 _BINS = 60
@@ -207,7 +201,7 @@ def batch_time(run: Run, canvas: Canvas) -> Figure | None:
     caption = (
         "Time that a worker spent in read calls for one batch of one rank, page cache included. All training steps."
     )
-    return Figure("Read time of a batch", caption, chart.properties(width=canvas.width, height=180))
+    return Figure("Read time of a batch", caption, chart)
 
 
 def _read_bins(rows: StepTable) -> Bins | None:

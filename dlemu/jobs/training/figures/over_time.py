@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import altair as alt
 import numpy as np
@@ -137,13 +138,14 @@ def throughput_rows(run: Run, canvas: Canvas) -> list[Row]:
     ]
 
 
-def throughput_panel(run: Run, canvas: Canvas) -> alt.LayerChart:
+def _below_throughput(run: Run, panels: Sequence[alt.LayerChart], canvas: Canvas) -> alt.VConcatChart:
     """Draw the throughput of all loaders and of the devices, above panels that have the labelled time axis."""
     y = alt.Y("mb:Q", title="MB/s", scale=alt.Scale(domainMin=0))
     colour = alt.Color("what:N", scale=colours((APPLICATION, DEVICE), (BLUE, AMBER)), legend=legend(canvas, 2))
     lines = alt.Chart(data(throughput_rows(run, canvas))).mark_line(interpolate="step-before", strokeWidth=1.3)
     encoded = lines.encode(x=x_axis(run, named=False), y=y, color=colour)
-    return alt.layer(epoch_marks(run), encoded).properties(width=canvas.width, height=90)
+    first = alt.layer(epoch_marks(run), encoded).properties(width=canvas.width, height=90)
+    return alt.vconcat(first, *panels, spacing=10).resolve_scale(color="independent")
 
 
 def hosts_by_load(run: Run) -> list[str]:
@@ -169,10 +171,7 @@ def throughput(run: Run, canvas: Canvas) -> Figure | None:
     changes = change_marks(run)
     marks = [epoch_marks(run), *([changes] if changes else [])]
     chart = alt.layer(*marks, lines.encode(x=x_axis(run), y=y, color=colour))
-    caption = (
-        "Bytes of each batch over the time its worker took to fetch it, caches included. At the start of an epoch "
-        "all workers fill their queues at once: the peak there shows what storage and host can deliver."
-    )
+    caption = "Bytes of each batch over the time its worker took to fetch it, caches included."
     if len(names) > 1:
         caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
     if changes:
@@ -259,8 +258,7 @@ def _lines(depths: list[tuple[str, str, Series]]) -> dict[str, list[Series]]:
 _MAX_HOSTS = len(COLOURS)
 
 
-@dataclass(frozen=True)
-class _HostsPanel:
+class _HostsPanel(NamedTuple):
     axis: str
     probe: str
     metrics: tuple[str, ...]
@@ -269,7 +267,7 @@ class _HostsPanel:
 
 
 _HOSTS_PANELS = (
-    _HostsPanel("CPU busy, %", "cpu", ("user_percent", "system_percent", "steal_percent")),
+    _HostsPanel("CPU busy, %", "cpu", _BUSY),
     _HostsPanel("stalled on I/O, %", "pressure", ("io_some_percent",)),
     _HostsPanel("memory used, GB", "memory", ("used_mb",), 1e-3),
     _HostsPanel("power, W", "power", ("watts",)),
@@ -284,13 +282,10 @@ def hosts(run: Run, canvas: Canvas) -> Figure | None:
     shown = busiest[:_MAX_HOSTS]
     filled = [(panel, rows) for panel in _HOSTS_PANELS if (rows := _hosts_rows(run, panel, shown, canvas))]
     panels = [_hosts_panel(run, panel, rows, shown, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
-    chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
-    caption = (
-        "Throughput is that of all ranks. Below it, one line per host, on the host's own clock from its own first step."
-    )
+    caption = "Throughput of all ranks; below, one line per host, on its own clock from its own first step."
     if len(busiest) > len(shown):
         caption += f" Only the {len(shown)} of {len(busiest)} hosts with the busiest cores are drawn."
-    return Figure("The hosts side by side", caption, chart)
+    return Figure("The hosts side by side", caption, _below_throughput(run, panels, canvas))
 
 
 def _hosts_rows(run: Run, panel: _HostsPanel, hosts: list[str], canvas: Canvas) -> list[Row]:
@@ -365,16 +360,10 @@ def host_timeline(run: Run, canvas: Canvas) -> Figure | None:
         return None
     filled = [(panel, rows) for panel in _PANELS if (rows := list(_rows(run, panel, hosts[0], canvas)))]
     panels = [_panel(run, panel, rows, canvas, last=panel is filled[-1][0]) for panel, rows in filled]
-    chart = alt.vconcat(throughput_panel(run, canvas), *panels, spacing=10).resolve_scale(color="independent")
-    caption = (
-        "CPU: all cores together; the rest up to 100 % is idle. Stalled: share of the time in which some task waited "
-        "for CPU, I/O or memory (the kernel's pressure stall information)."
-    )
+    caption = "CPU: all cores together. Stalled: share of the time in which some task waited (the kernel's pressure)."
     if len(hosts) > 1:
-        caption += (
-            f" This is {hosts[0]}, whose cores were the busiest of {len(hosts)} hosts; throughput is that of all ranks."
-        )
-    return Figure("The host during the run", caption, chart)
+        caption += f" This is {hosts[0]}, the busiest of {len(hosts)} hosts; throughput is that of all ranks."
+    return Figure("The host during the run", caption, _below_throughput(run, panels, canvas))
 
 
 def _rows(run: Run, panel: _Panel, host: str, canvas: Canvas) -> Iterator[Row]:

@@ -1,7 +1,4 @@
-"""Measures the emulator's ceiling: the AU of the workload's ranks, loader and steps on this host without storage.
-
-It takes `metric.ceiling_seconds` and at least four steps, but at most BUDGET_SECONDS, and needs no dataset.
-"""
+"""Measures the emulator's ceiling without storage, in `metric.ceiling_seconds`, and at most BUDGET_SECONDS."""
 
 from __future__ import annotations
 

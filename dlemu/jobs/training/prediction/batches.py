@@ -38,8 +38,7 @@ def planned_job(workload: Workload, ranks: int) -> TrainingJob:
 def bytes_by_file(spec: DatasetSpec, *, received: bool = False) -> Floats:
     """Return the bytes read for a sample of each file, shape (files,), or (1,) where files do not differ.
 
-    `received`: the spec comes with someone else's result, so no module of a format that it names is imported; samples
-    then have their nominal size.
+    `received`: from someone else's result, so no format's module is imported, and samples have their nominal size.
     """
     if received and not registry.is_built_in(FORMATS, spec.format):
         return np.array([float(nominal_sample_bytes(spec))])
@@ -70,10 +69,7 @@ def _first_rows(plan: Plan, steps: int) -> NDArray[np.int64]:
 
 
 def row_group_shares(plan: Plan, group_rows: int, steps: int) -> Floats:
-    """Return how many times the mean each batch reads where row groups of so many rows are read whole: (ranks, steps).
-
-    Batches that lie within a row group that the worker's last batch had read read nothing.
-    """
+    """Return the bytes of each batch, relative to the mean, where row groups are read whole: shape (ranks, steps)."""
     groups_per_file = -(-plan.num_samples_per_file // group_rows)
 
     def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:

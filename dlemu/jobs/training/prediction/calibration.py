@@ -48,8 +48,7 @@ CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at
 class Calibration:
     """The speed of one storage and one host with one access pattern.
 
-    The *work* of a read is what it takes of the storage, relative to the mean of reads of that size. It varies with
-    latency: a read with work 2 takes twice as long as the mean one at the same time.
+    The *work* of a read is what it takes of the storage, relative to the mean of reads of that size.
     """
 
     source: str
@@ -161,10 +160,7 @@ def _with_scaling(curve: Curve, scaling: Scaling | None) -> Curve:
 
 
 def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
-    """Return begin and end of each batch and the start of its epoch, in seconds on a clock common to all ranks.
-
-    Ranks start an epoch at the same moment, so times count from there; epochs follow each other with gaps of 1 s.
-    """
+    """Return begin and end of each batch and its epoch's start, s on a clock of all ranks; 1 s lies between epochs."""
     keys, place = np.unique(np.stack([rows["epoch"], rows["rank"]]), axis=1, return_inverse=True)
     place = place.ravel()
     start = np.full(keys.shape[1], np.iinfo(np.int64).max)
@@ -178,10 +174,9 @@ def stamps(rows: Rows) -> tuple[Floats, Floats, Floats]:
 
 
 def room_since(rows: Rows, begin: Floats, ahead: int) -> Floats:
-    """Return when the queue of each batch's rank had room for it, so that a worker could begin it.
+    """Return when the queue had room for each batch k: when the trainer received batch k - `ahead`.
 
-    For batch k that is when the trainer received batch k - `ahead`: -inf for the first `ahead` batches of an epoch,
-    infinity where that batch is not among the rows.
+    -inf for the first `ahead` batches of an epoch, infinity where that batch is not among the rows.
     """
     step, most = rows["step"].astype(np.int64), int(rows["step"].max()) + 1
     key = (rows["rank"].astype(np.int64) * (int(rows["epoch"].max()) + 1) + rows["epoch"]) * most + step
@@ -244,11 +239,8 @@ def host_costs(rows: Rows, begin: Floats, origin: Floats, gap: float) -> HostCos
 def estimate_curve(reads: Reads) -> Curve:
     """Return the throughput by number of readers: a straight line from 0 up to a knee, and constant from there on.
 
-    A read's speed while others came and went is not known, only its begin and end. So its bytes are spread evenly over
-    its duration, and the bytes read in each time window are compared with the number of readers that were active in it:
-    for every possible knee, the height that fits best (least squares); and of these the lowest knee that fits about as
-    well as the best. A run in which the number of readers hardly changed shows nothing about fewer: the knee is then at
-    one reader. A curve with more parameters would fit the queues of a drive instead of its throughput.
+    A read's bytes are spread evenly over its duration, and each window's bytes compared with its number of active
+    readers: of all knees, fitted by least squares, the lowest that fits about as well as the best.
     """
     edges, active, lengths = _readers_over_time(reads)
     windows = _windows(edges)
@@ -294,10 +286,9 @@ def _read_until(reads: Reads, moments: Floats) -> Floats:
 def work_quantiles(parts: Sequence[tuple[Reads, NDArray[np.int64]]]) -> tuple[float, ...]:
     """Return quantiles of the work of reads; each part is a measurement, with the number of each read's reader.
 
-    A read's work is relative to the reads beside it, so bursts of the whole storage do not count. Where the storage
-    serves readers out of turn, a short read is followed by a long one; that evens out and delays no rank. What does not
-    even out shows in sums of successive reads of a reader (the longest of SUM_LENGTHS of which there are enough): the
-    distribution is narrowed, keeping its shape, until sums of independent draws would vary as much as these.
+    Where short and long reads alternate, no rank is delayed: the distribution is narrowed, keeping its shape, until
+    sums of independent draws vary as much as the sums of a reader's successive reads (the longest of SUM_LENGTHS with
+    enough).
     """
     ratios = [_work(reads) for reads, _ in parts]
     readers = [reader for _, reader in parts]

@@ -28,10 +28,7 @@ Curve = tuple[CurvePoint, ...]
 
 
 def rates(curve: Curve, most: int) -> Floats:
-    """Return the bytes/s that 0 to `most` readers get together, shape (most + 1,).
-
-    They are interpolated linearly between the points, and constant beyond the first and the last.
-    """
+    """Return the bytes/s that 0 to `most` readers get together, shape (most + 1,), interpolated between the points."""
     readers = np.array([point.readers for point in curve], float)
     bytes_per_second = np.array([point.mb_per_second for point in curve]) * 1e6
     interpolated: Floats = np.interp(np.arange(most + 1, dtype=float), readers, bytes_per_second)
@@ -68,10 +65,8 @@ def straight_then_flat(one_mb_per_second: float, most_mb_per_second: float) -> C
 def smoothed(curve: Curve, reads: Sequence[int]) -> Curve:
     """Return the curve without random violations of two rules, which levels of few reads of varying latency show.
 
-    With more readers the throughput of one reader must not rise, and that of all together must not fall; only a fall
-    by more than `THRASHING_SHARE`, as by the seeks of a disk, is kept, with all that follows it. Points that violate a
-    rule are pooled with their neighbours, weighted by `reads`, the reads of each point (pool adjacent violators: Barlow
-    et al., Statistical Inference under Order Restrictions, 1972).
+    More readers must not make one faster, nor all together slower by up to `THRASHING_SHARE`. Violators are pooled,
+    weighted by `reads` (Barlow et al., Statistical Inference under Order Restrictions, 1972).
     """
     per_reader = _never_falling([-point.mb_per_second / point.readers for point in curve], reads)
     total = [-value * point.readers for value, point in zip(per_reader, curve, strict=True)]

@@ -17,10 +17,7 @@ from dlemu.results.drive import READ_AHEAD_BYTES, READ_AHEAD_REQUESTS, Rate, per
 
 
 def calibrate_from_drive(path: str, workload: Workload, *, cores: float) -> Calibration:
-    """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError.
-
-    A sheet without a figure at queue depth 1 shows no latency: any number of readers then gets the full throughput.
-    """
+    """Return the calibration from a data sheet (a YAML file) or the folder of a probe; raises UserError."""
     drive = read_drive(path)
     if not drive.rates:
         raise UserError(f"{path} has no reads, only writes: wanted the reads of a data sheet, or of `dlemu probe`")
@@ -50,11 +47,7 @@ def _ignored(known: Sequence[Rate]) -> Iterator[Finding]:
 
 
 def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
-    """Return the size of a reader's requests to the drive, and how many of them it has in flight.
-
-    Through the page cache the kernel splits large reads and reads ahead; with O_DIRECT a read is one request. Loaders
-    that stream files read each from its beginning, and shuffle afterwards.
-    """
+    """Return the size of a reader's requests to the drive, and how many it has in flight (the kernel splits reads)."""
     reader, data = workload.reader, workload.dataset
     if traits_of(reader.data_loader).interleave(reader, data) is not None:
         together = data.num_samples_per_file

@@ -51,10 +51,7 @@ def calibrate_from_levels(
     folder: str,
     busy_cores: float = 0.0,
 ) -> Calibration:
-    """Return the calibration from the levels of a probe: one or more for each number of readers, which begin at one.
-
-    `cores` and `busy_cores` describe the host; `folder` is the dataset's, for the name of the source.
-    """
+    """Return the calibration from a probe's levels, one or more for each number of readers, which begin at one."""
     measured = _merged(levels)
     curve = smoothed(_scaling_pooled(measured), [len(level.rows) for level in measured])
     highest_mb_per_second = max(level.mb_per_second for level in measured)
@@ -119,11 +116,7 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
 
 
 def _scaling_pooled(measured: Sequence[_Measured]) -> Curve:
-    """Return the curve, with the levels pooled whose readers each got the same throughput within their intervals.
-
-    Readers that do not slow each other down each get what one alone would. From one reader up, a level is pooled with
-    the previous ones until its throughput per reader differs significantly from theirs.
-    """
+    """Return the curve; levels are pooled until the throughput per reader differs significantly from theirs."""
     speed, width = measured[0].mb_per_second, measured[0].half_width_percent
     reads, count = len(measured[0].rows), 1
     for level in measured[1:]:

@@ -1,8 +1,6 @@
 """Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published ones.
 
-All readers begin at once in the first step, so the wait for its batch shows the throughput that all of them get. If the
-model of an epoch with that throughput is faster than the run, the difference is the host's overhead per step; otherwise
-the throughput is fitted to the duration of the whole epoch.
+All readers begin at once, so the first wait shows their throughput; what a faster model lacks is the host's overhead.
 """
 
 from __future__ import annotations
@@ -45,10 +43,9 @@ class ForeignRun:
 
 
 def calibrate_from_times(run: ForeignRun) -> Calibration:
-    """Return the storage's throughput and the host's overhead with which the model takes as long as the run did.
+    """Return the throughput and the host's overhead with which the model lasts as long as the run; raises UserError.
 
-    The throughput is the same for any number of readers. DLIO fetches a batch only after the previous step
-    (`train.synchronous`); so does the fitted model. Raises UserError for a run faster than its computation.
+    DLIO fetches a batch only after the previous step (`train.synchronous`); so does the fitted model.
     """
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
     wanted = float(np.mean(run.epoch_seconds))

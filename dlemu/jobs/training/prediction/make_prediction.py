@@ -1,7 +1,4 @@
-"""Predicts AU and samples/s of a workload on a calibrated storage: for one count of accelerators, or by a search.
-
-`model_run` simulates a count. A search finds the largest that passes, then predicts those around it with intervals.
-"""
+"""Predicts AU and samples/s on a calibrated storage: for one count of accelerators, or for the largest that passes."""
 
 from __future__ import annotations
 
@@ -66,10 +63,9 @@ def predict(
     assumes_files: bool = False,
     overrides: Sequence[str] = (),
 ) -> Prediction:
-    """Predict for `ranks` accelerators, or, if that is None, find the largest count up to `most` that passes.
+    """Predict for `ranks` accelerators, or, if None, find the largest count up to `most` that passes; raises UserError.
 
-    With `assumes_files` a count is predicted for as many files as it needs, even if the dataset has fewer. Raises
-    UserError for workloads without computation time, and for counts that the files or the cores are too few for.
+    With `assumes_files` a count is predicted for as many files as it needs, even if the dataset has fewer.
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
@@ -211,11 +207,7 @@ class _Predictor:
         return [first, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, runs)))]
 
     def _sooner(self, run: ModelRun) -> float:
-        """Return the factor by which samples/s may be higher on a storage that serves whole reads in turn.
-
-        In the model all active reads share the storage. Served in turn, the first of the W batches that a rank's W
-        readers request at once arrives W times sooner; that is the most of an epoch's time that is saved.
-        """
+        """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
         readers = max(1, self._workload.reader.read_threads)
         epochs = len(np.unique(run.rows["epoch"]))
         saved = epochs * run.outcome.time_to_first_batch_seconds * (1 - 1 / readers)
@@ -237,10 +229,7 @@ class _Predictor:
         return count.verdict_au(self._by) >= self._threshold_percent
 
     def search(self, most: int) -> tuple[int, tuple[int, int]]:
-        """Return the largest count whose predicted AU passes (0: none), and the largest that surely and possibly pass.
-
-        Runs on a slower and a faster storage show where to look; the interval of each count decides.
-        """
+        """Return the largest count whose predicted AU passes (0: none), and the largest that surely, possibly pass."""
         limit, _ = self.limit(most)
         middle = self._most_passing(limit, 1.0)
         low = 0
@@ -283,11 +272,7 @@ class _Predictor:
         return low
 
     def limited_by(self, count: PredictedCount) -> PredictedLimit:
-        """Return what limits a count: the change (storage, readers or cores) that gains most AU over whole epochs.
-
-        Not the AU of the counted steps, nor the sustained AU: with more readers, more of a short epoch is read before
-        the steps counted begin.
-        """
+        """Return what limits a count: the change (storage, readers or cores) that gains most AU over whole epochs."""
         au_percent = count.verdict_au("sustained")
         sustained = Finding.of(Seen.SUSTAINED, accelerators=count.accelerators, au_percent=au_percent)
         if au_percent >= NOTHING_PERCENT:

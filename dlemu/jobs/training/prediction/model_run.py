@@ -86,10 +86,7 @@ class ModelRun:
 
 
 class Model:
-    """A workload on a calibrated storage, for any count of accelerators.
-
-    `assumes_files`: a count that the workload's files are too few for is simulated with as many files as it needs.
-    """
+    """A workload on a calibrated storage, for any count; `assumes_files`: each count has as many files as it needs."""
 
     def __init__(
         self, workload: Workload, calibration: Calibration, *, hosts: int = 1, assumes_files: bool = False
@@ -135,11 +132,9 @@ class Model:
     ) -> ModelRun:
         """Simulate a run with `ranks` accelerators, on a storage that is `speed` times as fast as calibrated.
 
-        `most_rows` limits the rank-steps. `shrinks`: where even a short epoch would exceed it, simulate a fraction of
-        the accelerators on the same fraction of files, storage and hosts. `as_it_is`: take the sustained AU from this
-        run even if its epochs are short; otherwise it is then found in a longer one.
-
-        Raises UserError where the samples do not fill the steps that an AU needs, or no step counts.
+        `most_rows` limits the rank-steps; `shrinks`: simulate a fraction of accelerators, files, storage and hosts if
+        exceeded. `as_it_is`: the sustained AU is this run's, even of short epochs. Raises UserError where no step
+        counts.
         """
         job = planned_job(self.workload, ranks)
         window = job.batches_ahead
@@ -201,10 +196,7 @@ class Model:
         )
 
     def _balanced_rows(self, job: TrainingJob, epochs: Sequence[Epoch], rate: Floats, seed: int) -> StepRows:
-        """Simulate epochs; trainers take their cores from the readers only while they compute, not while they wait.
-
-        Raises UserError where trainers that never wait would need all cores.
-        """
+        """Simulate epochs; trainers take cores only while they compute. UserError where they would need all cores."""
         used, cores = job.ranks * self._trainer_cores(), self.hosts * self.calibration.cores_to_share
         if used >= cores:
             raise UserError(

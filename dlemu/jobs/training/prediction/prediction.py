@@ -231,22 +231,18 @@ _SEEN: Wording = {
     Seen.GAINS: _gains,
 }
 _ISSUES: Wording = {
-    Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the storage is assumed to deliver what it "
-    "did with {tried}",
-    Issue.NOT_SATURATED: "the storage never reached its limit, so it may feed more than predicted: calibrate with a "
-    "run that waits for data (--from RUN)",
-    Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for samples of "
-    "{sample_bytes:,.0f}: a storage's speed depends on the size of what is read",
-    Issue.LINE_IGNORED: "the drive's figures contradict each other: {size_bytes:,} bytes at depth {depth} are given as "
-    "{mb_per_second:,.0f} MB/s, but the others mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",
-    Issue.BUSY_CORES: "besides the readers, {busy_cores:.1f} of {cores:g} cores were busy while the storage was "
-    "probed (other programs, or the storage's own software): the intervals allow for a run that gets only the "
-    "idle cores; stop what keeps the others busy and predict again",
-    Issue.FILES_ASSUMED: "the workload has {configured:count file}: for {accelerators:count accelerator} a dataset of "
-    "{files:,} was assumed (to predict for your own: dataset.num_files_train=N)",
+    Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the speed with {tried} is assumed",
+    Issue.NOT_SATURATED: "the storage never reached its limit: calibrate with a run that waits for data (--from RUN)",
+    Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
+    Issue.LINE_IGNORED: "{size_bytes:,} bytes at depth {depth} are given as {mb_per_second:,.0f} MB/s, but the "
+    "drive's other figures mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",
+    Issue.BUSY_CORES: "{busy_cores:.1f} of {cores:g} cores were busy with other work in the probe, and the "
+    "intervals allow for that: stop it and predict again",
+    Issue.FILES_ASSUMED: "the workload has {configured:count file}: {files:,} were assumed for "
+    "{accelerators:count accelerator}",
     Issue.CHECKPOINTS_LEFT_OUT: "checkpoints are not included: no AU counts them, but they lengthen the run",
     Issue.STEPS_LEFT_OUT: "{simulated_steps:,} of {planned_steps:,} steps were simulated",
-    Issue.HOST_SLOWER_THAN_STEP: "AU by DLIO's formula is not predicted: the host's delay after each step "
-    "({delay_ms:.2g} ms) takes longer than the step's computation ({step_ms:.2g} ms), so it would hardly sleep",
+    Issue.HOST_SLOWER_THAN_STEP: "AU by DLIO's formula is not predicted: the host's delay of {delay_ms:.2g} ms is "
+    "longer than a step's {step_ms:.2g} ms",
     Issue.NOTE: "{text}",
 }

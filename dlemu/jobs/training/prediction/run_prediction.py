@@ -43,9 +43,8 @@ ReadForeign = Callable[[str], ForeignRun | None]
 def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
     """Predict for overrides or a workload; return the prediction, the folder that it was saved in, and the workload.
 
-    With `ranks` among the overrides (in a workload: more than 1) that count is predicted, else the largest count that
-    passes. A storage that the request does not describe is probed. For a storage that exists only as a speed or a data
-    sheet, each count has as many files as it needs, unless an override says how many there are. Raises UserError.
+    `ranks` (in a workload: more than 1) is the count to predict, else the largest that passes. A storage that is not
+    described is probed. Without an existing one, each count has the files that it needs. Raises UserError.
     """
     known = None if request.from_folder is None else read_known(request.from_folder, request.read_foreign)
     if isinstance(source, Workload):
@@ -99,10 +98,7 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
 def calibrate_by_probe(
     workload: Workload, *, readers: int = 0, cached: bool = False, on_event: OnEvent = ignore
 ) -> Calibration:
-    """Measure the storage with the workload's own reads on its dataset; raises UserError if it can't be read.
-
-    `readers` is the number of readers whose speed is measured most precisely; 0: the fewest that saturate the storage.
-    """
+    """Measure the storage with the workload's reads, most precisely for `readers` (0: the fewest to saturate)."""
     found = inspect(
         workload.dataset,
         command_hint=lambda: (
