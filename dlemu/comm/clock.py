@@ -61,12 +61,10 @@ class FakeClock:
 
 
 class Burner:
-    """Uses up a given CPU time of the calling thread, where a real job would compute; each thread needs its own object.
+    """Uses up CPU time of the calling thread, where a real job would compute; each thread needs its own object.
 
-    The thread's CPU clock counts, not wall clock, so a thread that gets no core takes longer, as a real one would.
-
-    The work is an iterated hash (PBKDF2), for two reasons: the number of rounds sets how long a call takes, and the
-    call releases the interpreter lock, as numpy or a decoder does. It causes hardly any memory traffic.
+    The thread's CPU clock counts, so a thread that gets no core takes longer. The work is an iterated hash (PBKDF2):
+    its rounds set how long a call takes, it releases the interpreter lock, and causes hardly any memory traffic.
     """
 
     def __init__(self) -> None:

@@ -80,10 +80,7 @@ def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] 
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system that a dataset's folder is on, or of a storage without folders its type and server.
-
-    For a folder that does not exist yet, the file system of the nearest parent that does.
-    """
+    """Return the file system of a folder (of its nearest parent that exists), or a storage's type and server."""
     storage = open_storage(spec.buffered)
     local = storage.local_path(folder)
     if local is not None:

@@ -100,7 +100,7 @@ class LaunchedComm:
     """Whether the launcher kills every rank when one fails; if not, each host ends when another reports the failure."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
-        """Make rank `rank` of `size`, not yet connected: the subclass calls `_join_host` and `_join_hosts` next."""
+        """Make a rank that is not yet connected: the subclass calls `_join_host` and `_join_hosts` next."""
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
         self._offset_ns = 0
         self._started_here = True
@@ -170,7 +170,7 @@ class LaunchedComm:
     def member(self, local_rank: int, token: str) -> LaunchedComm:
         """Return a communicator with which this process, or a fork of it, acts as rank `local_rank` of this node.
 
-        Collective over all processes that take over a rank. Raises PeerLostError when one of them does not arrive.
+        Collective over these processes; raises PeerLostError.
         """
         member = copy.copy(self)
         member.rank, member.local_rank = self._members[local_rank], local_rank
@@ -180,11 +180,9 @@ class LaunchedComm:
         return member
 
     def world_rank(self, local_rank: int) -> int:
-        """Return the world rank of a rank of this node."""
         return self._members[local_rank]
 
     def name(self, local_rank: int) -> str:
-        """Return how messages name a rank of this node."""
         return f"rank {self.world_rank(local_rank)}"
 
     def token(self, purpose: str) -> str:
@@ -206,10 +204,7 @@ class LaunchedComm:
         self._tree.close()
 
     def abort(self, status: int, message: str = "") -> None:
-        """End all ranks; the other hosts get this rank's message. Does not return where the launcher kills the ranks.
-
-        This rank's output is flushed before the others learn of the failure, so that its cause is printed first.
-        """
+        """End all ranks, after this rank's output; the other hosts get this rank's message. May not return."""
         flush_output()
         self.leave(status, message)
         self._end_all(status)

@@ -16,10 +16,7 @@ Rows = NDArray[np.void]
 
 
 class RowLog:
-    """Rows of one rank, in memory and, if `path` is given, in a new file there.
-
-    The file stays open until `close`, because closing one on a network file system can be slow.
-    """
+    """Rows of one rank, in memory and, if `path` is given, in a new file there, open until `close`."""
 
     def __init__(self, dtype: np.dtype[np.void], path: str = "") -> None:
         self._dtype, self._path, self._parts = dtype, path, [np.empty(0, dtype)]

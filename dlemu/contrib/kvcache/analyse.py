@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.published import official_result
+from dlemu.contrib.kvcache.official import official_result
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import (
@@ -189,7 +189,6 @@ class RunRows:
 
     @property
     def queueing(self) -> Floats:
-        """Seconds that each prompt waited for a copy of the model."""
         return _seconds_between(self.computed, "arrived_ns", "start_ns")
 
     @property
@@ -273,7 +272,6 @@ class RunRows:
 
     @property
     def memory_served(self) -> bool:
-        """Whether memory served in place of the storage."""
         storage, served = self.run.facts.journal.storage, self.from_storage_percent
         in_memory = storage is not None and storage.file_system in IN_MEMORY
         return in_memory or (served is not None and served < PARTLY_READ_PERCENT)
@@ -285,7 +283,7 @@ class RunRows:
         return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
 
     def _device_percent(self, metric: str, app_bytes: int) -> float | None:
-        """Return the bytes that the devices moved during the run, each counted once, in percent of `app_bytes`."""
+        """Return the bytes that the devices moved, each counted once, in percent of `app_bytes`."""
         nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
         for host in self.run.telemetry:
             own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
@@ -314,7 +312,6 @@ class RunRows:
 
 
 def _waiting(moments: list[float], begins: Floats, ends: Floats, weights: Floats) -> list[float]:
-    """Return the total weight of the items that wait at each moment; ends are infinite for those never done."""
     return [float(weights[(begins <= moment) & (ends > moment)].sum()) for moment in moments]
 
 
@@ -371,10 +368,7 @@ def _fifo(data: RunRows) -> Fifo | None:
 
 
 def fifo_load_seconds(arrived_seconds: Floats, load_bytes: NDArray[np.int64], gb_per_second: float) -> Floats:
-    """Return the seconds from each load's arrival to its end through one pipe, by Lindley's recursion (1952).
-
-    Arrivals ascend; finished = max(arrived, finish of the previous load) + bytes / rate.
-    """
+    """Return the seconds of each load through one pipe, by Lindley's recursion (1952); arrivals ascend."""
     took = load_bytes / (gb_per_second * 1e9)
     done = np.cumsum(took)
     # The queue was last empty where arrival minus all work before is largest.
@@ -460,7 +454,7 @@ def _official_verdict(data: RunRows, official: Official) -> str:
 def _outcome(
     data: RunRows, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
-    """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
+    """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
         return None, ""

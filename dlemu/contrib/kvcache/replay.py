@@ -53,7 +53,6 @@ class ServedPrompt:
     write_call_ns: int = 0
 
     def columns(self, block_bytes: int) -> dict[str, int]:
-        """Return the prompt's row of kvcache.parquet."""
         own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         return own | {
             "prompt": self.planned.number,
@@ -67,7 +66,6 @@ class ServedPrompt:
 
     @property
     def is_done(self) -> bool:
-        """Whether its prefill and all its writes are done."""
         return bool(self.computed_ns) and (not self.writes or bool(self.written_ns))
 
 

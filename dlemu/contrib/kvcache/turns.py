@@ -61,7 +61,6 @@ class TurnRequest:
     """When it was done."""
 
     def columns(self, block_bytes: int) -> dict[str, int]:
-        """Return the request's row of kvcache.parquet."""
         return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)} | {
             "input_tokens": self.turn.context_tokens,
             "output_tokens": self.turn.output_tokens,
@@ -99,7 +98,6 @@ class TurnsReplay:
         return [*(request for request, _ in self._in_service.values()), *(request for _, _, request in self._queue)]
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
-        """Serve until the clock ends, and for as long afterwards as the tool waits."""
         turns, end_ns, index = self._plan.turns, begin_ns + round(self._seconds * 1e9), 0
         while (now_ns := self._mover.now_ns()) < end_ns:
             while index < len(turns) and begin_ns + turns[index].at_ns <= now_ns:

@@ -169,11 +169,7 @@ _LISTS: dict[type[Row], str] = {
 
 
 def read_rows(folder: str) -> list[ProcessRows]:
-    """Return the rows of each process in a folder, in the order of their first pass.
-
-    The half-written last line of a killed process is skipped. Raises UserError for a file that can't be read, or for
-    rows of another version.
-    """
+    """Return the rows of each process, in the order of their first pass; raises UserError."""
     found = []
     for path in _paths(folder):
         try:
@@ -187,7 +183,6 @@ def read_rows(folder: str) -> list[ProcessRows]:
 
 
 def has_rows(folder: str) -> bool:
-    """Return whether a job left rows in a folder."""
     return bool(_paths(folder))
 
 

@@ -58,11 +58,7 @@ class Recorded:
 def record(
     question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
 ) -> Recorded:
-    """Record a job and write its recipe.
-
-    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training; DlemuError
-    if the job failed before it left any.
-    """
+    """Record a job and write its recipe. Raises UserError for wrong options or rows without training, DlemuError."""
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
     _check_options(question, folder, recipe)
@@ -98,7 +94,6 @@ def record(
 def _recorded(
     question: RecordQuestion, folder: str, on_step: Callable[[str], None]
 ) -> tuple[Recording, Data | None, int | None]:
-    """Run the job, if it has not run before; return what was measured, its data, and how it ended."""
     rows, status = question.rows, None
     if question.command:
         rows = os.path.join(folder, ROWS)
