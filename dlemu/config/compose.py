@@ -30,10 +30,7 @@ class _NotPlainError(Exception):
 
 
 def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
-    """Return the sections of the chosen workload as plain nested values, interpolations still unresolved.
-
-    Raises UserError when there is no such workload, or its file is not a mapping in YAML.
-    """
+    """Return the sections of the chosen workload as nested values, interpolations unresolved; raises UserError."""
     path = workload_file(choice, config_dir)
     try:
         text, tree = _content(path).decode(), None
@@ -63,10 +60,7 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
 
 
 def read_plain(path: str) -> dict[str, Any]:
-    """Return the plain values in a YAML file from an unknown source.
-
-    References (`${oc.env:NAME}`) are refused, as they would read from this host. Raises UserError.
-    """
+    """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
     try:
         tree = yaml.load(_content(path), YAML_LOADER)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
