@@ -34,7 +34,6 @@ class MonotonicClock:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def now_ns(self) -> int:
-        """Return the time."""
         return time.monotonic_ns()
 
     def sleep_until(self, deadline_ns: int) -> None:
@@ -51,11 +50,9 @@ class FakeClock:
         self.time_ns, self.oversleep_ns = start_ns, oversleep_ns
 
     def now_ns(self) -> int:
-        """Return the time."""
         return self.time_ns
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Advance the time past the deadline, without waiting."""
         if deadline_ns > self.time_ns:
             self.time_ns = deadline_ns + self.oversleep_ns
 

@@ -53,7 +53,6 @@ class StorageFacts:
 
 
 def describe_host() -> HostFacts:
-    """Return this host's hardware, limits and software versions."""
     return HostFacts(
         host=platform.node(),
         processor=_processor(),
@@ -95,7 +94,6 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
 
 
 def describe_folder(folder: str) -> StorageFacts:
-    """Return the file system that a folder is on."""
     path = os.path.realpath(folder)
     mounts = [part for part in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(part.mountpoint)]
     usage = psutil.disk_usage(path)
@@ -111,7 +109,6 @@ def describe_folder(folder: str) -> StorageFacts:
 
 
 def existing_folder(folder: str) -> str:
-    """Return the folder, or the nearest one above it that exists."""
     path = os.path.abspath(folder)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -119,7 +116,6 @@ def existing_folder(folder: str) -> str:
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package; empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -29,7 +29,6 @@ _LOOK_SECONDS = 1.0  # how often to check whether the rank is stopped (SIGSTOP)
 _TURN_SECONDS = 0.3  # ranks report a common failure this far apart: the first report makes the launcher end the others
 _MOST_TURNS = 10  # so the last rank waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
-"""Prefixes of the names of MPICH's and Open MPI's shared-memory files."""
 
 
 class Guardian:

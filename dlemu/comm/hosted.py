@@ -41,7 +41,6 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 T = TypeVar("T")
 OnFailure = Callable[[Failure], None]
-"""Notes a member's failure where the run is saved."""
 
 
 class MemberFailedError(DlemuError):
@@ -81,7 +80,6 @@ class _Place:
     """A placeholder process, and the CPUs and environment that its member takes over."""
 
     process: int
-    """Process id."""
     cpus: set[int]
     environment: dict[str, str]
 

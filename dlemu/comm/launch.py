@@ -67,7 +67,6 @@ class Ending:
         role: Role = RANK,
     ) -> None:
         self.running: dict[int, int] = {}
-        """Rank by process id."""
         self._ranks: dict[int, int] = {}
         self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
         self._role = role
@@ -231,7 +230,6 @@ class Supervisor:
         return self._ending.ends
 
     def end(self) -> None:
-        """Kill and reap every rank that still runs, for when this process itself failed."""
         for process in self._ending.running:
             _send(process, signal.SIGKILL)
         for process in self._ending.running:
@@ -344,7 +342,6 @@ class ReportChannel:
         self.reports.send(pickle.dumps((self.number, message)))
 
     def report(self, error: BaseException) -> int:
-        """Tell the parent why this process ends; return the exit status."""
         failure = describe(self.number, error, self.role)
         with contextlib.suppress(OSError):
             self.reports.send(pickle.dumps(failure))
@@ -493,9 +490,7 @@ class _Task:
     role: Role
     grace_seconds: float
     supervisor: int
-    """Process id."""
     reports: socket.socket
-    """Where a failure or a message goes, one datagram each."""
     parents_only: tuple[socket.socket, ...]
     """The parent's sockets, which each forked process closes first."""
 

@@ -25,7 +25,6 @@ from dlemu.comm.process_control import after_fork_in_child, flush_output
 from dlemu.comm.tree import LocalTree
 
 CODE_NUMBERS = 2
-"""Length of a code, in 64-bit numbers."""
 TO_ALL = -1
 """Takes the place of a rank's number in the code of a payload that is broadcast."""
 
@@ -38,7 +37,6 @@ class Seal:
         self._secret, self._way, self._calls = secret, way, 0
 
     def next_call(self) -> None:
-        """Count a collective call; every host counts the same calls."""
         self._calls += 1
 
     def code(self, rank: int, payload: bytes | bytearray) -> array[int]:
@@ -48,7 +46,6 @@ class Seal:
         return array("q", code.digest())
 
     def check(self, rank: int, payload: bytes | bytearray, code: Sequence[int], sender: str) -> None:
-        """Raise DlemuError unless this code is the payload's."""
         if not hmac.compare_digest(self.code(rank, payload).tobytes(), array("q", code).tobytes()):
             raise DlemuError(
                 f"a message over {self._way} in place of one from {sender} is not from this run, and was not read: "
@@ -63,11 +60,9 @@ class HostLeaders(Protocol):
     node: int
     names: Sequence[str]
     others_text: str
-    """How messages name the hosts other than this one."""
     timeout_seconds: float
 
     def name_nodes(self, names: Sequence[str]) -> None:
-        """Set how messages name each node."""
         self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
         self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
@@ -94,7 +89,6 @@ class LaunchedComm:
     size: int
     timeout_seconds: float
     versions: tuple[str, ...]
-    """Version of dlemu on each node."""
     _tree: LocalTree
     launcher_ends_all = True
     """Whether the launcher kills every rank when one fails; if not, each host ends when another reports the failure."""

@@ -62,7 +62,6 @@ class LocalComm:
     node = 0
 
     def __init__(self, rank: int = 0, size: int = 1, *, token: str = "", timeout_seconds: float = 600.0) -> None:
-        """Connect to the other ranks of this host; `token` is the run's secret, the same on all of them."""
         self.rank = self.local_rank = rank
         self.size = self.local_size = size
         self.hosts: tuple[str, ...] = (socket.gethostname(),)
@@ -94,7 +93,6 @@ class LocalComm:
 
 
 def dump(value: Any) -> bytes:
-    """Pickle a value for another rank of the same run."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -125,8 +123,6 @@ def connect_tree(
 def connect_neighbours(
     tree: LocalTree, rendezvous: Rendezvous, local_rank: int, local_size: int, timeout_seconds: float
 ) -> None:
-    """Make the links of a tree; raises PeerLostError when a neighbour does not arrive in time."""
-
     def link(stream: socket.socket, rank: int, levels: int) -> Connection:
         return Connection(stream, tree.name(rank), timeout_seconds, levels * _LEVEL_SECONDS)
 
@@ -395,7 +391,6 @@ class Rendezvous:
 
 
 def address(token: str, rank: int) -> str:
-    """Return the abstract socket address on which a rank listens."""
     return f"\0dlemu.{_digest(f'address {rank}', token)[:16].hex()}"
 
 

@@ -157,7 +157,6 @@ def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> boo
 
 @contextlib.contextmanager
 def contact(mpi: Any, peer: str = "another rank") -> Iterator[None]:
-    """Turn MPI's errors into ours, which name the peer."""
     try:
         yield
     except mpi.Exception as error:

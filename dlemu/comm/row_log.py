@@ -28,7 +28,6 @@ class RowLog:
         self.extend(np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype))
 
     def extend(self, rows: Rows) -> None:
-        """Add several rows; raises SpaceError."""
         self._parts.append(rows)
         if self._out < 0:
             return
@@ -44,7 +43,6 @@ class RowLog:
 
     @property
     def rows(self) -> Rows:
-        """The rows so far."""
         return np.concatenate(self._parts)
 
     def close(self) -> None:

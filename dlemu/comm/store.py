@@ -137,12 +137,10 @@ class TcpLeaders(HostLeaders):
         return agreed
 
     def leave(self, message: str) -> None:
-        """Tell the other hosts why this one is lost, and hang up."""
         self._tree.announce_loss(message)
         self._tree.close()
 
     def close(self) -> None:
-        """Hang up after the last call."""
         self._tree.close()
 
     def _sealed(self, place: int, payload: bytes | bytearray) -> bytes:
@@ -255,7 +253,6 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The first rank of this host."""
         return self.rank - self.local_rank
 
     @classmethod
@@ -386,7 +383,6 @@ def _about(place: Place, listening: socket.socket) -> dict[str, object]:
 
 
 def _own_address(place: Place) -> str:
-    """Return the address of this host that faces the one of rank 0; no packet is sent."""
     for family, kind, protocol, _, address in socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM):
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as stream:
             stream.connect(address)

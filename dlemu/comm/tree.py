@@ -77,7 +77,6 @@ class LocalTree:
         self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
         self.children: dict[int, Link] = {}
-        """By rank, in rising order."""
         self.broken: str | None = None
         """Why no further call can succeed, or None."""
 
@@ -96,7 +95,6 @@ class LocalTree:
         return value
 
     def broadcast_number(self, value: int, *, forever: bool = False) -> int:
-        """Return rank 0's value (int64) on every rank."""
         with self.collective():
             if self.parent is not None:
                 value = self.parent.receive(Frame.MAXIMUM, math.inf if forever else None)
@@ -149,7 +147,6 @@ class LocalTree:
                 link.notify(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait at most this long for the neighbours from now on."""
         for link in self._links():
             link.set_timeout(timeout_seconds)
 
@@ -223,7 +220,6 @@ def height(rank: int, size: int) -> int:
 
 
 def _preorder(rank: int, size: int) -> Iterator[int]:
-    """Yield the ranks of the subtree under `rank` in the order in which a gather delivers them."""
     yield rank
     for child in children_of(rank, size):
         yield from _preorder(child, size)

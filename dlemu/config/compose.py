@@ -73,7 +73,6 @@ def read_plain(path: str) -> dict[str, Any]:
 
 
 def _refers(value: Any) -> bool:
-    """Return whether a value has an unescaped reference; `to_yaml` escapes text that only looks like one."""
     if isinstance(value, dict):
         return any(_refers(part) for pair in value.items() for part in pair)
     if isinstance(value, list):

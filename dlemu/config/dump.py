@@ -42,7 +42,6 @@ _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scal
 
 
 def to_yaml(workload: Workload) -> str:
-    """Return all settings as YAML; loading it as a workload file gives an equal Workload."""
     settings = plain(published(workload))
     own = settings.pop(OWN)
     return yaml.dump(
@@ -123,7 +122,6 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
 
 
 def storage_words(workload: Workload) -> list[str]:
-    """Return overrides that name the workload's storage, without credentials; none for folders."""
     return without_secrets(_differences(["storage"], workload.storage, Storage()))
 
 

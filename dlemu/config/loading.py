@@ -23,7 +23,6 @@ from dlemu.config.workload_files import SUFFIX, nearest
 DEFAULT_WORKLOAD = "default"
 
 Layer = list[tuple[KeyPath, Any]]
-"""Settings in the order in which they apply: the path of a key, and its value."""
 
 TABLES = ("accelerators", "scales")
 """Sections whose keys are names that a user chose."""
@@ -196,7 +195,6 @@ def layer(path: KeyPath, value: Any) -> Layer:
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Return one nested mapping of all layers."""
     tree: dict[str, Any] = {}
     for settings in layers:
         for path, value in settings:

@@ -40,12 +40,10 @@ class Request:
 
     @property
     def workload(self) -> str:
-        """The value of the last `workload=`; empty without one."""
         return next((setting.value for setting in reversed(self.all) if setting.path == WORKLOAD), "")
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The values that apply on top of the workload."""
         return tuple(setting for setting in self.all if setting.path != WORKLOAD)
 
 

@@ -32,9 +32,7 @@ class Point:
     """One run of a sweep."""
 
     settings: dict[str, str]
-    """Key -> this run's value, for the keys that were given several values."""
     words: tuple[str, ...]
-    """All overrides of the run."""
 
 
 def points(words: Sequence[str]) -> list[Point]:

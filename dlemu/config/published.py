@@ -89,7 +89,6 @@ def check_letters(words: Iterable[str]) -> None:
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line without credentials, for logs, results and messages."""
     return [public_text(_without_secret(word)) for word in words]
 
 
@@ -104,6 +103,5 @@ def _without_secret(word: str) -> str:
 
 
 def given_options(words: Iterable[str]) -> dict[str, str]:
-    """Return the storage options on a command line, to be scrubbed from messages."""
     found = (_OPTION.fullmatch(word) for word in words)
     return {match[2]: match[3].strip("'\"") for match in found if match}

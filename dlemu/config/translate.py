@@ -19,7 +19,6 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
 
 KeyPath = tuple[str, ...]
-"""The parts of a dotted key."""
 LOADERS = "dlemu.loaders"
 
 RENAMED_SECTIONS = {"data_reader": "reader"}
@@ -118,7 +117,6 @@ NO_EFFECT_ON_OBJECTS = {
 SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
-"""Options that may be credentials."""
 
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
@@ -310,7 +308,6 @@ def _may_be_null(path: KeyPath) -> bool:
 
 
 def _default(path: KeyPath) -> Any:
-    """Return the schema's default, which is never None; None for an unknown key."""
     section: Any = tree()()
     for name in path:
         if not is_dataclass(section) or name not in [field.name for field in fields(section)]:

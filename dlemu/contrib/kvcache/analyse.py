@@ -41,7 +41,6 @@ MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
 _COMFORTABLE_CEILING = 20.0  # below it, the emulator itself takes more than 5 % of the load's time
 _CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
-"""Number of moments in the last third of the load at which the backlog is sampled."""
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
@@ -109,7 +108,6 @@ def analyse(run: RowsRun) -> KvSummary:
 
 
 def spread(seconds: Floats) -> Spread | None:
-    """Return mean and percentiles of durations; None if there are none."""
     if not len(seconds):
         return None
     p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
@@ -160,7 +158,6 @@ class RunRows:
 
     @cached_property
     def window_seconds(self) -> float:
-        """Time from the first prompt to the last byte, or to the end of the load, if that is later."""
         first = float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
         return self.end_seconds - first
 

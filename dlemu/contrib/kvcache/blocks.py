@@ -150,11 +150,8 @@ class SlotBlocks:
     content: Content
     shard_bytes: int
     slots: Iterator[int] = field(default_factory=count)
-    """Numbers of slots never used yet."""
     free: list[int] = field(default_factory=list)
-    """Slots of removed objects."""
     used: dict[int, int] = field(default_factory=dict)
-    """Object -> slot."""
 
     def reserve(self, number: int) -> None:
         self.used[number] = self.free.pop() if self.free else next(self.slots)
@@ -207,7 +204,6 @@ def file_name(shard: Shard, tp: int) -> str:
 
 
 def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
-    """Create the file of a rank's slots; raises OSError."""
     owned.claim(folder, SLOTS)
     path = os.path.join(folder, SLOTS)
     descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))

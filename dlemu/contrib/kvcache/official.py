@@ -26,7 +26,6 @@ MAX_CONVERSATIONS, MAX_TURNS, END_SHARE = 1000, 50, 0.2
 DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
 """Decoding reads the file once per so many tokens of the answer; files of prompts this long are never read back."""
 CLASSES = {3: "interactive", 2: "responsive", 1: "batch"}
-"""Priority -> class of service."""
 GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
@@ -57,11 +56,9 @@ class Option:
     model: str
     users: int
     memory_gib: int
-    """Host memory, which is filled before storage."""
     allocations: int
     """Maximum of turns that are being written at a time."""
     shape: Mapping[str, Any]
-    """Settings that describe the model."""
 
 
 _8B = {"layers": 32, "kv_heads": 8, "head_dim": 128, "attention_dim": 4096, "parameters_billion": 8.03}
@@ -107,7 +104,6 @@ class Turn:
     """One request: a prompt in a conversation, and its answer."""
 
     at_ns: int
-    """When it is queued, from the beginning of the load."""
     priority: int
     conversation: int
     context_tokens: int
@@ -130,9 +126,7 @@ class RankTurns:
     model: Model
     turns: Sequence[Turn]
     sizes: Sequence[int]
-    """Bytes of each turn's file."""
     accelerators: int = 0
-    """No accelerators are emulated: the tool computes nothing."""
 
     @property
     def option(self) -> Option:
@@ -194,7 +188,6 @@ def _size(exact: float) -> int:
 
 
 def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
-    """Return the published and the true rates, given all ranks' requests and when the clock of each rank began."""
     clock, window = settings.seconds, max(window_seconds, 1e-9)
     sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
     stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]

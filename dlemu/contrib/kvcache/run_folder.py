@@ -29,7 +29,6 @@ _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 
 
 def storage_spec_of(job: Job) -> StorageSpec:
-    """Return the spec of the storage of the blocks: O_DIRECT as `kv.odirect` requests, on file systems only."""
     odirect = job.workload.section(KvSettings).odirect and is_local(job)
     return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
 
@@ -39,7 +38,6 @@ def is_local(job: Job) -> bool:
 
 
 def blocks_folder(job: Job) -> str:
-    """Return `kv.folder`, resolved by the same rule as dataset folders."""
     return job.workload.storage.resolved(job.workload.section(KvSettings).folder)
 
 
@@ -118,7 +116,6 @@ def _make_run_folder(run: str) -> None:
 
 
 def check_space(job: Job, peak_bytes: int) -> None:
-    """Raise SpaceError if the storage has fewer than `peak_bytes` free."""
     folder = blocks_folder(job)
     free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
     if free is not None and peak_bytes > free:
@@ -186,7 +183,6 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job) -> bool:
-    """Remove whatever is left of a run's blocks and folders; return whether all objects are gone."""
     if is_local(job):
         _remove(run_folder(job))
         owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it

@@ -92,7 +92,6 @@ def _parquet_rows(paths: list[str]) -> tuple[int, float]:
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Yield reasons why a replay would not read like the job."""
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
@@ -121,7 +120,6 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Yield what a user of the recipe should know about the storage that the job read from."""
     cached = cached_before(data, recording) if data is not None else 0
     if data is not None and recording.cached_percent is None:
         yield (
@@ -137,7 +135,6 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def cached_words(percent: int) -> list[str]:
-    """Return the settings of a run that begins with this share of its dataset in the page cache."""
     return ["reader.evict_page_cache=start", *([f"reader.page_cache_percent={percent}"] if percent else [])]
 
 

@@ -34,13 +34,11 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    """The passes that train."""
     beside: tuple[Pass, ...]
     """Those of them that run at the same time, one for each loader that feeds a step; usually one."""
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    """From a batch's delivery until the trainer requests the next, without checkpoints."""
     queue: NDArray[np.float64]
     """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
     wait_queue: NDArray[np.float64]
@@ -85,7 +83,6 @@ class Loop:
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    """Return the training loop of a process, without the first `skip` batches (warm-up); None if it did not train."""
     batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
@@ -227,8 +224,6 @@ def _counted(training: Sequence[Pass], turns: Sequence[list[Batch]], skip: int) 
 
 
 def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
-    """Return the most passes that run at the same time, as of loaders whose batches a step takes one of each."""
-
     def begins_within(one: Pass, other: Pass) -> bool:
         own, others = batches[one.number], batches[other.number]
         return one is other or others[0].t0 <= own[0].t0 < others[-1].t1

@@ -37,7 +37,6 @@ def recipe_text(
 
 
 def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict[str, Any]:
-    """Return the recipe's workload, without the section `recorded`."""
     tree: dict[str, Any] = {"model": {"name": "recorded"}, "framework": "pytorch", "ranks": recording.loaders}
     tree["workflow"] = {"checkpoint": recording.saves is not None}
     if data is not None:
@@ -84,7 +83,6 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
 
 
 def reads_parts(data: Data, recording: Recording) -> bool:
-    """Return whether a replay reads pieces of the job's files, which it does not parse."""
     return data.format == PIECES and not recording.mapped
 
 
@@ -131,7 +129,6 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
 
 
 def _tensors(recording: Recording) -> dict[str, int]:
-    """Return the settings of batches that get from worker to trainer as PyTorch's do; none if nothing crosses."""
     shipped = rounded(recording.shipped_bytes_per_sample / recording.files_per_sample)
     crosses = recording.loading.workers > 0 and recording.arrays > 0 and shipped >= 1
     return {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}

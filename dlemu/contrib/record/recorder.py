@@ -50,7 +50,6 @@ _RANKS = (
 )
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-"""Extensions of files that the interpreter opens itself: code, not data."""
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
 """Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
@@ -134,7 +133,6 @@ class _Process:
                 pass
 
     def window_is_over(self) -> bool:
-        """Return whether the trainer that started this worker has ended its recording."""
         if not self.marker:
             import multiprocessing
 
@@ -626,7 +624,6 @@ def _start_method(loader: Any) -> str:
 
 
 def _order(loader: Any) -> str:
-    """Return the order of samples by the sampler's type: `shuffled`, `in order`, or `own` for a custom sampler."""
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", None)
     name = type(sampler).__name__

@@ -19,7 +19,6 @@ from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
-"""A recording with fewer measured batches is too short to replay."""
 _MIN_READY = 8
 """The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
 _EQUAL_SHARE = 0.95
@@ -34,7 +33,6 @@ _OVERHEAD_BYTES = 4096
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
 _MAX_CORE_WAIT = 0.1
-"""A larger share of a step spent waiting for cores is worth a note."""
 _UNSEEN = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
@@ -46,7 +44,6 @@ _UNSEEN = {
     "ray": "Ray",
     "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
 }
-"""Libraries whose reads or optimizer steps the hook can't see."""
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
@@ -141,7 +138,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    """Return the files that training opened or held open, with the number of rows that name each."""
     workers = {rows.process.pid: rows for rows in processes}
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     found: Counter[str] = Counter()
@@ -216,7 +212,6 @@ def _samples(fetch: Fetch) -> int:
 
 
 def _cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch, ns, with that of a library's threads up to the batch's duration."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 

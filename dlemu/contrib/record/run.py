@@ -50,7 +50,6 @@ class Recorded:
     answer: RecordAnswer
     folder: str
     recipe: str
-    """File of the recipe."""
     job_status: int | None
     """Exit status of the job, -N if signal N ended it; None if it had run before."""
 
@@ -114,7 +113,6 @@ def _recorded(
 
 
 def how_ended(status: int) -> str:
-    """Return how a process ended, by its status: negative for a signal."""
     return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 

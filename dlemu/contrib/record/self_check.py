@@ -131,7 +131,6 @@ def _relative_error(value: float, wanted: float) -> float:
 def run_replay(
     parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
-    """Replay a recording on the job's own files, which are only read; raises UserError or DlemuError."""
     on_step(f"{name}, engine {engine}")
     folder = fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
