@@ -1,7 +1,6 @@
 """Ranks: how they find each other, agree and fail together. No other package knows whether MPI is used.
 
-On a node ranks talk over a tree of Unix sockets that block in the kernel; MPI carries only what crosses nodes. May
-import datagen alone.
+On a node ranks talk over Unix sockets; MPI carries only what crosses nodes. May import datagen alone.
 """
 
 from dlemu.comm.comm_base import Comm as Comm

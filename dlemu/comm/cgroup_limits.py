@@ -53,10 +53,7 @@ def memory_limit_bytes(proc: str = "/proc") -> int | None:
 
 
 def host_memory(proc: str = "/proc") -> HostMemory:
-    """Return the memory that this process can use: the host's, within the limits of its control groups.
-
-    Inactive page cache that is charged to a group can be reclaimed, so it counts as available.
-    """
+    """Return the memory that this process can use, within its groups' limits; inactive page cache is available."""
     memory = psutil.virtual_memory()
     limit = memory_limit_bytes(proc)
     if limit is None or limit >= memory.total:
@@ -83,7 +80,6 @@ def _kill_lines(folder: str) -> list[str]:
 
 
 def _room_bytes(folder: str) -> float:
-    """Return how much of its limit a group has left; infinite without a limit."""
     for limit_name, used_name, cache_key in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -147,10 +143,7 @@ def _lines(path: str) -> list[str]:
 
 
 def shared_memory_problem(folder: str = "/dev/shm") -> str:
-    """Return why programs can't use /dev/shm, with what to do; empty when they can.
-
-    MPI libraries and PyTorch's workers need it, and their own messages on a full one are hard to read.
-    """
+    """Return why MPI libraries and PyTorch's workers can't use /dev/shm, with what to do; empty when they can."""
     import tempfile  # few processes look, and it takes milliseconds
 
     try:

@@ -34,7 +34,6 @@ class MonotonicClock:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
     def now_ns(self) -> int:
-        """Return the time."""
         return time.monotonic_ns()
 
     def sleep_until(self, deadline_ns: int) -> None:
@@ -51,22 +50,18 @@ class FakeClock:
         self.time_ns, self.oversleep_ns = start_ns, oversleep_ns
 
     def now_ns(self) -> int:
-        """Return the time."""
         return self.time_ns
 
     def sleep_until(self, deadline_ns: int) -> None:
-        """Advance the time past the deadline, without waiting."""
         if deadline_ns > self.time_ns:
             self.time_ns = deadline_ns + self.oversleep_ns
 
 
 class Burner:
-    """Uses up a given CPU time of the calling thread, where a real job would compute; each thread needs its own object.
+    """Uses up CPU time of the calling thread, where a real job would compute; each thread needs its own object.
 
-    The thread's CPU clock counts, not wall clock, so a thread that gets no core takes longer, as a real one would.
-
-    The work is an iterated hash (PBKDF2), for two reasons: the number of rounds sets how long a call takes, and the
-    call releases the interpreter lock, as numpy or a decoder does. It causes hardly any memory traffic.
+    The thread's CPU clock counts, so a thread that gets no core takes longer. The work is an iterated hash (PBKDF2):
+    its rounds set how long a call takes, it releases the interpreter lock, and causes hardly any memory traffic.
     """
 
     def __init__(self) -> None:

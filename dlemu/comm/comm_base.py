@@ -30,10 +30,7 @@ class PeerLostError(DlemuError):
 
 
 class Interrupted(BaseException):
-    """This process has to stop: save what must be saved and let this exception pass.
-
-    Not an `Exception`, so that no broad `except` on the way swallows it.
-    """
+    """This process has to stop: save what must be saved. No `Exception`, so that no broad `except` swallows it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"interrupted by {signal.Signals(signal_number).name}")
@@ -48,9 +45,8 @@ class Interrupted(BaseException):
 class Comm(Protocol):
     """The ranks of one run. Every call is collective and has a deadline; waiting costs no CPU.
 
-    All calls raise `PeerLostError` when a rank is gone or did not arrive within the deadline. After any
-    exception out of a call only `abort` and `close` may still be called.
-    Only the main thread may make calls.
+    Only the main thread may make calls. They raise `PeerLostError` when a rank is gone or late; then only `abort` and
+    `close` may still be called.
     """
 
     rank: int
@@ -94,8 +90,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def launcher_size(environment: Mapping[str, str] = os.environ) -> int:
     """Return how many processes mpirun or srun says it started, 1 when there is no launcher.
 
-    MPICH and its derivatives set PMI_SIZE, Open MPI OMPI_COMM_WORLD_SIZE, MVAPICH MV2_COMM_WORLD_SIZE; srun sets
-    SLURM_STEP_NUM_TASKS for each step. The largest counts: one launcher may have been started by another.
+    The largest variable counts: one launcher may have been started by another.
     """
     sizes = [environment.get(name, "") for name in _SIZE_VARIABLES]
     return max((int(size) for size in sizes if size.isdecimal()), default=1)
@@ -118,12 +113,12 @@ def launcher_rank(environment: Mapping[str, str] = os.environ) -> int:
 def detect_launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
     """Return whether this process is one of several that mpirun, srun or torchrun started.
 
-    Where the variables of several launchers are set, torchrun wins as the innermost: its processes inherit the
-    variables of the mpirun or srun that started torchrun. Without torchrun, its variables alone (set by a script under
-    srun or by a Kubernetes operator) count only where no MPI launcher reports more than one rank.
+    torchrun is the innermost: its processes inherit the variables of the mpirun or srun that started it. Its variables
+    without torchrun's own (a script under srun, a Kubernetes operator) count only where no MPI launcher has several
+    ranks.
 
-    A launcher of a single process (`srun --pty bash`, `mpirun -np 1`) counts as none: there are no ranks to connect. A
-    bare PMIx launcher sets the rank but not the size, so it counts unless a size of 1 is known.
+    A launcher of one process (`srun --pty bash`) counts as none. A bare PMIx launcher sets the rank but not the size,
+    so it counts unless a size of 1 is known.
     """
     has_ranks = all(environment.get(name) for name in _STORE_VARIABLES)
     mpi_size = launcher_size({name: size for name, size in environment.items() if name != "SLURM_STEP_NUM_TASKS"})

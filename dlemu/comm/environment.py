@@ -53,7 +53,6 @@ class StorageFacts:
 
 
 def describe_host() -> HostFacts:
-    """Return this host's hardware, limits and software versions."""
     return HostFacts(
         host=platform.node(),
         processor=_processor(),
@@ -80,10 +79,7 @@ def describe_hosts(comm: Comm) -> tuple[tuple[HostFacts, ...], tuple[int, ...]] 
 
 
 def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
-    """Return the file system that a dataset's folder is on, or of a storage without folders its type and server.
-
-    For a folder that does not exist yet, the file system of the nearest parent that does.
-    """
+    """Return the file system of a folder (of its nearest parent that exists), or a storage's type and server."""
     storage = open_storage(spec.buffered)
     local = storage.local_path(folder)
     if local is not None:
@@ -98,7 +94,6 @@ def describe_storage(spec: StorageSpec, folder: str) -> StorageFacts:
 
 
 def describe_folder(folder: str) -> StorageFacts:
-    """Return the file system that a folder is on."""
     path = os.path.realpath(folder)
     mounts = [part for part in psutil.disk_partitions(all=True) if PurePath(path).is_relative_to(part.mountpoint)]
     usage = psutil.disk_usage(path)
@@ -114,7 +109,6 @@ def describe_folder(folder: str) -> StorageFacts:
 
 
 def existing_folder(folder: str) -> str:
-    """Return the folder, or the nearest one above it that exists."""
     path = os.path.abspath(folder)
     while not os.path.isdir(path):
         path = os.path.dirname(path)
@@ -122,7 +116,6 @@ def existing_folder(folder: str) -> str:
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package; empty when it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -35,7 +35,6 @@ LATE = "Late"
 """`Failure.kind` of a process that still runs after the time it was given."""
 RANK = Role("rank", "use fewer ranks, workers or prefetches")
 LONE_RANK = Role("rank", "use fewer workers or prefetches")
-"""The rank of a run that has only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +46,12 @@ class Failure:
     kind: str
     """The exception's class name, or `Exit`, `Signal`, `Interrupted`, `Stopped`, `Late`, `Stuck` without one."""
     message: str
-    """A sentence for the user."""
     status: int
     """The exit status that a run which failed for this reason should end with."""
     at_ns: int
     """CLOCK_MONOTONIC when the failure was noticed."""
     echo: bool = False
-    """This failure only follows from another rank's."""
     traceback: str = ""
-    """Traceback of an unexpected exception; empty where the message is enough."""
 
     @property
     def text(self) -> str:
@@ -78,7 +74,6 @@ class RankEnd:
     status: int
     """Its exit status; 128 + signal when a signal ended it."""
     signal: int
-    """The signal that ended it, 0 when none did."""
     failure: Failure | None
 
 
@@ -89,7 +84,6 @@ def first_failure(ends: Iterable[RankEnd]) -> Failure | None:
 
 
 def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
-    """Return the failure of a rank that raised `error`."""
     text, who = "", f"{role.name} {rank}"
     if isinstance(error, DlemuError):
         message, status = str(error), error.exit_status
@@ -136,7 +130,6 @@ def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:
 
 
 def stopped_for(who: str, process: int, seconds: float) -> str:
-    """Return the sentence on a process that was stopped from outside and not continued in time."""
     return (
         f"{who} (process {process}) was stopped from outside (SIGSTOP, a debugger, a batch system that suspends jobs) "
         f"and did not continue within {seconds:g} s"
@@ -144,7 +137,6 @@ def stopped_for(who: str, process: int, seconds: float) -> str:
 
 
 def overdue(who: str, process: int, seconds: float) -> str:
-    """Return the sentence on a process that did not end in the time it was given."""
     if stands_still(process):
         return stopped_for(who, process, seconds)
     return (

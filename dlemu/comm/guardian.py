@@ -29,7 +29,6 @@ _LOOK_SECONDS = 1.0  # how often to check whether the rank is stopped (SIGSTOP)
 _TURN_SECONDS = 0.3  # ranks report a common failure this far apart: the first report makes the launcher end the others
 _MOST_TURNS = 10  # so the last rank waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
-"""Prefixes of the names of MPICH's and Open MPI's shared-memory files."""
 
 
 class Guardian:
@@ -57,13 +56,12 @@ class Guardian:
 def watch(on_loss: Callable[[], None], stopped_seconds: float = math.inf) -> Guardian:
     """Fork a guardian, which calls `on_loss` when this process (a rank) has ended without `release()`.
 
-    The guardian kills this process once it has been stopped (SIGSTOP) for `stopped_seconds`: other ranks might wait for
-    it forever.
+    It kills this process once it has been stopped (SIGSTOP) for `stopped_seconds`: other ranks might wait for it
+    forever.
 
-    Call it before heavy imports (the guardian would keep their pages), and after MPI has started: the guardian then
-    also removes the shared memory that a killed MPI job leaves behind. `on_loss` runs without standard input and
-    output, may import what it needs, and is ended after five minutes. Keep the returned object: when it is
-    garbage-collected its channel closes, which the guardian takes for the end of the rank.
+    Call it before heavy imports (the guardian would keep their pages), and after MPI has started: it also removes the
+    shared memory of a killed MPI job. `on_loss` runs without standard input and output, for five minutes at most. Keep
+    the returned object: when it is garbage-collected, the guardian takes that for the end of the rank.
     """
     ours, theirs = socket.socketpair()
     process = os.fork()
@@ -91,7 +89,7 @@ def _stand_guard(channel: int, on_loss: Callable[[], None], stopped_seconds: flo
 def _is_released(stopped_seconds: float) -> bool:
     """Wait for the release, or the end of the rank; a rank that stays stopped for too long is killed.
 
-    Time is counted in checks, `_LOOK_SECONDS` apart: none passes while the whole job is suspended, guardian included.
+    Time is counted in checks: none passes while the whole job is suspended, guardian included.
     """
     rank, stood_seconds = os.getppid(), 0.0
     while not select.select([0], [], [], _LOOK_SECONDS)[0]:
@@ -159,10 +157,7 @@ def turn_seconds() -> float:
 
 
 def remove_shared_memory(process: int | str = "self") -> None:
-    """Unlink the MPI library's files in /dev/shm that a process has mapped: this one, also those inherited by a fork.
-
-    Ranks that still use them keep the memory: only the names are removed. Call it when the job is lost.
-    """
+    """Unlink the MPI library's files in /dev/shm that a process has mapped, of a job that is lost."""
     for path in _mapped(process):
         with contextlib.suppress(OSError):  # another rank was faster
             os.unlink(path)

@@ -41,7 +41,6 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 T = TypeVar("T")
 OnFailure = Callable[[Failure], None]
-"""Notes a member's failure where the run is saved."""
 
 
 class MemberFailedError(DlemuError):
@@ -71,7 +70,6 @@ def _surroundings() -> tuple[object, ...]:
 
 
 def _memory_policy() -> str:
-    """Return the NUMA policy of this process by numa_maps in proc(5); empty where the kernel reports none."""
     with contextlib.suppress(OSError, IndexError), open("/proc/self/numa_maps", errors="surrogateescape") as maps:
         return maps.readline().split()[1]
     return ""
@@ -82,7 +80,6 @@ class _Place:
     """A placeholder process, and the CPUs and environment that its member takes over."""
 
     process: int
-    """Process id."""
     cpus: set[int]
     environment: dict[str, str]
 
@@ -107,9 +104,8 @@ class Host:
     def run(self, main: Callable[[Comm], T], on_failure: OnFailure, note: str) -> T:
         """Run `main` to its end as each of the host's ranks; return the result of this process's own rank.
 
-        Collective over the leaders. Raises what `main` raised in this process; what it raised in a member is raised by
-        the member's placeholder, with `note`, and ends the job. Raises SpaceError when the system has no room for the
-        processes.
+        Collective over the leaders. Raises what `main` raised in this process, and SpaceError when the system has no
+        room; what it raised in a member is raised by the member's placeholder, with `note`, and ends the job.
         """
         token = secrets.token_hex(16)
         with forking():
@@ -148,7 +144,6 @@ class Host:
                     raise PeerLostError(f"{self.comm.name(local_rank)} did not end within {seconds}") from error
 
     def _killed(self, members: Sequence[int]) -> str:
-        """Return the name of the first rank whose member a signal has ended; '' if there is none."""
         for local_rank, process in zip(self._placeholders, members, strict=True):
             with contextlib.suppress(ChildProcessError):
                 status = os.waitpid(process, os.WNOHANG)[1]
@@ -192,7 +187,7 @@ class Host:
 def lead(comm: LaunchedComm, *, ends_after: type[Exception]) -> Iterator[Host]:
     """Yield the host that this process leads; its other processes run `serve_placeholder` meanwhile.
 
-    They are released at the end, and after an error of type `ends_after`, which must be raised on every leader.
+    They are released at the end, and after an error of type `ends_after`, which is raised on every leader.
     """
     places = comm.gather_host(_Place.own()) or []
     rendezvous = Rendezvous(comm.token("placeholders"), 0, comm.local_size, comm.timeout_seconds, comm.name)
@@ -236,7 +231,6 @@ def serve_placeholder(comm: LaunchedComm) -> None:
 
 
 def _wait_for(member: socket.socket, leader: socket.socket, comm: LaunchedComm) -> None:
-    """Wait for the member's end; raise what ended it, or PeerLostError when the leader is lost."""
     ready: list[socket.socket] = []
     while member not in ready:
         ready, _, _ = select.select([member, leader], [], [])
@@ -277,7 +271,6 @@ def _run_member_and_exit(
     main: Callable[[Comm], object],
     on_failure: OnFailure,
 ) -> NoReturn:
-    """Run `main` as a rank, then exit this process with the rank's status."""
     status = DlemuError.exit_status
     try:
         status = _work(comm, local_rank, token, _ResultChannel(stream), main, on_failure)
@@ -314,7 +307,6 @@ def _work(
 
 
 def _reap(process: int, seconds: float) -> None:
-    """Wait for the exit of a member whose work is done; kill it if it does not exit within `seconds`."""
     deadline_seconds = time.monotonic() + seconds
     while os.waitpid(process, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline_seconds:

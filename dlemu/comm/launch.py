@@ -54,9 +54,8 @@ class Ending:
     """Decides when a run's ranks get SIGTERM and SIGKILL, and notes how each ended. IO and time are passed in.
 
     After the first failure the ranks have a fifth of the grace to notice it by themselves, then they get SIGTERM, and
-    SIGKILL at the end of the grace; a rank that survives SIGKILL is given up. An interruption sends SIGTERM at once.
-    A rank that is stopped (SIGSTOP) must continue within `timeout_seconds`: while no other rank waits for it, as when
-    it writes the results, nobody else would notice. A rank that still runs after `most_seconds` has failed.
+    SIGKILL at the end of the grace; a rank that survives it is given up. An interruption sends SIGTERM at once. A rank
+    that is stopped (SIGSTOP) for `timeout_seconds`, or still runs after `most_seconds`, has failed.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Ending:
         role: Role = RANK,
     ) -> None:
         self.running: dict[int, int] = {}
-        """Rank by process id."""
         self._ranks: dict[int, int] = {}
         self._grace_seconds, self._timeout_seconds, self._most_seconds = grace_seconds, timeout_seconds, most_seconds
         self._role = role
@@ -85,7 +83,6 @@ class Ending:
 
     @property
     def ends(self) -> list[RankEnd]:
-        """How each rank ended, in rank order."""
         return [self._ends[rank] for rank in sorted(self._ends)]
 
     @property
@@ -94,7 +91,6 @@ class Ending:
         return min(self._late_ns, self._terminate_ns, self._kill_ns, self._give_up_ns, *self._stopped.values())
 
     def started(self, process: int, rank: int) -> None:
-        """Note a process that was just forked."""
         self.running[process] = rank
         self._ranks[process] = rank
 
@@ -113,11 +109,9 @@ class Ending:
         self._terminate_ns = min(self._terminate_ns, now_ns)
 
     def stopped(self, process: int, now_ns: int) -> None:
-        """Note that a process was stopped (SIGSTOP)."""
         self._stopped.setdefault(process, now_ns + self._timeout_seconds * 1e9)
 
     def continued(self, process: int) -> None:
-        """Note that a stopped process continued (SIGCONT)."""
         self._stopped.pop(process, None)
 
     def ended(self, process: int, code: int, now_ns: int) -> None:
@@ -215,7 +209,6 @@ class Supervisor:
         self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
 
     def add(self, process: int, rank: int) -> None:
-        """Take charge of a process that was just forked."""
         self._ending.started(process, rank)
 
     def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
@@ -237,7 +230,6 @@ class Supervisor:
         return self._ending.ends
 
     def end(self) -> None:
-        """Kill and reap every rank that still runs, for when this process itself failed."""
         for process in self._ending.running:
             _send(process, signal.SIGKILL)
         for process in self._ending.running:
@@ -287,16 +279,15 @@ def _send(process: int, signal_number: int) -> bool:
 
 
 def children_of_this_process() -> frozenset[int]:
-    """Return the process ids of the direct children."""
     return frozenset(child.pid for child in psutil.Process().children())
 
 
 def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: float) -> int:
     """End every descendant of this process that does not descend from `known`; return how many there were.
 
-    They get SIGTERM, and SIGKILL after the grace; a process that ignores SIGTERM but ends by itself (such as
-    multiprocessing's resource tracker, which cleans up after its last user) has that time to do so. `wakeups` gets a
-    byte for each SIGCHLD. This process must adopt orphans (`adopt_orphans`).
+    They get SIGTERM, and SIGKILL after the grace, in which a process that ignores SIGTERM (multiprocessing's resource
+    tracker) can end by itself. `wakeups` gets a byte for each SIGCHLD. This process must adopt orphans
+    (`adopt_orphans`).
     """
     kill_seconds = time.monotonic() + grace_seconds
     signalled: set[int] = set()
@@ -332,7 +323,7 @@ def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def _reap(child: psutil.Process) -> bool:
-    """Reap a child if it has ended; its own children are adopted by then, so the next check finds them."""
+    """Reap a child if it has ended; the next check finds its own children."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(child.pid, os.WNOHANG)[0] != 0
     return True
@@ -351,7 +342,6 @@ class ReportChannel:
         self.reports.send(pickle.dumps((self.number, message)))
 
     def report(self, error: BaseException) -> int:
-        """Tell the parent why this process ends; return the exit status."""
         failure = describe(self.number, error, self.role)
         with contextlib.suppress(OSError):
             self.reports.send(pickle.dumps(failure))
@@ -378,17 +368,13 @@ def run_ranks(
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
-    `main` returns its rank's exit status; anything but 0 counts as a failure, as does an exception or a signal. After
-    the first failure the other ranks have `grace_seconds`: a fifth of it to notice by themselves, then they get
-    SIGTERM (`Interrupted` is raised in them once), at the end SIGKILL. A rank that is stopped (SIGSTOP) for longer than
-    `timeout_seconds` has failed, as have those that still run after `most_seconds`. Ctrl-C, SIGTERM and SIGHUP to
-    this process make the ranks stop at once and show as failures of kind `Interrupted` with status 130, 143 or 129.
-    `first_failure(ends)` picks the cause. `on_start` gets the ranks' process ids once all have been forked; `on_look`
-    is called every LOOK_SECONDS, and what it raises ends all ranks and is raised here.
+    `main` returns its rank's exit status; anything but 0 is a failure, as is an exception or a signal, and ends the
+    other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
+    process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
+    picks the cause. `on_start` gets the ranks' process ids; `on_look` is called every LOOK_SECONDS, and what it raises
+    is raised here.
 
-    Call it from the main thread, after the imports that ranks share. While it runs, this process adopts the orphans
-    of its descendants: no child that appears meanwhile outlives the call.
-
+    Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
     """
     token = secrets.token_hex(16)
@@ -429,8 +415,7 @@ def run_processes(
 ) -> list[RankEnd]:
     """Run `work(channel)` in `count` forked processes; otherwise the same as `run_ranks`.
 
-    `on_message` gets the number of a process and a message that it sent; `on_look` is called every
-    LOOK_SECONDS. What either of them raises ends all processes and is raised here.
+    `on_message` gets the number of a process and a message that it sent; what it raises is raised here.
     """
     known = children_of_this_process()
     receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -459,7 +444,6 @@ def run_processes(
 
 
 def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
-    """Fork the processes and return their process ids."""
     processes: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
@@ -481,10 +465,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
 
 @contextlib.contextmanager
 def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Turn the stop signals and SIGCHLD into bytes on the first socket of the pair; restore the handlers at the end.
-
-    A stop signal that this process ignores (nohup, a background job of a script) stays ignored.
-    """
+    """Turn the stop signals and SIGCHLD into bytes on the first socket; those ignored here (nohup) stay ignored."""
     wakeups, waker = socket.socketpair()
     waker.setblocking(False)
     numbers = [number for number in _STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
@@ -509,9 +490,7 @@ class _Task:
     role: Role
     grace_seconds: float
     supervisor: int
-    """Process id."""
     reports: socket.socket
-    """Where a failure or a message goes, one datagram each."""
     parents_only: tuple[socket.socket, ...]
     """The parent's sockets, which each forked process closes first."""
 

@@ -25,7 +25,6 @@ from dlemu.comm.process_control import after_fork_in_child, flush_output
 from dlemu.comm.tree import LocalTree
 
 CODE_NUMBERS = 2
-"""Length of a code, in 64-bit numbers."""
 TO_ALL = -1
 """Takes the place of a rank's number in the code of a payload that is broadcast."""
 
@@ -38,7 +37,6 @@ class Seal:
         self._secret, self._way, self._calls = secret, way, 0
 
     def next_call(self) -> None:
-        """Count a collective call; every host counts the same calls."""
         self._calls += 1
 
     def code(self, rank: int, payload: bytes | bytearray) -> array[int]:
@@ -48,7 +46,6 @@ class Seal:
         return array("q", code.digest())
 
     def check(self, rank: int, payload: bytes | bytearray, code: Sequence[int], sender: str) -> None:
-        """Raise DlemuError unless this code is the payload's."""
         if not hmac.compare_digest(self.code(rank, payload).tobytes(), array("q", code).tobytes()):
             raise DlemuError(
                 f"a message over {self._way} in place of one from {sender} is not from this run, and was not read: "
@@ -63,11 +60,9 @@ class HostLeaders(Protocol):
     node: int
     names: Sequence[str]
     others_text: str
-    """How messages name the hosts other than this one."""
     timeout_seconds: float
 
     def name_nodes(self, names: Sequence[str]) -> None:
-        """Set how messages name each node."""
         self.names, others = names, [*names[: self.node], *names[self.node + 1 :]]
         self.others_text = others[0] if len(others) == 1 else f"one of {', '.join(others)}"
 
@@ -94,13 +89,12 @@ class LaunchedComm:
     size: int
     timeout_seconds: float
     versions: tuple[str, ...]
-    """Version of dlemu on each node."""
     _tree: LocalTree
     launcher_ends_all = True
     """Whether the launcher kills every rank when one fails; if not, each host ends when another reports the failure."""
 
     def __init__(self, rank: int, size: int, timeout_seconds: float) -> None:
-        """Make rank `rank` of `size`, not yet connected: the subclass calls `_join_host` and `_join_hosts` next."""
+        """Make a rank that is not yet connected: the subclass calls `_join_host` and `_join_hosts` next."""
         self.rank, self.size, self.timeout_seconds = rank, size, timeout_seconds
         self._offset_ns = 0
         self._started_here = True
@@ -170,7 +164,7 @@ class LaunchedComm:
     def member(self, local_rank: int, token: str) -> LaunchedComm:
         """Return a communicator with which this process, or a fork of it, acts as rank `local_rank` of this node.
 
-        Collective over all processes that take over a rank. Raises PeerLostError when one of them does not arrive.
+        Collective over these processes; raises PeerLostError.
         """
         member = copy.copy(self)
         member.rank, member.local_rank = self._members[local_rank], local_rank
@@ -180,11 +174,9 @@ class LaunchedComm:
         return member
 
     def world_rank(self, local_rank: int) -> int:
-        """Return the world rank of a rank of this node."""
         return self._members[local_rank]
 
     def name(self, local_rank: int) -> str:
-        """Return how messages name a rank of this node."""
         return f"rank {self.world_rank(local_rank)}"
 
     def token(self, purpose: str) -> str:
@@ -206,10 +198,7 @@ class LaunchedComm:
         self._tree.close()
 
     def abort(self, status: int, message: str = "") -> None:
-        """End all ranks; the other hosts get this rank's message. Does not return where the launcher kills the ranks.
-
-        This rank's output is flushed before the others learn of the failure, so that its cause is printed first.
-        """
+        """End all ranks, after this rank's output; the other hosts get this rank's message. May not return."""
         flush_output()
         self.leave(status, message)
         self._end_all(status)

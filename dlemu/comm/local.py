@@ -3,11 +3,9 @@
 A rank listens for its children in the tree and connects to its parent. Waits block in the kernel and cost no CPU (a
 blocked MPI_Barrier burns a core per rank).
 
-Addresses are abstract Unix sockets, so nothing is left in the file system. Any user of the host can list the bound
-addresses (/proc/net/unix), bind others and connect, and what ranks exchange is pickled. So each rank's address is a
-digest of the run's secret token and its rank: no address reveals another, and nobody else can bind it first. Both sides
-check that the other runs under the same user (SO_PEERCRED) and knows the token, and a caller that stays silent
-delays nobody.
+Addresses are abstract Unix sockets, which any user of the host can list (/proc/net/unix), bind and connect to; and what
+ranks exchange is pickled. So each rank's address is a digest of the run's secret token and its rank, and both sides
+check that the other runs under the same user (SO_PEERCRED) and knows the token; a silent caller delays nobody.
 """
 
 from __future__ import annotations
@@ -64,7 +62,6 @@ class LocalComm:
     node = 0
 
     def __init__(self, rank: int = 0, size: int = 1, *, token: str = "", timeout_seconds: float = 600.0) -> None:
-        """Connect to the other ranks of this host; `token` is the run's secret, the same on all of them."""
         self.rank = self.local_rank = rank
         self.size = self.local_size = size
         self.hosts: tuple[str, ...] = (socket.gethostname(),)
@@ -96,7 +93,6 @@ class LocalComm:
 
 
 def dump(value: Any) -> bytes:
-    """Pickle a value for another rank of the same run."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -106,7 +102,7 @@ def connect_tree(
     """Return the connected tree of a node's ranks; `names` are the numbers by which messages name them.
 
     Forked children (a loader's workers) close the sockets at once, so a rank's end is noticed even if they live on.
-    Raises PeerLostError when a rank does not arrive in time, DlemuError when another process has this rank's address.
+    Raises PeerLostError, or DlemuError when another process has this rank's address.
     """
     tree = LocalTree(local_rank, local_size, names)
     if local_size == 1:
@@ -127,8 +123,6 @@ def connect_tree(
 def connect_neighbours(
     tree: LocalTree, rendezvous: Rendezvous, local_rank: int, local_size: int, timeout_seconds: float
 ) -> None:
-    """Make the links of a tree; raises PeerLostError when a neighbour does not arrive in time."""
-
     def link(stream: socket.socket, rank: int, levels: int) -> Connection:
         return Connection(stream, tree.name(rank), timeout_seconds, levels * _LEVEL_SECONDS)
 
@@ -153,17 +147,12 @@ def connect_neighbours(
 
 
 class Connection:
-    """A `Link` over a connected stream socket.
-
-    The socket stays in blocking mode and the kernel enforces the timeout (SO_RCVTIMEO), so a wait is one system call
-    that a signal handler can interrupt with an exception.
+    """A `Link` over a stream socket. The kernel enforces the timeout (SO_RCVTIMEO): a wait is one system call,
+    which a signal handler can interrupt with an exception.
     """
 
     def __init__(self, stream: socket.socket, peer: str, timeout_seconds: float, extra_seconds: float) -> None:
-        """`peer` is how messages name the other side, which is taken for lost after timeout + extra seconds.
-
-        `extra_seconds` lets the rank nearest to the missing one report first, since it knows which one is missing.
-        """
+        """`extra_seconds` lets the rank nearest to the missing one report first: it knows which one is missing."""
         stream.settimeout(None)
         self._stream = stream
         self._owes_bytes = False
@@ -251,7 +240,6 @@ class Connection:
         return self.receive_bytes(min(num_bytes, _NOTICE_BYTES), Frame.LOST).decode(errors="replace")
 
     def _pending_notice(self) -> str:
-        """Return the notice that a peer left before it closed, or nothing."""
         try:
             kind, num_bytes = _HEADER.unpack(self._stream.recv(_HEADER.size, socket.MSG_DONTWAIT))
             return self._notice(num_bytes) if kind == Frame.LOST else ""
@@ -380,7 +368,6 @@ class Rendezvous:
         stream.close()
 
     def _identify(self, stream: socket.socket) -> int:
-        """Return the rank of a caller, -1 for a stranger."""
         try:
             hello = stream.recv(_HELLO.size, socket.MSG_DONTWAIT)  # it was sent in one call, so it arrives whole
         except OSError:
@@ -404,7 +391,6 @@ class Rendezvous:
 
 
 def address(token: str, rank: int) -> str:
-    """Return the abstract socket address on which a rank listens."""
     return f"\0dlemu.{_digest(f'address {rank}', token)[:16].hex()}"
 
 

@@ -36,10 +36,7 @@ _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 
 
 class Leaders(HostLeaders):
-    """The nodes' leaders, in the order of their world ranks. Calls are collective over them.
-
-    Raises `PeerLostError` when another leader does not arrive, or moves nothing, for `timeout_seconds`.
-    """
+    """The nodes' leaders, in the order of their world ranks; calls raise `PeerLostError` after `timeout_seconds`."""
 
     def __init__(self, mpi: Any, comm: Any, secret: bytes, timeout_seconds: float) -> None:
         """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone; `secret` is the run's."""
@@ -51,17 +48,13 @@ class Leaders(HostLeaders):
         self._abandoned: list[Any] = []
 
     def all_reduce_max(self, value: int, *, last: bool = False) -> int:
-        """Return the maximum (int64) over the nodes.
-
-        `last` marks the run's final call: it waits up to an hour longer, while rank 0 writes results.
-        """
+        """Return the maximum (int64); the `last` call waits up to an hour longer, while rank 0 writes results."""
         own, highest = array("q", [value]), array("q", [0])
         request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
         self._wait(request, (own, highest), self.others_text, more_seconds=_WRITING_SECONDS * last)
         return highest[0]
 
     def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
-        """Return each world rank's bytes on node 0, an empty dictionary elsewhere."""
         gathered = dict(parts)
         self._seal.next_call()
         if self.node == 0:
@@ -79,7 +72,6 @@ class Leaders(HostLeaders):
         return {}
 
     def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
-        """Return node 0's bytes on every node."""
         self._seal.next_call()
         head = array("q", [len(payload), *self._seal.code(TO_ALL, payload)])
         self._wait(self._comm.Ibcast(head, root=0), head, self.others_text)
@@ -92,11 +84,7 @@ class Leaders(HostLeaders):
         return payload
 
     def clock_offsets(self) -> tuple[int, ...]:
-        """Return for each node the nanoseconds to add to its CLOCK_MONOTONIC to get node 0's.
-
-        Of several pings the fastest counts: its answer is taken to be stamped half way through the round trip, which is
-        wrong by half of it at most.
-        """
+        """Of several pings the fastest counts, its answer taken to be stamped half way through the round trip."""
         offsets_ns = array("q", bytes(8 * self.nodes))
         if self.node == 0:
             for node in range(1, self.nodes):
@@ -169,7 +157,6 @@ def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> boo
 
 @contextlib.contextmanager
 def contact(mpi: Any, peer: str = "another rank") -> Iterator[None]:
-    """Turn MPI's errors into ours, which name the peer."""
     try:
         yield
     except mpi.Exception as error:
@@ -186,9 +173,8 @@ class MpiComm(LaunchedComm):
     """A `Comm` over all ranks of MPI_COMM_WORLD."""
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
-        """Start MPI and find the other ranks.
+        """Start MPI and find the other ranks; `split` maps a world rank to its node, in place of MPI's answer.
 
-        `split` maps a world rank to its node, in place of MPI's own answer (which ranks share memory).
         Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. If another rank
         never starts MPI, this process is ended by SIGTERM (`start_within`).
         """
@@ -267,8 +253,8 @@ def load_mpi() -> Any:
 def check_library(vendor: str, environment: Mapping[str, str]) -> None:
     """Raise UserError when mpi4py's library (mpi4py.MPI.get_vendor()) cannot be the launcher's.
 
-    Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only; under the other's launcher each process
-    is alone, or aborts. A site's own build may support both, so only clear cases are refused.
+    Open MPI finds its peers through PMIx only, MPICH's wheel through PMI only. A site's own build may support both, so
+    only clear cases are refused.
     """
     under_pmi, under_pmix = "PMI_SIZE" in environment, "PMIX_RANK" in environment
     if vendor == "Open MPI" and under_pmi and not under_pmix:
@@ -288,10 +274,7 @@ def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
 
 
 def _start(mpi: Any, timeout_seconds: float) -> bool:
-    """Start MPI unless the calling program has; return whether it was started here.
-
-    Raises UserError where mpi4py's MPI library is not the launcher's, SpaceError where /dev/shm can't be used.
-    """
+    """Start MPI unless the calling program has; return whether it was started here. Raises UserError, SpaceError."""
     vendor = mpi.get_vendor()[0]
     check_library(vendor, os.environ)
     started_here = not mpi.Is_initialized()

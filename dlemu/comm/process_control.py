@@ -39,10 +39,9 @@ _VISIBLE_SECONDS = 10.0
 
 
 def die_with_parent(parent: int, signal_number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process `signal_number` when its parent (process `parent`) ends.
+    """Have the kernel send this process `signal_number` when its parent (process `parent`) ends, or has ended.
 
-    The call ends this process at once when the parent is gone already. The kernel watches the *thread* that forked
-    this process, so fork from the main thread.
+    The kernel watches the *thread* that forked this process, so fork from the main thread.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal_number))
     if os.getppid() != parent:
@@ -90,10 +89,7 @@ def _flush_streams() -> None:
 
 @contextlib.contextmanager
 def forking() -> Iterator[None]:
-    """Let forked processes print nothing that is buffered here, and share this process's pages as long as they can.
-
-    The collector would write to every object's header and so copy every page. What the caller froze stays frozen.
-    """
+    """Let forked processes print nothing that is buffered here, and share pages, which the collector would write to."""
     _flush_streams()
     frozen = gc.get_freeze_count()
     gc.freeze()
@@ -105,10 +101,7 @@ def forking() -> Iterator[None]:
 
 
 def interrupt_on(*numbers: int) -> None:
-    """Make the first of each of these signals raise `Interrupted`: as after Ctrl-C, no temporary file stays.
-
-    With SIGTERM goes SIGHUP, which a terminal sends that is closed, unless `nohup` has it ignored.
-    """
+    """Make the first of each of these signals raise `Interrupted`; with SIGTERM goes SIGHUP, unless ignored."""
     if signal.SIGTERM in numbers and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers = (*numbers, signal.SIGHUP)
     for number in numbers:
@@ -118,11 +111,8 @@ def interrupt_on(*numbers: int) -> None:
 def interrupt_once() -> Handler:
     """Return a signal handler that raises `Interrupted` the first time, and does nothing after that.
 
-    A batch system, or a container that is stopped, also signals a loader's workers. PyTorch's SIGCHLD handler raises
-    when a worker dies, which would disturb this process's own exit; so from the first signal on SIGCHLD is ignored.
-
-    Python swallows an exception that is raised in a destructor or in a fork's hooks: in that case the signal is sent
-    once more, a moment later.
+    PyTorch's SIGCHLD handler raises when a worker dies, as after a signal to all of a job's processes: SIGCHLD is then
+    ignored. Python swallows an exception in a destructor or a fork's hooks: the signal is then sent again.
     """
     raised = False
     report_unraisable = sys.unraisablehook
@@ -151,8 +141,7 @@ def interrupt_once() -> Handler:
 def start_thread(thread: threading.Thread) -> None:
     """Start a thread, and hold back SIGCHLD until it runs: PyTorch's handler raises when a worker has died.
 
-    If `Thread.start` were interrupted by an exception after the thread began to run, Python would drop the thread from
-    its list of threads, and the thread would fail with a message on stderr.
+    After an exception within `Thread.start` Python would not know the thread, which would then fail with a message.
     """
     if threading.current_thread() is not threading.main_thread():  # signal handlers run in the main thread only
         thread.start()
@@ -181,10 +170,7 @@ def ignore(signal_number: int, frame: FrameType | None) -> None:
 
 
 def flush_output() -> None:
-    """Wait, for about a second at most, until the launcher has read what this process printed.
-
-    Otherwise an abort overtakes the output: mpirun drops what it has not yet passed on when it kills the ranks.
-    """
+    """Wait, for a second at most, until the launcher has read what this process printed: an abort would overtake it."""
     _flush_streams()
     deadline_seconds = time.monotonic() + _OUTPUT_SECONDS
     while any(_unread_bytes(descriptor) for descriptor in (1, 2)) and time.monotonic() < deadline_seconds:
@@ -193,7 +179,6 @@ def flush_output() -> None:
 
 
 def _unread_bytes(descriptor: int) -> int:
-    """Return how many bytes in a pipe its reader has not taken yet; 0 for a descriptor that is not a pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return 0
@@ -218,11 +203,10 @@ class PatienceError(DlemuError):
 def within(seconds: float, call: Callable[[], T], what: str) -> T:
     """Return what `call` returns, or raise what it raises; PatienceError when that takes longer.
 
-    No signal can interrupt a call that blocks in the kernel, such as a `stat` of a hung file system.
-
-    The call then continues in a daemon thread. Use this from the main thread: it only waits, so Ctrl-C and SIGTERM are
-    handled meanwhile. A SIGTERM after more than half of the wait most likely comes from a supervisor whose own timeout
-    ran out because of this call, so it raises PatienceError as well, which names `what`.
+    A call that blocks in the kernel, such as a `stat` of a hung file system, goes on in a daemon thread. Use this from
+    the main thread: it only waits, so Ctrl-C is handled. A SIGTERM after more than half of the wait most likely comes
+    from a supervisor whose own timeout ran out because of this call, so it raises PatienceError as well, which names
+    `what`.
     """
     began_seconds = time.monotonic()
     results: list[T] = []
@@ -254,10 +238,7 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
 
 
 def comes_into_sight(is_seen: Callable[[], bool]) -> bool:
-    """Return whether this host sees what another one has just made, as soon as it does; else False.
-
-    Network file systems keep what they know of a folder for a while, so it looks again for 10 s.
-    """
+    """Return whether this host sees within 10 s what another has just made: network file systems cache folders."""
     deadline = time.monotonic() + _VISIBLE_SECONDS
     while not is_seen():
         if time.monotonic() > deadline:

@@ -16,10 +16,7 @@ Rows = NDArray[np.void]
 
 
 class RowLog:
-    """Rows of one rank, in memory and, if `path` is given, in a new file there.
-
-    The file stays open until `close`, because closing one on a network file system can be slow.
-    """
+    """Rows of one rank, in memory and, if `path` is given, in a new file there, open until `close`."""
 
     def __init__(self, dtype: np.dtype[np.void], path: str = "") -> None:
         self._dtype, self._path, self._parts = dtype, path, [np.empty(0, dtype)]
@@ -31,7 +28,6 @@ class RowLog:
         self.extend(np.array([tuple(columns.get(name, 0) for name in self._dtype.names)], self._dtype))
 
     def extend(self, rows: Rows) -> None:
-        """Add several rows; raises SpaceError."""
         self._parts.append(rows)
         if self._out < 0:
             return
@@ -47,7 +43,6 @@ class RowLog:
 
     @property
     def rows(self) -> Rows:
-        """The rows so far."""
         return np.concatenate(self._parts)
 
     def close(self) -> None:

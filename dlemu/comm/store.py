@@ -59,10 +59,7 @@ def listen() -> socket.socket:
 
 
 class TcpLeaders(HostLeaders):
-    """The hosts' leaders, in the order of their world ranks. Calls are collective over them.
-
-    Raises `PeerLostError` when another leader ends, or does not arrive or moves no data within `timeout_seconds`.
-    """
+    """The hosts' leaders, in the order of their world ranks; calls raise `PeerLostError` after `timeout_seconds`."""
 
     def __init__(
         self,
@@ -121,8 +118,7 @@ class TcpLeaders(HostLeaders):
     def clock_offsets(self) -> tuple[int, ...]:
         """Each leader compares its clock with its children's in the tree; the differences add up along a branch.
 
-        Of several pings the fastest counts: its answer is taken to be stamped half way through the round trip, which is
-        wrong by half of it at most.
+        Of several pings the fastest counts, its answer taken to be stamped half way through the round trip.
         """
         with self._tree.collective():
             if self._tree.parent is not None:
@@ -141,12 +137,10 @@ class TcpLeaders(HostLeaders):
         return agreed
 
     def leave(self, message: str) -> None:
-        """Tell the other hosts why this one is lost, and hang up."""
         self._tree.announce_loss(message)
         self._tree.close()
 
     def close(self) -> None:
-        """Hang up after the last call."""
         self._tree.close()
 
     def _sealed(self, place: int, payload: bytes | bytearray) -> bytes:
@@ -210,7 +204,6 @@ class _Meeting(Rendezvous):
         return None
 
     def _may_speak(self, stream: socket.socket) -> bool:
-        """Challenge a caller, whoever it is."""
         challenge = secrets.token_bytes(_CHALLENGE_BYTES)
         with contextlib.suppress(OSError):
             _prepare(stream)
@@ -260,7 +253,6 @@ class Place:
 
     @property
     def first(self) -> int:
-        """The first rank of this host."""
         return self.rank - self.local_rank
 
     @classmethod
@@ -308,10 +300,7 @@ class StoreComm(LaunchedComm):
     """torchrun ends the processes of its own host, by SIGTERM, and half a minute later by SIGKILL."""
 
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
-        """Find the other ranks; raises PeerLostError when one does not arrive.
-
-        Raises UserError where there are several hosts and torch can't be imported.
-        """
+        """Find the other ranks; raises PeerLostError, and UserError for several hosts without torch."""
         place = Place.of(environment)
         super().__init__(place.rank, place.size, timeout_seconds)
         members = range(place.first, place.first + place.local_size)
@@ -354,7 +343,6 @@ def _host_secret(place: Place, timeout_seconds: float, name: Callable[[int], str
 
 
 def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders:
-    """Find the other hosts' leaders; collective over them."""
     deadline_seconds = time.monotonic() + timeout_seconds
     listening = listen()
     try:
@@ -381,7 +369,6 @@ def _meet(place: Place, timeout_seconds: float, given_secret: str) -> TcpLeaders
 
 
 def _about(place: Place, listening: socket.socket) -> dict[str, object]:
-    """Return what the other hosts need to know about this one: its name, ranks, addresses and port."""
     with open("/proc/sys/kernel/random/boot_id") as boot:
         machine = boot.read().strip()
     addresses = [place.address] * (place.rank == 0) + [_own_address(place), socket.gethostname()]
@@ -396,7 +383,6 @@ def _about(place: Place, listening: socket.socket) -> dict[str, object]:
 
 
 def _own_address(place: Place) -> str:
-    """Return the address of this host that faces the one of rank 0; no packet is sent."""
     for family, kind, protocol, _, address in socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM):
         with contextlib.suppress(OSError), socket.socket(family, kind, protocol) as stream:
             stream.connect(address)
@@ -466,7 +452,6 @@ class _Store:
 
 
 def _load_torch() -> Any:
-    """Return torch's TCPStore. Raises UserError, with what to do, where torch can't be imported."""
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its __init__ takes it from C++
     except (ImportError, RuntimeError, OSError) as error:

@@ -37,7 +37,6 @@ class ThreadAccounting(threading.local):
         self._schedule = _Schedule()
 
     def look(self) -> Account:
-        """Return the calling thread's account so far."""
         storage_bytes = resource.getrusage(resource.RUSAGE_THREAD).ru_inblock * _BLOCK_BYTES
         return Account(*self.scheduled(), storage_bytes)
 

@@ -26,8 +26,7 @@ PART_BYTES = 1 << 20  # a notice of a lost rank waits for one part at most; smal
 class Frame(enum.IntEnum):
     """What a frame is for. The number in it is a value (MAXIMUM) or how many bytes follow.
 
-    The bytes of GATHER and BROADCAST follow in PARTs of at most `PART_BYTES`, which are passed on whole: a notice that
-    a rank is lost may come between any two frames, and never where bytes are expected.
+    Bytes follow in PARTs of at most `PART_BYTES`, passed on whole: a notice of a lost rank may come between two frames.
     """
 
     MAXIMUM = 1
@@ -69,8 +68,7 @@ class Link(Protocol):
 class LocalTree:
     """The ranks of one node. All calls are collective over the node, and only one thread may make them.
 
-    Raises `PeerLostError` when a rank ends, or does not arrive (or, within a long transfer, moves no data) before its
-    link's deadline. A tree that has raised is broken: every further call raises the same error at once.
+    Raises `PeerLostError` when a rank ends or misses its link's deadline; after that, at every further call.
     """
 
     def __init__(self, local_rank: int, local_size: int, names: Sequence[int | str] | None = None) -> None:
@@ -79,20 +77,15 @@ class LocalTree:
         self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
         self.children: dict[int, Link] = {}
-        """By rank, in rising order."""
         self.broken: str | None = None
         """Why no further call can succeed, or None."""
 
     def name(self, rank: int) -> str:
-        """Return how messages name a rank."""
         name = self._names[rank]
         return name if isinstance(name, str) else f"rank {name}"
 
     def reduce_max(self, value: int, *, forever: bool = False) -> int:
-        """Return the maximum (int64) of this rank's subtree; on rank 0 that is the maximum of all ranks.
-
-        `forever` waits without a deadline for ranks that are alive.
-        """
+        """Return the maximum (int64) of this rank's subtree; `forever` has no deadline for ranks that are alive."""
         with self.collective():
             started = math.inf if forever else monotonic()
             for child in self.children.values():
@@ -102,7 +95,6 @@ class LocalTree:
         return value
 
     def broadcast_number(self, value: int, *, forever: bool = False) -> int:
-        """Return rank 0's value (int64) on every rank."""
         with self.collective():
             if self.parent is not None:
                 value = self.parent.receive(Frame.MAXIMUM, math.inf if forever else None)
@@ -155,7 +147,6 @@ class LocalTree:
                 link.notify(message)
 
     def set_timeout(self, timeout_seconds: float) -> None:
-        """Wait at most this long for the neighbours from now on."""
         for link in self._links():
             link.set_timeout(timeout_seconds)
 
@@ -192,7 +183,6 @@ def _send_part(link: Link, part: bytes | bytearray | memoryview) -> None:
 
 
 def _parts(link: Link, num_bytes: int) -> Iterator[bytearray]:
-    """Yield the parts of a payload whose head, with its length, was just received."""
     while num_bytes > 0:
         part = link.receive_bytes(link.receive(Frame.PART), Frame.PART)
         num_bytes -= len(part)
@@ -207,7 +197,6 @@ def _receive_payload(link: Link, frame: Frame) -> bytearray:
 
 
 def children_of(rank: int, size: int) -> list[int]:
-    """Return the children of `rank` in the tree."""
     return [child for child in (2 * rank + 1, 2 * rank + 2) if child < size]
 
 
@@ -217,7 +206,6 @@ def parent_of(rank: int) -> int:
 
 
 def depth(rank: int) -> int:
-    """Return how many levels lie above `rank`."""
     levels = 0
     while rank > 0:
         rank, levels = parent_of(rank), levels + 1
@@ -225,7 +213,6 @@ def depth(rank: int) -> int:
 
 
 def height(rank: int, size: int) -> int:
-    """Return how many levels lie below `rank`."""
     levels = 0
     while 2 * rank + 1 < size:  # the left-most path is the longest
         rank, levels = 2 * rank + 1, levels + 1
@@ -233,7 +220,6 @@ def height(rank: int, size: int) -> int:
 
 
 def _preorder(rank: int, size: int) -> Iterator[int]:
-    """Yield the ranks of the subtree under `rank` in the order in which a gather delivers them."""
     yield rank
     for child in children_of(rank, size):
         yield from _preorder(child, size)

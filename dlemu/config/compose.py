@@ -30,10 +30,7 @@ class _NotPlainError(Exception):
 
 
 def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
-    """Return the sections of the chosen workload as plain nested values, interpolations still unresolved.
-
-    Raises UserError when there is no such workload, or its file is not a mapping in YAML.
-    """
+    """Return the sections of the chosen workload as nested values, interpolations unresolved; raises UserError."""
     path = workload_file(choice, config_dir)
     content, root = _checked_content(path)
     try:
@@ -64,10 +61,7 @@ def composed(choice: str, config_dir: str | None) -> dict[str, Any]:
 
 
 def read_plain(path: str) -> dict[str, Any]:
-    """Return the plain values in a YAML file from an unknown source.
-
-    References (`${oc.env:NAME}`) are refused, as they would read from this host. Raises UserError.
-    """
+    """Return the values in a YAML file of unknown source; raises UserError, also for references to this host."""
     content, _ = _checked_content(path)
     try:
         tree = yaml.load(content, YAML_LOADER)
@@ -81,7 +75,6 @@ def read_plain(path: str) -> dict[str, Any]:
 
 
 def _refers(value: Any) -> bool:
-    """Return whether a value has an unescaped reference; `to_yaml` escapes text that only looks like one."""
     if isinstance(value, dict):
         return any(_refers(part) for pair in value.items() for part in pair)
     if isinstance(value, list):

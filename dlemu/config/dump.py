@@ -42,7 +42,6 @@ _SET_BY = {"accelerator": ("reader.batch_size", "train.computation_time"), "scal
 
 
 def to_yaml(workload: Workload) -> str:
-    """Return all settings as YAML; loading it as a workload file gives an equal Workload."""
     settings = plain(published(workload))
     own = settings.pop(OWN)
     return yaml.dump(
@@ -114,24 +113,23 @@ def withheld_words(workload: Workload) -> list[str]:
 
 
 def datagen_command(source: Sequence[str] | Workload) -> str:
-    """Return the `dlemu datagen ...` command, quoted for a shell, that makes the dataset of overrides or a Workload.
+    """Return the `dlemu datagen ...` command, quoted for a shell, that makes a dataset.
 
-    Overrides are kept as the user wrote them; for a Workload it names a shipped workload and what differs from it.
+    Overrides stay as the user wrote them; for a Workload it names a shipped one and what differs from it.
     """
     words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
 
 def storage_words(workload: Workload) -> list[str]:
-    """Return overrides that name the workload's storage, without credentials; none for folders."""
     return without_secrets(_differences(["storage"], workload.storage, Storage()))
 
 
 def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:
-    """Return overrides `words` completed by the settings of another workload.
+    """Return overrides `words` completed by the settings of another workload. Raises UserError.
 
-    Its accelerator, scale and other settings apply unless the words set them; another accelerator or scale brings its
-    own settings. If the words select a different workload, nothing is added. Raises UserError.
+    Its settings apply unless the words set them, directly or by another accelerator or scale. If the words select a
+    different workload, nothing is added.
     """
     choice, paths = parse(words).workload, {setting.path for setting in parse(words).all}
     if choice and load([override(["workload"], choice)], config_dir).model.name != other.model.name:
@@ -174,12 +172,10 @@ def _escaped(value: Any) -> Any:
 
 
 def _of_data(overrides: Sequence[str]) -> list[str]:
-    """Return the user's overrides that can affect the dataset; of several for one setting the last, which holds."""
     return list({each.path: each.text for each in parse(overrides).all if each.path[0] in DATA_SECTIONS}.values())
 
 
 def _from_workload(workload: Workload) -> list[str]:
-    """Return overrides that name the shipped workload, unless it is the default, and each differing dataset setting."""
     name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
     words = [override(["workload"], name)]
     base = load(words)
@@ -192,7 +188,6 @@ def _from_workload(workload: Workload) -> list[str]:
 
 
 def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:
-    """Yield an override for each setting in a section in which `wanted` differs from `given`."""
     for field in fields(wanted):
         here, there = getattr(wanted, field.name), getattr(given, field.name)
         if isinstance(here, Duration):

@@ -41,9 +41,8 @@ GRAMMAR = (
 class Duration:
     """Seconds of one emulated activity: fixed (only `mean`) or drawn at random each time.
 
-    The grammar is DLIO's: a number, `{mean, stdev}`, or `{type: normal|uniform|gamma|exponential|poisson, ...}`. In
-    addition, `{type: empirical, seconds: [...], mean}` is a measured distribution: quantiles at equal steps of
-    probability, from the smallest to the largest, and the mean, which is kept exactly (`datagen.quantiles`).
+    The grammar is DLIO's (GRAMMAR), and `{type: empirical, seconds: [...], mean}`, a measured distribution: quantiles
+    at equal steps of probability from 0 to 1, and the exact mean (`datagen.quantiles`).
     """
 
     type: DurationType = "fixed"
@@ -94,7 +93,6 @@ NO_TIME = Duration()
 
 
 def is_zero(duration: Duration) -> bool:
-    """Return whether the activity always takes no time."""
     return duration.type == "fixed" and duration.mean == 0
 
 
@@ -113,10 +111,7 @@ def mean_seconds(duration: Duration) -> float:
 
 
 def draw_seconds(duration: Duration, random: np.random.Generator, count: int) -> NDArray[np.float64]:
-    """Return `count` durations in seconds, shape (count,); a negative draw counts as 0.
-
-    DLIO takes the absolute value of negative draws, which silently increases the mean more.
-    """
+    """Return `count` durations in seconds, shape (count,); a negative draw counts as 0, in DLIO as positive."""
     import numpy as np
 
     if duration.type == "fixed":

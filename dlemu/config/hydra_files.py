@@ -21,10 +21,7 @@ _VERSION_BASE = "1.3"
 
 
 def composed_by_hydra(path: str) -> dict[str, Any]:
-    """Compose the file, in any folder, as the root; its defaults list can name shipped workloads.
-
-    Raises ValueError with Hydra's message.
-    """
+    """Compose the file; its defaults list can name shipped workloads. Raises ValueError with Hydra's message."""
     from hydra import compose, initialize_config_dir  # takes 0.05 CPU s, and references need OmegaConf alone
     from hydra.errors import HydraException
 

@@ -23,7 +23,6 @@ from dlemu.config.workload_files import SUFFIX, nearest
 DEFAULT_WORKLOAD = "default"
 
 Layer = list[tuple[KeyPath, Any]]
-"""Settings in the order in which they apply: the path of a key, and its value."""
 
 TABLES = ("accelerators", "scales")
 """Sections whose keys are names that a user chose."""
@@ -45,9 +44,9 @@ DURATIONS = (
 
 
 def load_received(path: str) -> Workload:
-    """Build the workload in a result's config.yaml, without including other files, references or imports.
+    """Build the workload in a result's config.yaml, without other files, references or imports; raises UserError.
 
-    A section that no installed kind of job declares is kept, as its kind may be installed elsewhere. Raises UserError.
+    A section that no installed kind of job declares is kept, as its kind may be installed elsewhere.
     """
     tree = resolved(merged(_layers(path, layer((), read_plain(path)), [])))
     given = translated(tree, received=True)
@@ -66,9 +65,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     """Return the workload that the overrides select and change: composed, resolved, built strictly and checked.
 
     `workload=NAME` takes a shipped workload or one of CONFIG_DIR/workload, `workload=FILE.yaml` any file. Later layers
-    win: the file; batch size and computation time of `accelerator=NAME`; the entries of `scale=NAME`; other overrides.
-
-    Raises UserError that lists all problems: bad grammar, unknown names and keys (with suggestions), impossible values.
+    win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. Raises UserError
+    that lists all problems.
     """
     request = parse(overrides)
     choice = request.workload or DEFAULT_WORKLOAD
@@ -91,7 +89,6 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
 
 
 def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:
-    """Return the workload with the dataset's settings determined from its files, if these are the user's own."""
     if workload.dataset.source != "folder":
         return workload
     from datagen.own_folder import FLAT, inspect_own_folder
@@ -113,11 +110,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
 
 
 def _layers(choice: str, file: Layer, given_layer: Layer) -> list[Layer]:
-    """Return all layers, weakest first.
-
-    An accelerator's pair (batch size and computation time) comes right below the layer that names the accelerator: a
-    file's own values override the pair that the file names, but not that of an accelerator named by the user.
-    """
+    """Return all layers, weakest first: an accelerator's pair is right below the layer that names the accelerator."""
     everything = merged([file, given_layer])
     named = {path[0] for path, _ in given_layer if path in (("accelerator",), ("scale",))}
     pair = _accelerator_pair(choice, everything)
@@ -157,7 +150,6 @@ def _value_at(tree: Any, path: KeyPath) -> Any:
 
 
 def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[str, Any]:
-    """Return the entry of a table (`accelerators`, `scales`) that the configuration names; empty when it names none."""
     name = tree.get(key)
     if name in (None, ""):
         return {}
@@ -203,7 +195,6 @@ def layer(path: KeyPath, value: Any) -> Layer:
 
 
 def merged(layers: Iterable[Layer]) -> dict[str, Any]:
-    """Return one nested mapping of all layers."""
     tree: dict[str, Any] = {}
     for settings in layers:
         for path, value in settings:

@@ -18,7 +18,6 @@ def meanings(section: type[Any]) -> dict[str, str]:
 
 
 def summary(text: str) -> str:
-    """Return the first paragraph of a text as one line."""
     return " ".join(text.split("\n\n")[0].split())
 
 

@@ -40,20 +40,15 @@ class Request:
 
     @property
     def workload(self) -> str:
-        """The value of the last `workload=`; empty without one."""
         return next((setting.value for setting in reversed(self.all) if setting.path == WORKLOAD), "")
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """The values that apply on top of the workload."""
         return tuple(setting for setting in self.all if setting.path != WORKLOAD)
 
 
 def parse(overrides: Sequence[str]) -> Request:
-    """Parse overrides; `reader.batch_size=4`, `++reader.batch_size=4`, `++workload.reader.batch_size=4` are the same.
-
-    Raises UserError that lists every override that is not a single value for a key.
-    """
+    """Parse overrides, with or without `++` and `workload.`; raises UserError that lists all that are wrong."""
     parsed, problems = [], []
     for text in overrides:
         try:
@@ -67,7 +62,6 @@ def parse(overrides: Sequence[str]) -> Request:
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    """Return the keys that overrides set."""
     return {".".join(setting.path) for setting in parse(overrides).all}
 
 
@@ -84,10 +78,7 @@ def _parse_one(text: str) -> Setting:
 
 
 def plain_setting(text: str) -> Setting | None:
-    """Parse a key with an unquoted number, word or path; None for anything else, which needs Hydra's grammar.
-
-    Nearly every override is one of these, and importing Hydra takes 0.1 CPU s.
-    """
+    """Parse a key with an unquoted number, word or path, as nearly all are; None where it needs Hydra (0.1 CPU s)."""
     key, _, value = text.partition("=")
     if not _PLAIN_KEY.fullmatch(key):
         return None
@@ -163,10 +154,7 @@ def _is_of(word: str, key: str) -> bool:
 
 
 def text_of(word: str) -> str:
-    """Return an override's text by the grammar, as it stands where that reads no text (`12`, `[1]`) or refuses it.
-
-    As in a workload's folders, `~` at its start is the user's home.
-    """
+    """Return an override's text by the grammar, or as it stands where that reads no text; `~` is the user's home."""
     try:
         value = _parse_one(word).value
     except UserError:  # a launcher, for one, may have commas

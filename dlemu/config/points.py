@@ -32,16 +32,11 @@ class Point:
     """One run of a sweep."""
 
     settings: dict[str, str]
-    """Key -> this run's value, for the keys that were given several values."""
     words: tuple[str, ...]
-    """All overrides of the run."""
 
 
 def points(words: Sequence[str]) -> list[Point]:
-    """Return the runs, the last key that has several values changing fastest; raises UserError.
-
-    Values are those of hydra's grammar: `1,2,4`, `choice(1,2)`, `range(1,9)`.
-    """
+    """Return the runs, the last key that has several values changing fastest; raises UserError."""
     fixed, axes = [], []
     for word in words:
         parsed = _parsed(word)
@@ -56,7 +51,6 @@ def points(words: Sequence[str]) -> list[Point]:
 
 
 def _parsed(word: str) -> Override | None:
-    """Parse a word by the grammar; None for an invalid one, which `load` later reports."""
     try:
         return parse_word(word)
     except HydraException:
@@ -69,7 +63,6 @@ def _renamed(word: str) -> str:
 
 
 def check_points(runs: Sequence[Point]) -> None:
-    """Raise UserError for a sweep of a single run."""
     if len(runs) < 2:
         raise UserError(
             "a sweep needs several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
@@ -92,7 +85,6 @@ def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
 
 
 def named(settings: Mapping[str, str]) -> str:
-    """Return the settings of a point as on the command line."""
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
@@ -103,9 +95,8 @@ _STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
 def parse_word(text: str) -> Override:
     """Parse one `KEY=VALUE` by Hydra's grammar; raises HydraException.
 
-    Values that the grammar accepts keep their meaning. A text with other characters, such as /mnt/ä or /mnt/a(1), is
-    read as if it were quoted, as is each of several (`/mnt/ä,/mnt/b`), unless it may be an unfinished list, dictionary,
-    call, quotation or reference.
+    A text that the grammar refuses, such as /mnt/ä or /mnt/a(1), is read as if it were quoted, as is each of several,
+    unless it may be an unfinished list, dictionary, call, quotation or reference.
     """
     parser = OverridesParser.create()
     try:

@@ -27,10 +27,7 @@ _UNDECODED = re.compile("[\ud800-\udfff]")
 
 
 def published(workload: Workload) -> Workload:
-    """Return the workload without credentials: options that may be credentials, and users in URLs, are withheld.
-
-    It loads like any other, but a storage refuses an option that was withheld.
-    """
+    """Return the workload without credentials: options that may be some, and users in URLs, are withheld."""
     storage = workload.storage
     public = replace(
         workload,
@@ -43,7 +40,6 @@ def published(workload: Workload) -> Workload:
 
 
 def _without_users(section: S) -> S:
-    """Return a section with `public_text` applied to each of its texts."""
     changed: dict[str, Any] = {}
     for field in fields(section):  # type: ignore[arg-type]  # no type says `any dataclass`
         value = getattr(section, field.name)
@@ -81,8 +77,7 @@ def _public_value(value: Any) -> Any:
 def check_letters(words: Iterable[str]) -> None:
     """Raise UserError for a word with bytes that Python could not decode, as it could not be written as UTF-8.
 
-    Such bytes are lone surrogates (PEP 383): from a name in another encoding, or from any non-ASCII letter where the
-    locale is C and Python's UTF-8 mode is off.
+    They are lone surrogates (PEP 383): a name in another encoding, or non-ASCII letters where the locale is C.
     """
     for word in words:
         if _UNDECODED.search(word):
@@ -94,7 +89,6 @@ def check_letters(words: Iterable[str]) -> None:
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:
-    """Return the words of a command line without credentials, for logs, results and messages."""
     return [public_text(_without_secret(word)) for word in words]
 
 
@@ -109,6 +103,5 @@ def _without_secret(word: str) -> str:
 
 
 def given_options(words: Iterable[str]) -> dict[str, str]:
-    """Return the storage options on a command line, to be scrubbed from messages."""
     found = (_OPTION.fullmatch(word) for word in words)
     return {match[2]: match[3].strip("'\"") for match in found if match}

@@ -21,8 +21,7 @@ OWN = "kinds"
 def sections() -> dict[str, type[Any]]:
     """Return section name -> dataclass, for installed kinds of jobs that have settings; raises UserError.
 
-    A kind is a package in `dlemu.jobs`, or one named by an entry point in the group `dlemu.jobs`. Its module `settings`
-    declares its section, a frozen dataclass of that module: `SECTION = ("stat", StatSettings)`.
+    The module `settings` of a kind declares its section, a frozen dataclass: `SECTION = ("stat", StatSettings)`.
     """
     found: dict[str, type[Any]] = {}
     added = {name: entry.module for name, entry in installed(KINDS).items()}
@@ -55,10 +54,7 @@ def tree() -> Any:
 
 
 def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
-    """Convert an instance of `tree` to a Workload, with the `foreign` sections of kinds that are not installed.
-
-    A kind's section with only defaults is left out, as other jobs don't need it.
-    """
+    """Convert a `tree` to a Workload, with the `foreign` sections; kinds' sections of defaults are left out."""
     shared = {part.name: getattr(settings, part.name) for part in fields(Workload) if part.name != OWN}
     set_here = ((name, getattr(settings, name)) for name in sections())
     own = {name: plain(value) for name, value in set_here if value != sections()[name]()}

@@ -19,7 +19,6 @@ from dlemu.config.schema import Workload
 from dlemu.config.sections import tree
 
 KeyPath = tuple[str, ...]
-"""The parts of a dotted key."""
 LOADERS = "dlemu.loaders"
 
 RENAMED_SECTIONS = {"data_reader": "reader"}
@@ -118,7 +117,6 @@ NO_EFFECT_ON_OBJECTS = {
 SECRET = re.compile(
     r"storage\.storage_options\..*(secret|passw|token|credential|access_?key|api_?key).*", re.IGNORECASE
 )
-"""Options that may be credentials."""
 
 RENAMED_VALUES = {
     ("reader", "data_loader"): {"native_dali": "dali"},
@@ -163,7 +161,7 @@ class SettingTraits(Protocol):
     """The part of a loader's traits that concerns settings, as this package may not import dlemu.loaders."""
 
     def settings_used(self, dataset_format: str) -> Collection[str]:
-        """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this one."""
+        """Return which of OF_SOME_LOADERS affect this loader."""
 
     def reads_files(self, dataset_format: str) -> bool:
         """Return whether the loader itself opens and reads files of a format."""
@@ -173,7 +171,7 @@ class SettingTraits(Protocol):
 
 
 def renamed(path: KeyPath, value: Any) -> KeyPath:
-    """Return the path here of a key in DLIO; the value distinguishes `model: NAME`, a short form, from a section."""
+    """Return the path here of a key in DLIO; `model: NAME` is a short form."""
     if not path:
         return path
     if path == ("model",) and not isinstance(value, Mapping):
@@ -184,7 +182,6 @@ def renamed(path: KeyPath, value: Any) -> KeyPath:
 
 
 def is_known(key: str) -> bool:
-    """Return whether a dotted key, as spelled in a DLIO configuration, is a setting of DLIO or of dlemu."""
     path = renamed(tuple(key.split(".")), None)
     above = [path[:length] for length in range(1, len(path))]
     named = {".".join(place) for place in (*above, path)}
@@ -196,12 +193,9 @@ def is_known(key: str) -> bool:
 def translated(tree: Mapping[str, Any], *, received: bool = False) -> dict[str, Any]:
     """Return the mapping with values as the schema requires them, and with `notes` and `unsupported` filled in.
 
-    A null requests the default of a number, a time or a list. Where values are words, it is the word "none"
-    or "null", which YAML and Hydra read as null. An unquoted `off`, which YAML reads as false, is a shuffle's value.
-    For a configuration from an unknown source (`received`), no module that it names is imported.
-
-    Raises:
-        UserError: the loader or the format is null.
+    A null requests the default of a number, a time or a list; for words it is "none" or "null", as YAML reads these.
+    `off`, which YAML reads as false, is a shuffle's value. If `received` from an unknown source, no module that it
+    names is imported. Raises UserError where the loader or the format is null.
     """
     tree = _with_our_values(tree)
     problems = list(_nameless(tree))
@@ -286,14 +280,12 @@ class _Removed:
 
 
 def _value(tree: Mapping[str, Any], section: str, key: str) -> str:
-    """Return the value in the configuration, or else the schema's default."""
     given = tree.get(section)
     value = given.get(key) if isinstance(given, Mapping) else None
     return str(_default((section, key)) if value is None else value)
 
 
 def _option(tree: Mapping[str, Any], name: str) -> Any:
-    """Return a storage option, None where it is not set."""
     storage = tree.get("storage")
     options = storage.get("storage_options") if isinstance(storage, Mapping) else None
     return options.get(name) if isinstance(options, Mapping) else None
@@ -316,7 +308,6 @@ def _may_be_null(path: KeyPath) -> bool:
 
 
 def _default(path: KeyPath) -> Any:
-    """Return the schema's default, which is never None; None for an unknown key."""
     section: Any = tree()()
     for name in path:
         if not is_dataclass(section) or name not in [field.name for field in fields(section)]:
@@ -328,11 +319,10 @@ def _default(path: KeyPath) -> Any:
 def settings_used(
     data_loader: str, dataset_format: str, engine: str, *, direct: bool = False, received: bool = False
 ) -> Collection[str]:
-    """Return which of the settings that only some loaders use (OF_SOME_LOADERS) affect this loader with this engine.
+    """Return which of OF_SOME_LOADERS affect this loader with this engine; an unknown loader is reported elsewhere.
 
-    When reads bypass the page cache (`direct`), they are not made by a library, so their size can be set. An unknown
-    loader is reported elsewhere. The module of a user's own loader is not imported for a configuration from an unknown
-    source (`received`).
+    Reads that bypass the page cache (`direct`) are not made by a library, so their size can be set. If `received`, the
+    module of a user's own loader is not imported.
     """
     transfers = "reader.transfer_size"
     traits: type[SettingTraits] | None

@@ -19,14 +19,12 @@ from dlemu.config.workload_files import nearest
 
 
 def check(workload: Workload) -> None:
-    """Raise a single UserError that lists every impossible value."""
     known = sections() if workload.kinds else {}
     own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
     _refuse([*problems(workload), *problems(own), *_table_problems(workload)])
 
 
 def check_data_folder(workload: Workload) -> None:
-    """Raise UserError for a URL as the dataset's folder without the type of storage that it is for."""
     _refuse(list(_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder)))
 
 
@@ -37,7 +35,6 @@ def check_model_name(name: str) -> None:
 
 
 def check_runnable(workload: Workload) -> None:
-    """Raise a single UserError that lists all that prevents training with the workload."""
     _refuse(
         [
             *_scope_problems(workload),
@@ -98,7 +95,6 @@ def _moving_problems(workload: Workload) -> Iterator[str]:
 
 
 def check_data(workload: Workload) -> None:
-    """Raise a single UserError that lists all that prevents making the workload's dataset."""
     _refuse(_data_problems(workload))
 
 
@@ -214,7 +210,6 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
 
 
 def _is_inside(path: str, folder: str) -> bool:
-    """Return whether a path is a folder, or in it; links are followed."""
     inner, outer = (each if "://" in each else os.path.realpath(each) for each in (path, folder))
     return PurePath(inner).is_relative_to(outer)
 

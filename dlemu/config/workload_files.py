@@ -29,10 +29,9 @@ def shipped_workloads() -> dict[str, str]:
 
 
 def workload_file(choice: str, config_dir: str | None) -> str:
-    """Return the path of the file that `workload=CHOICE` selects: the user's own, or a shipped one.
+    """Return the path of the file that `workload=CHOICE` selects; raises UserError.
 
-    A choice with a slash or an ending is a path; a name is searched in CONFIG_DIR/workload first. Raises UserError when
-    there is no such file or name.
+    A choice with a slash or an ending is a path; a name is searched in CONFIG_DIR/workload first.
     """
     if os.sep in choice or choice.endswith((SUFFIX, ".yml")):
         return _checked_path(choice)

@@ -63,8 +63,8 @@ def job(words: Sequence[str], folder: str, launcher: Sequence[str] = (), command
 def module_command(module: str, *words: str) -> list[str]:
     """Return the command that runs a module of dlemu with `words`.
 
-    By itself `python -m` imports from the current folder first, which may be one that somebody sent, or have a file
-    such as yaml.py: it does so only where this process does.
+    `python -m` imports from the current folder first, which may have a yaml.py: it does so only where this process
+    does.
     """
     from_here = any(os.path.abspath(entry) == os.getcwd() for entry in sys.path)
     return [sys.executable, *([] if from_here else ["-P"]), "-m", module, *words]
@@ -92,16 +92,15 @@ def run_command(
     done: Sequence[int] = (0,),
     stdin: bytes = b"",
 ) -> None:
-    """Run one command; see `run_commands`."""
     run_commands([Command(words=command, folder=folder, result=result, done=done, stdin=stdin)], look)
 
 
 def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
     """Run commands concurrently; call `look` about once a second meanwhile.
 
-    Returns when each has ended with a status in its `done`. The first failure ends the others, and raises UserError or
-    DlemuError with the failed command's message. SIGINT, SIGTERM or SIGHUP to this process (if called in its main
-    thread) ends the commands; then the process's own signal handler is called, and what it raises is raised here.
+    The first that ends with a status not in its `done` ends the others, and raises UserError or DlemuError with its
+    message. A signal to this process ends the commands; then the process's own handler is called, and what it raises is
+    raised here.
     """
     started: list[subprocess.Popen[bytes]] = []
     with _signals_deferred() as release:
@@ -119,7 +118,6 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
 
 
 def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a command has ended with another status than those in `done`, or without its result."""
     if process.poll() is None:
         return False
     return process.returncode not in command.done or not os.path.exists(os.path.join(command.folder, command.result))
@@ -149,7 +147,7 @@ def _stop_signals() -> list[int]:
 def _signals_deferred() -> Iterator[Callable[[], None]]:
     """Defer signals that stop; yield a function that passes the first to the process's own handler, which raises.
 
-    A handler that raises at an arbitrary point could leave Popen's lock taken: waiting for the run would never end.
+    A handler that raises at an arbitrary point could leave Popen's lock taken.
     """
     deferred: list[int] = []
     before = {}
@@ -173,7 +171,7 @@ def _signals_deferred() -> Iterator[Callable[[], None]]:
 
 
 def _running(processes: Sequence[subprocess.Popen[bytes]], release: Callable[[], None]) -> bool:
-    """Wait until the next `look` is due or a process has ended; return whether any is still running."""
+    """Wait for the next `look` or the end of a process; return whether any still runs."""
     look_due = time.monotonic() + LOOK_SECONDS
     alive = [process for process in processes if process.poll() is None]
     while alive and time.monotonic() < look_due:
@@ -207,7 +205,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a user's command on this terminal to its end, with environment variables added.
 
-    Ctrl-C on the terminal reaches it directly, SIGTERM and SIGHUP are forwarded; none ends this process. Returns its
+    No signal ends this process: Ctrl-C on the terminal reaches the command directly, others are forwarded. Returns its
     exit status; -N if signal N ended it, and -SIGINT for any failure after Ctrl-C. Raises UserError if it can't be
     started.
     """
@@ -225,10 +223,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[int]]]:
-    """Forward SIGTERM and SIGHUP to the processes in the list; ignore SIGINT, which a terminal sends to all of them.
-
-    The set collects the signals received.
-    """
+    """Forward SIGTERM and SIGHUP to the processes in the list, SIGINT reaches them by the terminal; collect all."""
     processes: list[subprocess.Popen[bytes]] = []
     received: set[int] = set()
 
@@ -253,7 +248,7 @@ class OverdueError(DlemuError):
 def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: Sequence[int] = ()) -> Ended:
     """Run a command for at most `seconds` and return its output; neither it nor its children outlive the call.
 
-    Raises OSError if it can't be started, OverdueError if it takes longer.
+    Raises OSError, OverdueError.
     """
     parent = os.getpid()
     process = subprocess.Popen(
@@ -279,7 +274,6 @@ def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: S
 
 
 def how_ended(role: Role, process: subprocess.Popen[bytes]) -> str:
-    """Return a sentence on how a process ended, by its exit status."""
     status = process.returncode
     if status is None or status >= 0:
         return f"{role.name} ended with status {status}"
@@ -287,7 +281,6 @@ def how_ended(role: Role, process: subprocess.Popen[bytes]) -> str:
 
 
 def _raise_failure(process: subprocess.Popen[bytes], log_path: str) -> NoReturn:
-    """Raise the failure that a command printed, as UserError or DlemuError by its exit status."""
     message = _failure_message(log_path)
     if process.returncode == UserError.exit_status:
         raise UserError(message)

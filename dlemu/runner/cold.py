@@ -20,8 +20,8 @@ def treatment(
 ) -> Treatment:
     """Return how to keep the page cache from serving reads; raises UserError if that is impossible.
 
-    `direct`: O_DIRECT is used; `cached`: the user allows cached reads; `memory_kind`: tmpfs or another file system in
-    memory, if the data is on one, else empty; `remote`: an object store, which this host does not cache.
+    `memory_kind`: tmpfs or another file system in memory that the data is on; `remote`: an object store, not cached
+    here.
     """
     if cached:
         return "cached"
@@ -38,7 +38,6 @@ def treatment(
 
 
 def treatment_of(workload: Workload, total_bytes: int, *, cached: bool) -> Treatment:
-    """Return the treatment on this host for a workload whose dataset has `total_bytes`; raises UserError."""
     storage = open_storage(workload.storage_spec.buffered)
     return treatment(
         direct=workload.storage_spec.direct,

@@ -1,7 +1,6 @@
 """A crew: worker processes, forked from this one, that share a task, begin it together and end together.
 
-They share no lock, so a killed worker does not block others. Failures are reported in the same words as those of ranks
-(`dlemu.comm.failure`).
+They share no lock, so a killed worker does not block others.
 """
 
 from __future__ import annotations
@@ -54,13 +53,12 @@ def run_crew(
 ) -> list[Result]:
     """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
 
-    Each worker calls `ready()` when it is ready; when all have, `on_ready` is called and they begin. `on_message` gets
-    what they `say`; `on_look` is called every half second. Exceptions in these are raised here, and end the crew.
+    When all workers have called `ready()`, `on_ready` is called and they begin. `on_message` gets what they `say`;
+    `on_look` is called every half second. Exceptions in these are raised here, and end the crew.
 
-    Call this in the main thread of a process without other threads. The first failure ends all workers: a worker's
-    exception, a signal, a stop (SIGSTOP) of more than `timeout_seconds`, or a run time of more than `most_seconds`.
-    Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError where the
-    system can't start that many processes. No worker outlives the call.
+    Call this in the main thread of a process without other threads. The first failure ends all workers, as `Ending`
+    describes. Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError
+    where the system can't start that many processes. No worker outlives the call.
     """
     waiting = len(orders)
     parent = os.getpid()

@@ -39,7 +39,7 @@ def make(
 
 
 def free_bytes(workload: Workload, folder: str) -> int | None:
-    """Return the free bytes on the storage of an existing or future folder of the workload; None if unknown."""
+    """Return the free bytes on the storage of an existing or future folder; None if unknown."""
     storage = open_storage(workload.storage_spec.buffered)
     local = storage.local_path(folder)
     return storage.free_bytes(existing_folder(local) if local is not None else folder)
@@ -113,10 +113,7 @@ def _check_shared(workload: Workload, wanted: manifest.Manifest | None) -> None:
 
 
 def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
-    """Compare this rank's share of the bytes; rank 0 reports all findings.
-
-    Raises DatasetError if any is an error; foreign files are only warnings, as no run reads them.
-    """
+    """Compare this rank's share of the bytes; rank 0 reports all findings. Raises DatasetError if any is an error."""
     spec = workload.dataset
     progress = _progress(comm, "verified", on_event)
     found = verify(
@@ -139,12 +136,10 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
 
 
 def _progress(comm: Comm, verb: Literal["made", "verified"], on_event: OnEvent) -> Callable[[Progress], None] | None:
-    """Return a function that reports the progress of rank 0; None on other ranks."""
     if comm.rank != 0:
         return None
     return lambda done: on_event(DatasetProgress(verb=verb, ranks=comm.size, done=done))
 
 
 def _threads(comm: Comm) -> int:
-    """Return this rank's share of the cores it may use."""
     return max(1, len(os.sched_getaffinity(0)) // comm.local_size)

@@ -1,8 +1,4 @@
-"""The events that a running job reports, for terminals, callers and exporters.
-
-A subscriber is a function that is called with every event, and handles the types that it knows. It is
-called on rank 0, and with `RankFailed` on any rank that a launcher started.
-"""
+"""The events that a running job reports on rank 0 (`RankFailed` on any), for terminals, callers and exporters."""
 
 from __future__ import annotations
 
@@ -130,10 +126,7 @@ class Doing:
 
 @dataclass(frozen=True)
 class Saved:
-    """The measurements are in the run's folder; summary.json follows when every subscriber has returned.
-
-    A subscriber that exports the run raises SpaceError if it can't.
-    """
+    """The measurements are saved; summary.json follows when all subscribers, which raise SpaceError, returned."""
 
     run: MeasuredRun
 

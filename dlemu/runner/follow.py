@@ -113,7 +113,6 @@ class RunFollower:
 
 
 def _newest(folder: str) -> float:
-    """Return the latest modification time of a folder's entries, in seconds since 1970; 0 if the folder is gone."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:

@@ -258,9 +258,8 @@ def run_alone(
 ) -> JobResult | None:
     """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
-    Without `kind`, the workload determines it; `on_look` is that of `with_ranks`. Raises UserError for errors before
-    the ranks start, and RunFailedError (with what was saved) afterwards. Under mpirun or srun a failing rank ends this
-    process, after it has reported `RankFailed`.
+    Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError (with what
+    was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported `RankFailed`.
     """
 
     def body(ranks: Ranks) -> JobResult | None:
@@ -278,7 +277,6 @@ def cautions(workload: Workload, ranks: int) -> Iterator[str]:
 
 
 def kind_for(workload: Workload) -> AnyKind:
-    """Return the kind of job that a workload needs."""
     kind: AnyKind = kind_wanted(workload).part("job")
     return kind
 
@@ -313,7 +311,6 @@ def run_job(
 
 
 def _with_making(kind: AnyKind, make: MakeFirst, workload: Workload, ranks: int) -> Workload:
-    """Return the workload changed to make missing data first; raises UserError if that is refused."""
     making: Making = in_time(kind, workload, lambda: kind.making(workload, ranks, given=make.size_is_given))
     make.allow(making, ranks)
     return making.workload
@@ -357,10 +354,7 @@ def _run_rank(kind: JobKind[J, L, R], job: J, on_event: OnEvent, keeps_run: bool
 
 
 def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str | None = None) -> R:
-    """Write the run's folder and return the run; one with a `failure` is saved, too, marked incomplete.
-
-    Raises SpaceError; DlemuError if writing takes longer than both SAVING_SECONDS and `timeout_seconds`.
-    """
+    """Write the run's folder and return the run, marked incomplete after a `failure`. Raises SpaceError, DlemuError."""
     run = kind.result(job, log, failure)
 
     def write() -> None:

@@ -1,7 +1,7 @@
 """First steps of a process that a launcher (mpirun, srun, torchrun) started: it connects to the other processes.
 
-If the first process of each host runs all ranks of the host, the other processes are placeholders, which only wait. So
-this module imports little. A failure is an echo if it is only the loss of a rank that failed for another reason.
+Placeholders, of which the first process of their host runs the ranks, only wait: so this module imports little. A
+failure is an echo if it is only the loss of a rank that failed for another reason.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ class RefusedError(UserError):
 
 @functools.cache
 def join(timeout_seconds: float) -> Joined:
-    """Connect to the launcher's other processes, by MPI or torchrun's store; possible once per process.
-
-    Raises UserError when there is no usable MPI library or torch, PeerLostError when a rank does not arrive in time.
-    """
+    """Connect to the launcher's other processes, once per process. Raises UserError, PeerLostError."""
     from dlemu.comm.hosted import are_alike
 
     comm = _comm_of_launcher(timeout_seconds)
@@ -73,8 +70,8 @@ def _comm_of_launcher(timeout_seconds: float) -> LaunchedComm:
 def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) -> bool:
     """If another process runs this one's rank, wait for that rank to end and return True; else return False.
 
-    A command calls it before its other imports, which would take longer than everything that a placeholder does. A
-    failure of the rank is passed to `report`, and ends all ranks. Raises what `join` raises.
+    A command calls it before its other imports, which take longer. A failure of the rank is passed to `report`, and
+    ends all ranks.
     """
     if detect_launcher() == "none":
         return False
@@ -92,8 +89,7 @@ def run_as_placeholder(overrides: Sequence[str], report: Callable[[str], None]) 
 def ending_all(comm: LaunchedComm, report: Callable[[str], None]) -> Iterator[None]:
     """Close the connection at the end. An exception is reported and ends all ranks; this process by SystemExit.
 
-    After a `RefusedError`, which is already reported, all ranks exit as after a successful run: after an abort, the
-    launcher would print its own messages, too.
+    After a `RefusedError` all exit as after a successful run: after an abort, the launcher prints messages of its own.
     """
     try:
         yield
@@ -114,8 +110,7 @@ def ending_all(comm: LaunchedComm, report: Callable[[str], None]) -> Iterator[No
 def _should_report(comm: LaunchedComm, failure: Failure) -> bool:
     """Return whether this process should report its rank's failure; waits, if it is an echo, for the cause's report.
 
-    Some launchers end only the processes of the failing host, so that all others would have time to report the same.
-    With these, only the first process of a host reports an echo, and only rank 0 an interruption.
+    Where a launcher ends only the failing host, of the others' echoes one per host counts, and rank 0's interruption.
     """
     interrupted = failure.kind == Interrupted.__name__
     if comm.launcher_ends_all:
@@ -135,10 +130,7 @@ def _should_report(comm: LaunchedComm, failure: Failure) -> bool:
 
 
 def start_seconds(overrides: Sequence[str]) -> float:
-    """Return how long ranks may wait for each other before the configuration is known, s.
-
-    That is `timeout_seconds` of the command line, or its default: only rank 0 reads the workload's file, and later.
-    """
+    """Return how long ranks may wait for each other until rank 0 has read the workload: as the command line says."""
     given = [match[1] for match in map(_TIMEOUT.fullmatch, overrides) if match]
     try:
         return float(given[-1]) or Workload.timeout_seconds

@@ -111,12 +111,9 @@ def with_ranks(
 ) -> T | None:
     """Call `body` with the ranks that this process belongs to; return its result. `words` are the user's overrides.
 
-    While forked ranks run, `on_look` is called every half second; what it raises ends them.
-
-    Under a launcher, one process of each host runs all ranks there; the others are placeholders, in which `body` is not
-    called and None is returned. The first failure is reported on its rank and ends all ranks.
-
-    Raises UserError if there is no usable MPI library or torch, PeerLostError if a rank does not arrive in time.
+    While forked ranks run, `on_look` is called every half second; what it raises ends them. Under a launcher, one
+    process of each host runs all ranks there; the others are placeholders, in which `body` is not called and None is
+    returned. The first failure is reported on its rank and ends all ranks. Raises UserError, PeerLostError.
     """
     if detect_launcher() == "none":
         return body(ForkedRanks(on_look=on_look))
@@ -218,11 +215,7 @@ class LaunchedRanks:
         return workload
 
     def _with_launched_ranks(self, load: Callable[[], Workload]) -> Workload:
-        """Raise UserError if `ranks` on the command line differs from the launcher's; in a file it is ignored.
-
-        Hosts with different versions of dlemu are refused first: settings and jobs of one may mean another thing to
-        the other, or nothing.
-        """
+        """Raise UserError if `ranks` on the command line differs from the launcher's, or versions of dlemu differ."""
         versions = self._comm.versions
         if len(set(versions)) > 1:
             found = ", ".join(f"{version} on {host}" for host, version in zip(self._comm.hosts, versions, strict=True))
@@ -330,10 +323,7 @@ def _clean_up_lost(clean_up: CleanUp) -> None:
 
 
 def write_failure(folder: str, failure: Failure) -> None:
-    """Write a rank's failure into the run's live folder, as the launcher may kill the rank while it reports.
-
-    Does nothing on a host that can't see the folder. The file appears complete or not at all.
-    """
+    """Write a rank's failure into the run's live folder, if seen here: the launcher may kill the rank meanwhile."""
     if os.path.isdir(folder):
         record = json.dumps({"echo": failure.echo, "at": time.time(), "message": failure.message})
         with contextlib.suppress(SpaceError):
@@ -341,10 +331,7 @@ def write_failure(folder: str, failure: Failure) -> None:
 
 
 def cause(folder: str, other_hosts: str = "") -> str:
-    """Return the message of the first failure that is not an echo; without one, that ranks were killed from outside.
-
-    `other_hosts` is a phrase for the hosts besides this one: a launcher that loses a host kills all ranks.
-    """
+    """Return the message of the first failure that is not an echo; without one, that ranks were killed from outside."""
     failures = []
     for name in os.listdir(folder):
         if name.startswith("failure_") and name.endswith(".json"):

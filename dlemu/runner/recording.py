@@ -23,10 +23,10 @@ def recorder_for(
     what: str,
     request_folder: str = "",
 ) -> Recorder | None:
-    """Start this host's recorder on its first rank; return None on other ranks, or if telemetry is off.
+    """Start this host's recorder on its first rank; None on others, or if telemetry is off. All ranks must call this.
 
-    All ranks must call this. `folders` returns the folders whose devices are watched, and is called only on the first
-    rank of each host; `what` names them in messages. `request_folder`, if given, has the counts of object requests.
+    `folders` returns the folders whose devices are watched; `what` names them in messages. `request_folder`, if given,
+    has the counts of object requests.
     """
     if not settings.enabled:
         return None

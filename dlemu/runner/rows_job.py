@@ -44,7 +44,6 @@ from dlemu.telemetry import Telemetry, read_logs
 
 
 def row_log_name(rank: int) -> str:
-    """Return the file name of a rank's rows in a run's live folder."""
     return f"rows_{rank:05d}"
 
 
@@ -103,12 +102,10 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
 
     @property
     def dtype(self) -> np.dtype[np.void]:
-        """The NumPy type of a row."""
         return np.dtype([(name, np.int64) for name in self.columns])
 
     @property
     def table(self) -> str:
-        """File name of the rows in a run's folder."""
         return f"{self.name}.parquet"
 
     @abstractmethod

@@ -34,11 +34,7 @@ _CHECK_SECONDS = 0.2  # a check costs a system call, or a request to a file serv
 
 
 def new_folder(name: str, prefix: str = "") -> str:
-    """Return results/NAME/PREFIXTIME-PID, with a number appended when one process starts two runs in the same second.
-
-    The process id separates runs that start at the same time, before either has made its folder. Raises UserError for a
-    name that is a path.
-    """
+    """Return results/NAME/PREFIXTIME-PID, numbered where one process starts two runs in a second. Raises UserError."""
     check_model_name(name)
     first = os.path.join("results", name, f"{prefix}{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}")
     folder, number = first, 1
@@ -95,9 +91,9 @@ def check_place(folder: str, *, setting: str = "output.folder") -> None:
 def make_folder(folder: str, ranks: int, names: Sequence[str] = (), *, also: str | None = None) -> OwnFolder:
     """Make a run's folder and its live folder; raises SpaceError if that is impossible, or it is another run's.
 
-    `names` are files that this kind's ranks write into the live folder, besides those of any run. All are claimed here
-    (listed as dlemu's own), by one process: lines that several hosts append on a network file system get lost. `also`
-    is a folder that the run makes if it is missing; it is removed together with the run's folder if it is empty.
+    `names` are files that this kind's ranks write into the live folder, besides those of any run: claimed here (listed
+    as dlemu's own) by one process, as lines that several hosts append get lost. `also` is a folder that the run makes
+    if it is missing, and that is removed with the run's.
     """
     check_folder(folder)
     others = missing_folders(also) if also else ()
@@ -128,7 +124,6 @@ def drop_folder(folder: OwnFolder) -> None:
 
 
 def _live_names(ranks: int) -> list[str]:
-    """Return the names of the files that any run may write into its live folder, except counts of requests."""
     names = [LOCK, SAVING, FACTS, STOP, JOURNAL]
     for rank in range(ranks):  # there are no more hosts than ranks
         names += [log_path("", rank), failure_name(rank)]
@@ -136,7 +131,6 @@ def _live_names(ranks: int) -> list[str]:
 
 
 def failure_name(rank: int) -> str:
-    """Return the file name of a rank's failure in a run's live folder."""
     return f"failure_{rank:05d}.json"
 
 
@@ -174,7 +168,7 @@ def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpe
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:
-    """Return the counts of a run's requests so far, in the order of `RequestCounts.values`; () without requests."""
+    """Return the counts of a run's requests so far, as `RequestCounts.values`; () without requests."""
     folder = request_folder(live_folder)
     if not os.path.isdir(folder):  # not an object store
         return ()
@@ -183,7 +177,6 @@ def requests_so_far(live_folder: str) -> tuple[int, ...]:
 
 
 def request_folder(live_folder: str) -> str:
-    """Return the folder, below a run's live folder, in which processes count their requests to an object store."""
     return os.path.join(live_folder, "requests")
 
 

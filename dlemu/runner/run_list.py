@@ -153,10 +153,7 @@ class RunList(ABC, Generic[What, Run, A]):
         return read_answer(self.folder, self.file, self.answer_type)
 
     def resume(self) -> None:
-        """Load the finished runs of an interrupted list with an equal question, to continue it.
-
-        Raises UserError for a folder with a finished list, one with another question, or files that are not dlemu's.
-        """
+        """Load the finished runs of an interrupted list with an equal question, to continue it; raises UserError."""
         check_place(self.folder, setting=self.setting)
         with self._locked(UserError):
             saved = self.read()
@@ -180,10 +177,7 @@ class RunList(ABC, Generic[What, Run, A]):
             )
 
     def run_missing(self, *, wants_page: bool = True) -> A:
-        """Execute the missing runs and return the answer.
-
-        Raises the first failure, unless the list `goes_on` after failures; finished runs are saved.
-        """
+        """Execute the missing runs and return the answer; raises the first failure, unless the list `goes_on`."""
         missing = self.missing
         finished = len(self.planned) - len(missing)
         self.on_event(

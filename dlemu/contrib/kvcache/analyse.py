@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.kvcache.model import Model
-from dlemu.contrib.kvcache.published import official_result
+from dlemu.contrib.kvcache.official import official_result
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import (
@@ -41,7 +41,6 @@ MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
 _COMFORTABLE_CEILING = 20.0  # below it, the emulator itself takes more than 5 % of the load's time
 _CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
-"""Number of moments in the last third of the load at which the backlog is sampled."""
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
 
 Floats = NDArray[np.float64]
@@ -109,7 +108,6 @@ def analyse(run: RowsRun) -> KvSummary:
 
 
 def spread(seconds: Floats) -> Spread | None:
-    """Return mean and percentiles of durations; None if there are none."""
     if not len(seconds):
         return None
     p50, p95, p99, maximum = np.percentile(seconds, (50, 95, 99, 100)).tolist()
@@ -160,7 +158,6 @@ class RunRows:
 
     @cached_property
     def window_seconds(self) -> float:
-        """Time from the first prompt to the last byte, or to the end of the load, if that is later."""
         first = float(self.at(self.prompts, "arrived_ns").min(initial=self.end_seconds))
         return self.end_seconds - first
 
@@ -189,7 +186,6 @@ class RunRows:
 
     @property
     def queueing(self) -> Floats:
-        """Seconds that each prompt waited for a copy of the model."""
         return _seconds_between(self.computed, "arrived_ns", "start_ns")
 
     @property
@@ -273,7 +269,6 @@ class RunRows:
 
     @property
     def memory_served(self) -> bool:
-        """Whether memory served in place of the storage."""
         storage, served = self.run.facts.journal.storage, self.from_storage_percent
         in_memory = storage is not None and storage.file_system in IN_MEMORY
         return in_memory or (served is not None and served < PARTLY_READ_PERCENT)
@@ -285,7 +280,7 @@ class RunRows:
         return None if read is write is None else KvDevices(read_percent_of_app=read, write_percent_of_app=write)
 
     def _device_percent(self, metric: str, app_bytes: int) -> float | None:
-        """Return the bytes that the devices moved during the run, each counted once, in percent of `app_bytes`."""
+        """Return the bytes that the devices moved, each counted once, in percent of `app_bytes`."""
         nodes, moved, counted = self.run.facts.journal.rank_nodes, [], set()
         for host in self.run.telemetry:
             own = self.whole[[nodes[rank] == host.node for rank in self.whole["rank"].tolist()]]
@@ -314,7 +309,6 @@ class RunRows:
 
 
 def _waiting(moments: list[float], begins: Floats, ends: Floats, weights: Floats) -> list[float]:
-    """Return the total weight of the items that wait at each moment; ends are infinite for those never done."""
     return [float(weights[(begins <= moment) & (ends > moment)].sum()) for moment in moments]
 
 
@@ -371,10 +365,7 @@ def _fifo(data: RunRows) -> Fifo | None:
 
 
 def fifo_load_seconds(arrived_seconds: Floats, load_bytes: NDArray[np.int64], gb_per_second: float) -> Floats:
-    """Return the seconds from each load's arrival to its end through one pipe, by Lindley's recursion (1952).
-
-    Arrivals ascend; finished = max(arrived, finish of the previous load) + bytes / rate.
-    """
+    """Return the seconds of each load through one pipe, by Lindley's recursion (1952); arrivals ascend."""
     took = load_bytes / (gb_per_second * 1e9)
     done = np.cumsum(took)
     # The queue was last empty where arrival minus all work before is largest.
@@ -460,7 +451,7 @@ def _official_verdict(data: RunRows, official: Official) -> str:
 def _outcome(
     data: RunRows, sustained: bool | None, ttft: Spread | None, loads: Spread | None
 ) -> tuple[Outcome | None, str]:
-    """Return the outcome for the limits `kv.ttft` and `kv.load`, and the reason if there is no verdict."""
+    """Return the outcome for the limits `kv.ttft` and `kv.load`, or why there is no verdict."""
     bounds = [(limit, got) for limit, got in ((data.settings.ttft, ttft), (data.settings.load, loads)) if limit]
     if not bounds:
         return None, ""

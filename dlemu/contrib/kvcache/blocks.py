@@ -46,7 +46,6 @@ class Content:
         return self.rank << _SHARD_BITS | (shard.object * self.settings.tp + shard.shard)
 
     def fill(self, view: memoryview, shard: Shard, offset: int) -> None:
-        """Fill `view` with the bytes of a shard from `offset` on."""
         self.bulk.fill(view, self.number(shard), offset)
 
     def problem(self, view: memoryview, shard: Shard, offset: int) -> str:
@@ -75,8 +74,8 @@ def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryvi
 class FileBlocks:
     """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do.
 
-    Shared by threads. Each shard is written once, then read any number of times; both return the nanoseconds spent in
-    calls, and raise OSError, or DlemuError for damage. Objects are reserved and removed by one thread at a time.
+    Shared by threads. `write` and `read` return the nanoseconds spent in calls; they raise OSError, DlemuError for
+    damage. Objects are reserved and removed by one thread at a time.
     """
 
     storage: StorageBase
@@ -89,11 +88,9 @@ class FileBlocks:
     """As the official tool does: fsync each file, and drop it from the page cache before each read."""
 
     def size(self, shard: Shard) -> int:
-        """Return the bytes of a shard."""
         return self.sizes[shard.object] if self.sizes else self.shard_bytes
 
     def path(self, shard: Shard) -> str:
-        """Return the path of a shard's file."""
         return f"{self.folder}/{file_name(shard, self.content.settings.tp)}"
 
     def write(self, shard: Shard, buffer: memoryview) -> int:
@@ -153,11 +150,8 @@ class SlotBlocks:
     content: Content
     shard_bytes: int
     slots: Iterator[int] = field(default_factory=count)
-    """Numbers of slots never used yet."""
     free: list[int] = field(default_factory=list)
-    """Slots of removed objects."""
     used: dict[int, int] = field(default_factory=dict)
-    """Object -> slot."""
 
     def reserve(self, number: int) -> None:
         self.used[number] = self.free.pop() if self.free else next(self.slots)
@@ -206,12 +200,10 @@ def _raise_if_damaged(path: str, problem: str) -> None:
 
 
 def file_name(shard: Shard, tp: int) -> str:
-    """Return the name of a shard's file."""
     return f"{shard.object * tp + shard.shard:010x}.kv"
 
 
 def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
-    """Create the file of a rank's slots; raises OSError."""
     owned.claim(folder, SLOTS)
     path = os.path.join(folder, SLOTS)
     descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))

@@ -179,14 +179,13 @@ Plan = RankPlan | RankTurns
 
 @lru_cache(1)
 def _assigned_load(settings: KvSettings, ranks: int) -> tuple[Load, Sequence[Sequence[int]]]:
-    """Return the load, and for each rank the indices of its prompts."""
     load = make_load(settings, ranks)
     return load, assign_prompts(load, ranks)
 
 
 @cache
 def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
-    """Return the plan of a rank; cached, so that forked ranks inherit it from their parent."""
+    """Return the plan of a rank; cached, so that forked ranks inherit it."""
     if settings.option:
         return draw_turns(settings, rank)
     load, shares = _assigned_load(settings, ranks)
@@ -235,7 +234,7 @@ def _make_mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") ->
 
 
 def _request_batches(plan: Plan, number: int) -> Iterator[Batch]:
-    """Yield the reads and writes of a request; for the official load only those of the request's own file."""
+    """Yield the reads and writes of a request; of the official load only those of its own file."""
     if isinstance(plan, RankTurns):
         turn = number % len(plan.turns)
         yield Batch(Operation.WRITE, 0, (turn,))
@@ -247,10 +246,7 @@ def _request_batches(plan: Plan, number: int) -> Iterator[Batch]:
 
 
 def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
-    """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured.
-
-    All ranks measure at the same time.
-    """
+    """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured."""
     if not seconds or not _request_count(plan):
         return 0
     if notify is not None:

@@ -30,7 +30,6 @@ class Prompt:
     """One request."""
 
     at_ns: int
-    """Arrival, from the beginning of the load."""
     input_tokens: int
     output_tokens: int
     blocks: Numbers
@@ -38,7 +37,6 @@ class Prompt:
 
 
 Load = Sequence[Prompt]
-"""In order of arrival."""
 
 
 def make_load(settings: KvSettings, ranks: int) -> Load:
@@ -98,7 +96,6 @@ class _Line:
 
 
 def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
-    """Yield the lines that are not empty; raises UserError that names the line."""
     for number in count(1):
         text = file.readline(MAX_LINE_BYTES + 1)
         where = f"{path}, line {number}"

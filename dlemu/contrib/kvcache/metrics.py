@@ -208,7 +208,6 @@ _ACCELERATOR_METRICS = ("storage_percent", "gpu_seconds_won")
 
 
 def values(summary: KvSummary) -> dict[str, float]:
-    """Return the metrics that a run has."""
     absent = _ACCELERATOR_METRICS if summary.official else ()
     known = {
         metric.name: at(summary, _FIELDS.get(metric.name, metric.name))
@@ -233,7 +232,6 @@ def figures(run: RowsRun) -> JobFigures:
 
 
 def conditions(summary: KvSummary) -> Conditions:
-    """Return the conditions under which a run was measured."""
     what = summary.what
     # of an incomplete run it is the rate until its end, not the load's
     rate = summary.prompts_per_second if summary.complete else None

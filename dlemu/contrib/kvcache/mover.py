@@ -42,7 +42,6 @@ class Batch:
     """Index of the prompt in the rank's plan, or of the worker; -1 for removals."""
     objects: Sequence[int]
     left: int = 0
-    """Shards that are not done yet."""
     call_ns: int = 0  # summed over shards
     longest_ns: int = 0  # of the slowest shard
     ended_ns: int = 0  # when the last shard was done
@@ -109,7 +108,6 @@ class Mover:
             self._permits.put(None)
 
     def is_written(self, number: int) -> bool:
-        """Return whether all shards of an object are written."""
         return not self._unwritten_shards[number]
 
     def wait(self, until_ns: int) -> Batch | None:

@@ -1,8 +1,9 @@
-"""The load of MLPerf Storage v3.0's kv_cache benchmark, "the official load": what its users request, and when. Pure.
+"""The load of MLPerf Storage v3.0's kv_cache benchmark, "the official load", and the rates that it would publish. Pure.
 
-Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, config.yaml) in
-https://github.com/mlcommons/storage, Apache-2.0. All threads of that tool share one random generator, so no two of its
-runs send the same requests; here each user has its own generator, so that a seed determines the load.
+Formulas and constants are those of kv_cache_benchmark (benchmark.py, workload.py, conversation.py, cache.py,
+config.yaml) in https://github.com/mlcommons/storage, Apache-2.0, and of the aggregation over ranks (Rules.md, 6.3.4).
+All threads of that tool share one random generator, so no two of its runs send the same requests; here each user has
+its own, so that a seed determines the load.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 
 from dlemu.contrib.kvcache.model import ALIGNMENT, Model
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.extend import UserError
+from dlemu.contrib.kvcache.summary import Official, OfficialClass
+from dlemu.extend import Rows, UserError
 
 MAX_WORKERS = 500
 """Maximum of serving threads; below it there is one per user."""
@@ -24,7 +26,6 @@ MAX_CONVERSATIONS, MAX_TURNS, END_SHARE = 1000, 50, 0.2
 DECODE_BATCH_TOKENS, PREFILL_ONLY_TOKENS = 32, 10_000
 """Decoding reads the file once per so many tokens of the answer; files of prompts this long are never read back."""
 CLASSES = {3: "interactive", 2: "responsive", 1: "batch"}
-"""Priority -> class of service."""
 GIB = 2**30
 _CLASS_SHARES = (0.15, 0.35, 0.5)  # config.yaml, qos_distribution: interactive below 0.15, responsive below 0.5
 _PREFIX_SHARE, _PREFIX_TOKENS = 0.2, (5, 9, 6)
@@ -55,11 +56,9 @@ class Option:
     model: str
     users: int
     memory_gib: int
-    """Host memory, which is filled before storage."""
     allocations: int
     """Maximum of turns that are being written at a time."""
     shape: Mapping[str, Any]
-    """Settings that describe the model."""
 
 
 _8B = {"layers": 32, "kv_heads": 8, "head_dim": 128, "attention_dim": 4096, "parameters_billion": 8.03}
@@ -105,7 +104,6 @@ class Turn:
     """One request: a prompt in a conversation, and its answer."""
 
     at_ns: int
-    """When it is queued, from the beginning of the load."""
     priority: int
     conversation: int
     context_tokens: int
@@ -128,9 +126,7 @@ class RankTurns:
     model: Model
     turns: Sequence[Turn]
     sizes: Sequence[int]
-    """Bytes of each turn's file."""
     accelerators: int = 0
-    """No accelerators are emulated: the tool computes nothing."""
 
     @property
     def option(self) -> Option:
@@ -189,3 +185,48 @@ def _draw_user(settings: KvSettings, random: np.random.Generator, user: int) -> 
 
 def _size(exact: float) -> int:
     return max(1, -int(-exact // ALIGNMENT)) * ALIGNMENT
+
+
+def official_result(rows: Rows, begins: Mapping[int, int], settings: KvSettings, window_seconds: float) -> Official:
+    clock, window = settings.seconds, max(window_seconds, 1e-9)
+    sums = {name: int(rows[name].sum()) for name in ("read_bytes", "begun_bytes", "written_bytes", "dram_bytes")}
+    stored, written, memory = sums["read_bytes"], sums["written_bytes"], sums["dram_bytes"]
+    published = [(stored + sums["begun_bytes"]) / GIB / clock, written / GIB / clock]
+    true = [stored / GIB / window, written / GIB / window]
+    done = rows[rows["computed_ns"] > 0]
+    stops_ns = np.array([begins[rank] + clock * 1e9 for rank in done["rank"].tolist()])
+    storage_seconds = (done["read_call_ns"] + done["write_call_ns"]) / 1e9
+    by_rank = [done["rank"] == rank for rank in np.unique(done["rank"])]
+    storage_rates = [
+        done["output_tokens"][own].sum() / storage_seconds[own].sum() for own in by_rank if storage_seconds[own].any()
+    ]
+    return Official(
+        option=settings.option,
+        model=OPTIONS[settings.option].model,
+        users=settings.users,
+        clock_seconds=clock,
+        read_gib_per_second=published[0],
+        write_gib_per_second=published[1],
+        true_window_seconds=window_seconds,
+        true_read_gib_per_second=true[0],
+        true_write_gib_per_second=true[1],
+        overstated_percent=100 * (sum(published) / sum(true) - 1) if sum(true) else None,
+        requests=len(rows),
+        served=len(done),
+        late=int((done["computed_ns"] > stops_ns).sum()),
+        slowest_seconds=float((done["computed_ns"] - done["arrived_ns"]).max()) / 1e9 if len(done) else None,
+        storage_p95_seconds=max((float(np.percentile(storage_seconds[own], 95)) for own in by_rank), default=None),
+        again_percent=100 * int(rows["again_bytes"].sum()) / stored if stored else None,
+        memory_percent=100 * memory / (stored + memory) if stored + memory else None,
+        tokens_per_second=int(done["output_tokens"].sum()) / clock,
+        storage_tokens_per_second=float(sum(storage_rates)),
+        classes=tuple(_class(rows, priority, name) for priority, name in CLASSES.items()),
+    )
+
+
+def _class(rows: Rows, priority: int, name: str) -> OfficialClass:
+    own = rows[rows["priority"] == priority]
+    done = own[own["computed_ns"] > 0]
+    taken = (done["computed_ns"] - done["arrived_ns"]) / 1e9
+    p95 = float(np.percentile(taken, 95)) if len(done) else None
+    return OfficialClass(name=name, requests=len(own), served=len(done), p95_seconds=p95)

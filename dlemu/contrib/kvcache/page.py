@@ -36,14 +36,12 @@ _TILES = (
 
 
 def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
-    """Print the table, the notes on it, and the verdict."""
     print_table(_table(summary), console)
     print_lines([*_notes(summary), Line(summary.verdict, _tone(summary))], console, wrap=True)
     print_lines([f"results: {folder}"], console)
 
 
 def open_page(folder: str) -> Opened:
-    """Return the run in a folder with its page; raises UserError."""
     run = read(folder)
     summary: KvSummary = run.summary
     words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
@@ -72,7 +70,6 @@ def open_page(folder: str) -> Opened:
 
 
 def about(run: RowsRun) -> About:
-    """Return when and where a run was measured, with tables about its environment."""
     summary: KvSummary = run.summary
     tables = [facts_table("What was served and stored", flat(summary.what)), *environment_of(summary.environment)]
     return About(summary.started_at, summary.hosts, f"Blocks in {summary.what.folder}", tables)

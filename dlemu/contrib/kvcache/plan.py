@@ -34,7 +34,6 @@ class Lru:
     """Cache of blocks, each with a value, that evicts the least recently used one."""
 
     def __init__(self, blocks: int | None) -> None:
-        """`blocks`: capacity; None for no limit."""
         self._capacity, self._values = blocks, OrderedDict[int, int]()
 
     def get(self, block: int) -> int | None:
@@ -56,14 +55,11 @@ class PlannedPrompt:
     """One prompt of a rank. Objects are blocks on storage, numbered in the order of writing."""
 
     number: int
-    """Index in the whole load."""
     prompt: Prompt
     found: Sequence[tuple[Tier, int]]
     """The cached prefix: for each block, the tier where it is found and its object number (also if found in memory)."""
     writes: Sequence[int]
-    """Objects to write once the prompt is computed."""
     evicts: Sequence[int]
-    """Objects evicted from storage to make room for `writes`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +70,7 @@ class RankPlan:
     prompts: Sequence[PlannedPrompt]
     accelerators: int
     objects: int
-    """Number of objects written in all."""
     max_objects: int
-    """Largest number of objects on storage at a time."""
 
     @property
     def peak_bytes(self) -> int:

@@ -29,9 +29,7 @@ class ServedPrompt:
 
     planned: PlannedPrompt
     arrived_ns: int
-    """When it arrived according to the load."""
     late_ns: int = 0
-    """How much later than that the emulator started to handle it."""
     gpu_blocks: int = 0
     dram_blocks: int = 0
     pending_blocks: int = 0
@@ -43,17 +41,14 @@ class ServedPrompt:
     without_ns: int = 0
     """Duration that its prefill would have without blocks from storage."""
     start_ns: int = 0
-    """When a copy of the model took it."""
     loaded_ns: int = 0
     computed_ns: int = 0
-    """When it had its first token."""
     written_ns: int = 0
     read_call_ns: int = 0
     longest_read_ns: int = 0
     write_call_ns: int = 0
 
     def columns(self, block_bytes: int) -> dict[str, int]:
-        """Return the prompt's row of kvcache.parquet."""
         own = {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)}
         return own | {
             "prompt": self.planned.number,
@@ -67,7 +62,6 @@ class ServedPrompt:
 
     @property
     def is_done(self) -> bool:
-        """Whether its prefill and all its writes are done."""
         return bool(self.computed_ns) and (not self.writes or bool(self.written_ns))
 
 
@@ -75,7 +69,6 @@ class Replay:
     """Serves one rank's prompts."""
 
     def __init__(self, plan: RankPlan, mover: Mover, *, on_served: Callable[[ServedPrompt], object]) -> None:
-        """`on_served` is called with each prompt as soon as it is done."""
         self._plan, self._mover, self._on_served = plan, mover, on_served
         self._settings = plan.model.settings
         self._computed = np.zeros(plan.objects, np.bool_)
@@ -92,7 +85,6 @@ class Replay:
 
     @property
     def unfinished(self) -> list[ServedPrompt]:
-        """Prompts that arrived and are not done."""
         return list(self._served.values())
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:

@@ -29,37 +29,28 @@ _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 
 
 def storage_spec_of(job: Job) -> StorageSpec:
-    """Return the spec of the storage of the blocks: O_DIRECT as `kv.odirect` requests, on file systems only."""
     odirect = job.workload.section(KvSettings).odirect and is_local(job)
     return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
 
 
 def is_local(job: Job) -> bool:
-    """Return whether the blocks are on a file system, not in an object store."""
     return job.workload.storage.storage_type in FOLDER_TYPES
 
 
 def blocks_folder(job: Job) -> str:
-    """Return `kv.folder`, resolved by the same rule as dataset folders."""
     return job.workload.storage.resolved(job.workload.section(KvSettings).folder)
 
 
 def run_folder(job: Job) -> str:
-    """Return the run's folder in `kv.folder`."""
     return f"{blocks_folder(job).rstrip('/')}/{_PREFIX}{job.seed:012x}"
 
 
 def rank_folder(job: Job, rank: int) -> str:
-    """Return the folder of a rank in the run's folder."""
     return f"{run_folder(job)}/rank-{rank:05d}-{job.seed:012x}"
 
 
 def create_run_folder(job: Job) -> None:
-    """Create the run's folder, and remove those of killed runs beside it.
-
-    Raises UserError for a folder with files that are not dlemu's, or without O_DIRECT where it is requested, and
-    SpaceError for one where nothing more can be made.
-    """
+    """Create the run's folder, and remove those of killed runs beside it. Raises UserError, SpaceError."""
     if not is_local(job):
         return
     folder, run = blocks_folder(job), run_folder(job)
@@ -99,7 +90,6 @@ def _made_here() -> str:
 
 @contextlib.contextmanager
 def _no_room(folder: str) -> Iterator[None]:
-    """Context: raise SpaceError where a folder of blocks can't be made."""
     try:
         yield
     except OSError as error:
@@ -110,12 +100,10 @@ def _no_room(folder: str) -> Iterator[None]:
 
 
 def _make_run_folder(run: str) -> None:
-    """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, as in the root folder.
+    """Create a run's folder with the flag that makes ext4 spread its subfolders over the disk, by their names.
 
-    Before ext4 gives an inode to a new file, it checks the nearby inodes that were deleted in the last minutes, one by
-    one, for every file again (`recently_deleted`, fs/ext4/ialloc.c). In the place of an earlier run's blocks, blocks of
-    half a megabyte took eight times the CPU and were written at a quarter of the rate. ext4 places a folder by the hash
-    of its name, so the names of rank folders contain the run's seed.
+    Before ext4 gives an inode to a file, it checks nearby inodes that were deleted in the last minutes, one by one
+    (`recently_deleted`, fs/ext4/ialloc.c): in the place of an earlier run, eight times the CPU, a quarter of the rate.
     """
     os.mkdir(run)
     descriptor = os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -128,7 +116,6 @@ def _make_run_folder(run: str) -> None:
 
 
 def check_space(job: Job, peak_bytes: int) -> None:
-    """Raise SpaceError if the storage has fewer than `peak_bytes` free."""
     folder = blocks_folder(job)
     free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
     if free is not None and peak_bytes > free:
@@ -152,7 +139,6 @@ def _check_direct(folder: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    """Return whether a rank of a run in progress holds its lock in the run's folder."""
     with contextlib.suppress(OSError):
         with os.scandir(folder) as ranks:
             paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
@@ -197,7 +183,6 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 
 
 def remove_run(job: Job) -> bool:
-    """Remove whatever is left of a run's blocks and folders; return whether all objects are gone."""
     if is_local(job):
         _remove(run_folder(job))
         owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
@@ -246,16 +231,12 @@ def _remove(folder: str) -> None:
 
 
 def _remove_empty(storage: StorageBase, folder: str) -> None:
-    """Remove a folder if it is empty; user-defined storages may have folders."""
     with contextlib.suppress(OSError, DlemuError):
         storage.remove_folder(folder)
 
 
 def remove_objects(storage: StorageBase, folder: str) -> bool:
-    """Remove all objects below a rank's prefix; return whether a server allowed that.
-
-    A failure here must not replace the one that ended the run, whose measurements are saved afterwards.
-    """
+    """Remove all objects below a rank's prefix; return whether a server allowed that. Hides no earlier failure."""
     try:
         with contextlib.suppress(OSError):
             with storage.entries(folder) as entries:

@@ -34,17 +34,13 @@ class TurnRequest:
     """Progress of one request, named as the columns of kvcache.parquet; a time is 0 until its event happened."""
 
     prompt: int
-    """Number of its turn."""
     turn: Turn
     arrived_ns: int
     late_ns: int = 0
     start_ns: int = 0
-    """When a worker took it."""
     storage_blocks: int = 0
-    """Reads from storage."""
     read_bytes: int = 0
     again_bytes: int = 0
-    """Part of `read_bytes` that was read from its own file."""
     dram_blocks: int = 0
     dram_bytes: int = 0
     begun_bytes: int = 0
@@ -55,13 +51,10 @@ class TurnRequest:
     longest_read_ns: int = 0
     write_call_ns: int = 0
     loaded_ns: int = 0
-    """When its latest read was done."""
     written_ns: int = 0
     computed_ns: int = 0
-    """When it was done."""
 
     def columns(self, block_bytes: int) -> dict[str, int]:
-        """Return the request's row of kvcache.parquet."""
         return {name: getattr(self, name) for name in COLUMNS if hasattr(self, name)} | {
             "input_tokens": self.turn.context_tokens,
             "output_tokens": self.turn.output_tokens,
@@ -95,11 +88,9 @@ class TurnsReplay:
 
     @property
     def unfinished(self) -> list[TurnRequest]:
-        """Requests that arrived and are not done."""
         return [*(request for request, _ in self._in_service.values()), *(request for _, _, request in self._queue)]
 
     def run(self, begin_ns: int, on_progress: Callable[[int], object] = lambda arrived: None) -> None:
-        """Serve until the clock ends, and for as long afterwards as the tool waits."""
         turns, end_ns, index = self._plan.turns, begin_ns + round(self._seconds * 1e9), 0
         while (now_ns := self._mover.now_ns()) < end_ns:
             while index < len(turns) and begin_ns + turns[index].at_ns <= now_ns:

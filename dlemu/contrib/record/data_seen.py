@@ -46,10 +46,7 @@ _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devi
 
 
 def data_of(files: Counter[str], recording: Recording) -> Data | None:
-    """Return the dataset that these files belong to; None where none of them exists any more.
-
-    Raises UserError if results could not name it, as its folder's name or the files' ending can't be written as UTF-8.
-    """
+    """Return the dataset of these files, None where none exists any more; raises UserError for names not in UTF-8."""
     sizes = _distinct(files)
     if not sizes:
         return None
@@ -87,7 +84,6 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
 
 
 def _parquet_rows(paths: list[str]) -> tuple[int, float]:
-    """Return the rows of a row group, and those per byte, of the first file that can be read; 0 if there is none."""
     for path in paths:
         # pyarrow's own errors are ValueErrors
         with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
@@ -96,7 +92,6 @@ def _parquet_rows(paths: list[str]) -> tuple[int, float]:
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Yield reasons why a replay would not read like the job."""
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
@@ -125,7 +120,6 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
-    """Yield what a user of the recipe should know about the storage that the job read from."""
     cached = cached_before(data, recording) if data is not None else 0
     if data is not None and recording.cached_percent is None:
         yield (
@@ -141,15 +135,13 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
 
 
 def cached_words(percent: int) -> list[str]:
-    """Return the settings of a run that begins with this share of its dataset in the page cache."""
     return ["reader.evict_page_cache=start", *([f"reader.page_cache_percent={percent}"] if percent else [])]
 
 
 def cached_before(data: Data, recording: Recording) -> int:
-    """Return the share of the dataset that the page cache held before the job read it, %.
+    """Return the share of the dataset that the page cache held before the job read it, %; 0 also if it is not known.
 
-    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count. 0 also if it
-    is not known: a replay is then to read from storage.
+    Where the job reads files again, the page cache serves them in a replay, too: these bytes don't count.
     """
     if recording.cached_percent in (0, 100, None):
         return recording.cached_percent or 0
@@ -160,20 +152,14 @@ def cached_before(data: Data, recording: Recording) -> int:
 
 
 def _read_again(data: Data, recording: Recording) -> float:
-    """Return the share of reads that repeat earlier ones: the page cache serves these in a replay, too.
-
-    What was loaded before the measured batches is no longer new to them.
-    """
+    """Return the share of reads, after the warm-up's, that repeat earlier ones: the page cache serves these."""
     taken = recording.steps * recording.read_batch_size * recording.files_per_sample * recording.loaders
     new = data.files * data.samples_per_file - recording.samples_before * recording.files_per_sample
     return 1 - min(max(0.0, new), taken) / taken
 
 
 def _distinct(names: Iterable[str]) -> dict[str, int]:
-    """Return the sizes of regular files by name; a file that is known by several names has the first of them.
-
-    A file that stays open is also named by the kernel, without the links in its path.
-    """
+    """Return the sizes of regular files; the kernel names an open file once more, without the links in its path."""
     sizes, seen = dict[str, int](), set[tuple[int, int]]()
     for name in names:
         with contextlib.suppress(OSError):
@@ -189,10 +175,7 @@ def _ending(name: str) -> str:
 
 
 def _endings(sizes: dict[str, int], most: int) -> list[str]:
-    """Return the endings of the dataset's files, at most so many, the most common first.
-
-    There may be one for each file of a sample, and for each loader.
-    """
+    """Return the dataset's endings, the most common first: at most one for each file of a sample and each loader."""
     counts = Counter(map(_ending, sizes))
     if most == 1:
         return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
@@ -201,16 +184,12 @@ def _endings(sizes: dict[str, int], most: int) -> list[str]:
 
 
 def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
-    """Return a sort key, greatest for the dataset's files: known formats first, then most bytes."""
     rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
     return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
 
 
 def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
-    """Return the files with these endings below folders, and whether the walk was complete.
-
-    Links are followed and hidden files left out, as in a folder of the user's own files, which a replay reads.
-    """
+    """Return the files with these endings, as a replay finds them, and whether the walk was complete."""
     until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
     for root in roots:
         for folder, below, file_names in os.walk(root, followlinks=True):
@@ -227,7 +206,6 @@ def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
 
 
 def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
-    """Return samples per file: from the files opened per sample, the dataset's length, or the bytes read per sample."""
     if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
         return 1.0
     if recording.mapped and recording.read_bytes_per_sample > 0:

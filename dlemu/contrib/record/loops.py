@@ -34,13 +34,11 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    """The passes that train."""
     beside: tuple[Pass, ...]
     """Those of them that run at the same time, one for each loader that feeds a step; usually one."""
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
-    """From a batch's delivery until the trainer requests the next, without checkpoints."""
     queue: NDArray[np.float64]
     """Time within the body in which the trainer was runnable without a core; `wait_queue`: the same within the wait."""
     wait_queue: NDArray[np.float64]
@@ -85,7 +83,6 @@ class Loop:
 
 
 def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
-    """Return the training loop of a process, without the first `skip` batches (warm-up); None if it did not train."""
     batches: dict[int, list[Batch]] = {one.number: [] for one in rows.passes}
     for batch in rows.batches:
         batches.setdefault(batch.number, []).append(batch)
@@ -149,10 +146,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
 
 
 def _distorted(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which steps of a read-ahead trainer are no measure of compute time, as a thread waited for a core.
-
-    Such a wait makes one step appear longer, and the next one shorter.
-    """
+    """Return the steps in which a thread waited for a core: the step appears longer, and the next one shorter."""
     queued = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
     found: NDArray[np.bool_] = np.diff(queued, prepend=queued[:1]) > READY_SHARE * float(np.median(body))
     at_end: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
@@ -162,19 +156,13 @@ def _distorted(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[n
 def _split_by_device(
     wait: NDArray[np.float64], body: NDArray[np.float64], waited: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return wait and body as the accelerator saw them (the host runs ahead of it); their sums are unchanged.
-
-    `waited` is its idle time before each step, negative if unknown: then the host's wait counts.
-    """
+    """Return wait and body as the accelerator saw them; where its idle time `waited` is negative, the host's counts."""
     known = np.where(waited >= 0, np.minimum(waited, wait + body), wait)
     return known, wait + body - known
 
 
 def _next_request(requests: Sequence[Batch | Over], times: Sequence[int], batch: Batch) -> Sequence[Batch | Over]:
-    """Return the trainer's first request after it received `batch`; empty if the rows end before it.
-
-    `times` are the times of `requests`, ascending.
-    """
+    """Return the trainer's first request after it received `batch`, if any; `times` are those of `requests`."""
     own = requests.index(batch, bisect.bisect_left(times, batch.t0))
     index = max(own + 1, bisect.bisect_left(times, batch.t1))
     return requests[index : index + 1]
@@ -191,8 +179,7 @@ def _save_ns(rows: ProcessRows, begin: int, end: int) -> int:
 def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times: Sequence[int]) -> list[Pass]:
     """Return the passes that train: those during which an optimizer stepped.
 
-    Steps of optimizers other than PyTorch's are not seen. If there are no steps, the loader with the longest total body
-    time (of batches with gradients enabled) is taken for the training's, without passes that hardly compute.
+    Where no steps are seen (optimizers other than PyTorch's): those of the loader with the longest total body time.
     """
     passes = [one for one in rows.passes if batches[one.number]]
     steps = sorted(step.t for step in rows.steps)
@@ -218,7 +205,6 @@ def _training(rows: ProcessRows, batches: dict[int, list[Batch]], request_times:
 
 
 def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
-    """Return the number of optimizer steps between the first delivery and the last request of a pass."""
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 
@@ -238,8 +224,6 @@ def _counted(training: Sequence[Pass], turns: Sequence[list[Batch]], skip: int) 
 
 
 def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
-    """Return the most passes that run at the same time, as of loaders whose batches a step takes one of each."""
-
     def begins_within(one: Pass, other: Pass) -> bool:
         own, others = batches[one.number], batches[other.number]
         return one is other or others[0].t0 <= own[0].t0 < others[-1].t1
@@ -248,7 +232,6 @@ def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[
 
 
 def _turns(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
-    """Return the batches of each pass, those of passes at the same time together, as they were requested."""
     turns: list[list[Batch]] = []
     for one in sorted(training, key=lambda one: batches[one.number][0].t0):
         if turns and batches[one.number][0].t0 < turns[-1][-1].t1:

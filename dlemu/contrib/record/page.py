@@ -22,7 +22,6 @@ PARTS = {
     "preprocessing": "waiting for preprocessing",
     "hand_over": "handing over",
 }
-"""Field of `Parts` -> its label."""
 _TILES = (
     ("samples/s", "recording.samples_per_second", "", "of all ranks, while training"),
     ("step", "recording.parts.step", "s", "mean"),
@@ -43,11 +42,9 @@ _COMPARED = {
     "calls_per_sample": ("calls per sample", 1),
     "worker_cpu_per_sample": ("CPU of a worker per sample, ms", 1000),
 }
-"""Field of a recording and its replays -> its label, and the factor to its unit."""
 
 
 def print_record(recorded: Recorded, console: Console) -> None:
-    """Print where a step's time goes, what was recorded, the replays, notes, and the verdict."""
     answer = recorded.answer
     for table in _tables(answer):
         print_table(table, console)
@@ -61,7 +58,6 @@ def print_record(recorded: Recorded, console: Console) -> None:
 
 
 def open_page(folder: str) -> Opened:
-    """Return a recorded job with its page; raises UserError."""
     answer = read_record(folder)
     recording = answer.recording
     page = Page(

@@ -31,14 +31,12 @@ _HEAD = """\
 def recipe_text(
     recording: Recording, data: Data | None, *, engine: str, replayable: bool, reason: str, replay: Replay | None
 ) -> str:
-    """Return the recipe as YAML."""
     tree = workload_of(recording, data, engine=engine)
     tree["recorded"] = _recorded(recording, replayable=replayable, reason=reason, replay=replay)
     return _HEAD + yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=120)
 
 
 def workload_of(recording: Recording, data: Data | None, *, engine: str) -> dict[str, Any]:
-    """Return the recipe's workload, without the section `recorded`."""
     tree: dict[str, Any] = {"model": {"name": "recorded"}, "framework": "pytorch", "ranks": recording.loaders}
     tree["workflow"] = {"checkpoint": recording.saves is not None}
     if data is not None:
@@ -85,7 +83,6 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
 
 
 def reads_parts(data: Data, recording: Recording) -> bool:
-    """Return whether a replay reads pieces of the job's files, which it does not parse."""
     return data.format == PIECES and not recording.mapped
 
 
@@ -132,14 +129,12 @@ def _reader(recording: Recording, engine: str) -> dict[str, Any]:
 
 
 def _tensors(recording: Recording) -> dict[str, int]:
-    """Return the settings of batches that get from worker to trainer as PyTorch's do; none if nothing crosses."""
     shipped = rounded(recording.shipped_bytes_per_sample / recording.files_per_sample)
     crosses = recording.loading.workers > 0 and recording.arrays > 0 and shipped >= 1
     return {"tensors": min(recording.arrays, 64), "tensor_bytes": int(shipped)} if crosses else {}
 
 
 def _step_cpu(recording: Recording) -> Spread:
-    """Return the trainer's CPU time of a step; without that of taking tensors, which a replay spends itself."""
     if recording.computation.mean == 0:  # a replay that takes longer to receive a batch left nothing of the step
         return Spread.of([0.0])
     return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
@@ -177,7 +172,6 @@ def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Re
 
 
 def _both(name: str, recording: Recording, replay: Replay | None) -> dict[str, float]:
-    """Return a figure of the job, and of its replay if there is one."""
     sides = {"recorded": recording, "replayed": replay}
     return {side: _few(getattr(one, name)) for side, one in sides.items() if one is not None}
 
@@ -212,7 +206,7 @@ def _version(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists of numbers in flow style, on few lines."""
+    """Writes lists of numbers in flow style."""
 
 
 def _number_list(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.SequenceNode:

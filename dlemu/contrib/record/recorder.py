@@ -50,7 +50,6 @@ _RANKS = (
 )
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
-"""Extensions of files that the interpreter opens itself: code, not data."""
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
 """Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
@@ -134,7 +133,6 @@ class _Process:
                 pass
 
     def window_is_over(self) -> bool:
-        """Return whether the trainer that started this worker has ended its recording."""
         if not self.marker:
             import multiprocessing
 
@@ -192,7 +190,6 @@ class _Meter:
         return found
 
     def queue(self) -> int:
-        """Return how long this thread has waited for a core, ns."""
         return self._queue(0)
 
     def main_queue(self) -> int:
@@ -211,7 +208,7 @@ class _Meter:
         return files
 
     def overhead(self) -> tuple[int, int]:
-        """Return the bytes and read calls that `read` itself adds to the counters, to subtract from measurements."""
+        """Return the bytes and read calls that `read` itself adds to the counters."""
         first = self.read()
         second = self.read()
         return second[2] - first[2], second[3] - first[3]
@@ -264,7 +261,6 @@ class _Fetch:
         self.note_file(name)
 
     def note_file(self, name: str) -> None:
-        """Record a file's name if it is new in this process."""
         known = _process.files
         if name not in known and len(known) < _MAX_FILES:
             known.add(name)
@@ -514,7 +510,6 @@ class _Hooks:
             self._count(ended_ns)
 
     def _count(self, at_ns: int) -> None:
-        """Count a training batch; end the recording if the window is over."""
         _process.batches += 1
         _process.began_ns = _process.began_ns or at_ns
         if 0 < _process.max_batches <= _process.batches:
@@ -531,7 +526,6 @@ class _Hooks:
             _process.write({"k": "step", "t": _now(), "thread": threading.get_native_id()})
 
     def saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that writes checkpoints, to record its duration and the bytes written."""
         import functools
 
         @functools.wraps(save)
@@ -592,7 +586,6 @@ def _usage() -> tuple[int, int]:
 
 
 def _written() -> int:
-    """Return the bytes that this process has written by system calls (wchar)."""
     try:
         with open("/proc/self/io", "rb") as lines:
             return int(lines.read().split()[3])
@@ -601,10 +594,7 @@ def _written() -> int:
 
 
 def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
-    """Return the data files that this process has open for reading, with or without the `mapped` ones.
-
-    Those in `rows_folder` are left out.
-    """
+    """Return the data files outside `rows_folder` that are open for reading, with or without the `mapped` ones."""
     import fcntl
 
     found, maps = set(), set()
@@ -634,7 +624,6 @@ def _start_method(loader: Any) -> str:
 
 
 def _order(loader: Any) -> str:
-    """Return the order of samples by the sampler's type: `shuffled`, `in order`, or `own` for a custom sampler."""
     batches = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if batches is None else getattr(batches, "sampler", None)
     name = type(sampler).__name__
@@ -757,8 +746,6 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
 
 
 class _Loader:
-    """Wraps a module's import loader, to patch the module once it is imported."""
-
     def __init__(self, loader: Any, patch: Callable[[Any], None]) -> None:
         self._loader, self._patch = loader, patch
 

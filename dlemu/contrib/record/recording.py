@@ -19,7 +19,6 @@ from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
 
 MIN_STEPS = 20
-"""A recording with fewer measured batches is too short to replay."""
 _MIN_READY = 8
 """The compute time is taken from steps whose batch was ready, if there are at least this many, else from all steps."""
 _EQUAL_SHARE = 0.95
@@ -34,7 +33,6 @@ _OVERHEAD_BYTES = 4096
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
 _MAX_CORE_WAIT = 0.1
-"""A larger share of a step spent waiting for cores is worth a note."""
 _UNSEEN = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
@@ -46,7 +44,6 @@ _UNSEEN = {
     "ray": "Ray",
     "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
 }
-"""Libraries whose reads or optimizer steps the hook can't see."""
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
@@ -141,7 +138,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
-    """Return the files that training opened or held open, with the number of rows that name each."""
     workers = {rows.process.pid: rows for rows in processes}
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     found: Counter[str] = Counter()
@@ -182,7 +178,6 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
 
 
 def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
-    """Yield the rows of the processes that load a loop's batches."""
     training = {one.number for one in loop.passes}
     pids = {pid for batch in loop.rows.batches if batch.number in training for pid in batch.pids}
     if not pids:
@@ -192,7 +187,6 @@ def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRow
 
 
 def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
-    """Yield the fetches of a loop's measured steps; without workers, those within the trainer's waits."""
     for rows in _readers(loop, workers):
         for fetch in _of_training(loop, rows):
             if loop.begin_ns <= fetch.t0 <= loop.end_ns and _samples(fetch):
@@ -200,7 +194,7 @@ def _fetches(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[Fetch]:
 
 
 def _of_training(loop: Loop, rows: ProcessRows) -> Iterator[Fetch]:
-    """Yield the fetches of a process that load batches of training; a trainer also loads those of evaluations."""
+    """Yield the fetches that load batches of training; a trainer also loads those of evaluations."""
     if rows is not loop.rows:
         yield from rows.fetches
         return
@@ -213,20 +207,18 @@ def _of_training(loop: Loop, rows: ProcessRows) -> Iterator[Fetch]:
 
 
 def _samples(fetch: Fetch) -> int:
-    """Return the number of samples in a batch; if no array shows it, the number of opened files."""
+    """Return the samples of a batch; if no array shows them, the number of opened files."""
     return fetch.n if fetch.n is not None else fetch.opens or int(fetch.read > 0 or fetch.map_bytes > 0)
 
 
 def _cpu_ns(fetch: Fetch) -> int:
-    """Return the CPU time of loading a batch, ns, with that of a library's threads up to the batch's duration."""
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
 def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
     """Return the compute times of batches and their source: steps whose batch was ready, if there are enough of them.
 
-    A loop that requests batches and steps the optimizer in one thread computes between two batches, however long it
-    waited for them. If another thread reads ahead, only steps without a recent stall show the compute time.
+    If another thread reads ahead, only steps without a recent stall show the compute time.
     """
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
@@ -245,10 +237,9 @@ def _hand_over(loops: Sequence[Loop]) -> float:
 
 
 def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
-    """Split the waits for batches in proportion to what the workers did while they loaded: blocked, queued, computing.
+    """Split the waits for batches, up to the mean time to load one, by what the workers did meanwhile.
 
-    Of each wait, at most the mean time to load a batch is split; the rest is the transfer of the batch to the trainer.
-    The trainer's own waits for a core are part of `cpu_queue`.
+    The rest of a wait is the transfer to the trainer. The trainer's own waits for a core are part of `cpu_queue`.
     """
     wait = np.concatenate([one.groups(one.wait - one.wait_queue) for one in loops])
     body = np.concatenate([one.groups(one.body - one.queue) for one in loops])
@@ -272,17 +263,14 @@ def _parts(loops: Sequence[Loop], fetches: Sequence[Fetch]) -> Parts:
 
 
 def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Spread:
-    """Return the distribution of a time per sample from times of batches with `counts` samples.
-
-    The deviation of a batch's mean is that of a sample divided by the root of n: it is scaled back by that.
-    """
+    """Return the distribution per sample: the deviation of a batch's mean is a sample's divided by the root of n."""
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
 
 
 def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
-    """Return Spearman's rank correlation; 0 if it is negative, or if sizes or times do not vary."""
+    """Return Spearman's rank correlation; 0 if it is negative or not defined."""
     if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
         return 0.0
     by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
@@ -290,13 +278,11 @@ def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) ->
 
 
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
-    """Return the bytes that the processes that load a loop's batches read before the measured ones."""
     first = (next((f for f in rows.fetches if f.t0 >= loop.begin_ns), None) for rows in _readers(loop, workers))
     return sum(max(0, fetch.process_read - fetch.process_read_in) for fetch in first if fetch is not None)
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
-    """Return CPU seconds per sample: the total of worker processes; without workers, the trainer's while it loads."""
     seconds = samples = 0.0
     for loop in loops:
         for rows in _readers(loop, workers):
@@ -313,8 +299,7 @@ def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float
 def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
     """Return the share of the job's bytes that the hook saw, %: of bytes read by calls or from devices, the smaller.
 
-    The total is everything that the worker processes read; without workers, what the trainer's process read while it
-    loaded batches, as it reads other things as well.
+    Of a trainer that reads by itself only the time of loading counts, as it reads other things as well.
     """
     seen = np.zeros(2)
     total = np.zeros(2)
@@ -342,10 +327,7 @@ def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
 
 
 def _trainer_device_bytes(loop: Loop) -> int:
-    """Return the bytes that the trainer itself read from devices while its workers loaded: the hook does not see them.
-
-    Only increases within a pass count: when workers exit at its end, the kernel adds their bytes to the trainer's.
-    """
+    """Return what the trainer read from devices within passes; at an end, exited workers add their bytes."""
     training = {one.number for one in loop.passes}
     batches = [one for one in loop.rows.batches if loop.begin_ns <= one.t0 <= loop.end_ns]
     return sum(
@@ -394,7 +376,7 @@ def _loading(loop: Loop) -> Loading:
 
 
 def _unlike_loaders(loop: Loop, fetches: Sequence[Fetch]) -> Iterator[str]:
-    """Yield why one loader can't stand for those of the job; one that is recreated for each pass counts once."""
+    """Yield why one loader can't stand for those of the job."""
     settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
     if len(settings) > len(loop.beside):
         yield "several loaders feed the training one after another, but a workload has one"

@@ -48,7 +48,6 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     method: str
     batch: int | None
     samples: int | None
-    """Length of the dataset, where it has one."""
     order: str
     t: int
 
@@ -63,7 +62,6 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     t1: int
     grad: bool
     cpu0: int
-    """CPU time of the process."""
     cpu1: int
     queue0: int = 0
     """Time that the trainer's thread was runnable without a core."""
@@ -94,7 +92,6 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     t1: int
     n: int | None
     bytes: int
-    """Size of the arrays in the batch."""
     cpu: int
     queue: int
     read: int
@@ -169,11 +166,7 @@ _LISTS: dict[type[Row], str] = {
 
 
 def read_rows(folder: str) -> list[ProcessRows]:
-    """Return the rows of each process in a folder, in the order of their first pass.
-
-    The half-written last line of a killed process is skipped. Raises UserError for a file that can't be read, or for
-    rows of another version.
-    """
+    """Return the rows of each process, in the order of their first pass; raises UserError."""
     found = []
     for path in _paths(folder):
         try:
@@ -187,7 +180,6 @@ def read_rows(folder: str) -> list[ProcessRows]:
 
 
 def has_rows(folder: str) -> bool:
-    """Return whether a job left rows in a folder."""
     return bool(_paths(folder))
 
 

@@ -50,7 +50,6 @@ class Recorded:
     answer: RecordAnswer
     folder: str
     recipe: str
-    """File of the recipe."""
     job_status: int | None
     """Exit status of the job, -N if signal N ended it; None if it had run before."""
 
@@ -58,11 +57,7 @@ class Recorded:
 def record(
     question: RecordQuestion, *, folder: str = "", on_step: Callable[[str], None] = lambda what: None
 ) -> Recorded:
-    """Record a job and write its recipe.
-
-    Raises UserError for wrong options before the job runs, and afterwards if its rows contain no training; DlemuError
-    if the job failed before it left any.
-    """
+    """Record a job and write its recipe. Raises UserError for wrong options or rows without training, DlemuError."""
     folder = folder or new_folder("record")
     recipe = question.out or os.path.join(folder, RECIPE)
     _check_options(question, folder, recipe)
@@ -98,7 +93,6 @@ def record(
 def _recorded(
     question: RecordQuestion, folder: str, on_step: Callable[[str], None]
 ) -> tuple[Recording, Data | None, int | None]:
-    """Run the job, if it has not run before; return what was measured, its data, and how it ended."""
     rows, status = question.rows, None
     if question.command:
         rows = os.path.join(folder, ROWS)
@@ -119,7 +113,6 @@ def _recorded(
 
 
 def how_ended(status: int) -> str:
-    """Return how a process ended, by its status: negative for a signal."""
     return f"with status {status}" if status >= 0 else f"by signal {-status}"
 
 

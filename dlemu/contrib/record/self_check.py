@@ -51,9 +51,8 @@ Replays = Callable[[Recording, str, str], Replay]
 def check_by_replay(
     recording: Recording, replays: Replays, *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording until read calls and CPU time match, three times at most.
+    """Replay a recording until read calls and CPU time match, three times at most; `one_engine`: by `matched`.
 
-    `one_engine`: `matched` is the only one that can read the job's files.
     Returns the recording with adjusted preprocessing, the reader engine, and the replays.
     """
     engine, done = "matched", list[Replay]()
@@ -92,10 +91,7 @@ def check_by_replay(
 
 
 def _added_computation(recording: Recording, replay: Replay) -> float:
-    """Return the time to add to the computation, s: the job may take longer than the replay to receive a ready batch.
-
-    0 if the accelerator has work queued meanwhile (not `synchronous`): then receiving a batch does not delay it.
-    """
+    """Return what the job takes longer than the replay to receive a ready batch, s, if that delays a step."""
     missing = recording.hand_over - recording.hand_over_added - replay.hand_over
     step = recording.parts.step
     known = recording.synchronous and replay.hand_over > 0 and recording.hand_over > 0
@@ -135,7 +131,6 @@ def _relative_error(value: float, wanted: float) -> float:
 def run_replay(
     parent: str, recording: Recording, engine: str, name: str, *, data: Data, skip: int, on_step: Callable[[str], None]
 ) -> Replay:
-    """Replay a recording on the job's own files, which are only read; raises UserError or DlemuError."""
     on_step(f"{name}, engine {engine}")
     folder = fresh_folder(parent, name)
     write_text(folder, WORKLOAD, yaml.safe_dump(workload_of(recording, data, engine=engine)))
@@ -149,7 +144,6 @@ def run_replay(
 
 
 def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
-    """Return the overrides of a replay: its data and length, and everything but the training itself turned off."""
     steps = min(recording.steps, _MAX_STEPS) + skip + recording.loading.workers * recording.loading.prefetch
     samples = data.files * max(1, round(data.samples_per_file)) / recording.files_per_sample
     pass_steps = max(1, int(samples / (recording.read_batch_size * recording.loaders)))
@@ -171,10 +165,7 @@ def _overrides(recording: Recording, data: Data, skip: int) -> list[str]:
 
 
 def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_per_sample: int = 1) -> Replay:
-    """Return the measurements of a replay, without the first `lead` steps of each rank, as in the recording.
-
-    They are per sample of the job, which has `files_per_sample` of the replay's.
-    """
+    """Return the measurements of a replay, per sample of the job, without the first `lead` steps of each rank."""
     steps = read_result(results).training
     columns = {name: np.asarray(steps[name]) for name in _COLUMNS}
     columns["samples"] = columns["samples"] / files_per_sample
@@ -205,14 +196,13 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
 
 
 def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:
-    """Return the median time to receive a batch that was ready, s; 0 if none was."""
     return float(np.median(wait[ready])) if ready.any() else 0.0
 
 
 def core_waits(
     processes: Sequence[ProcessRows], asked_ns: NDArray[np.int64], got_ns: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return how long a trainer waited for a core in each request of a batch, ns; the recording's hand-over lacks it.
+    """Return how long a trainer waited for a core in each request of a batch, ns.
 
     The rows do not name ranks: a request's batch is the last that any trainer received before `got_ns`.
     """
@@ -230,17 +220,14 @@ def _made(fetches: Sequence[Fetch]) -> Sequence[Fetch]:
 
 
 def _counted(processes: Sequence[ProcessRows], lead: int) -> Sequence[Fetch]:
-    """Return the batches that were loaded once a trainer had requested `lead` of its own, as in the recording.
-
-    How much of a dataset that is read again comes from devices depends on how much was left out before.
-    """
+    """Return the batches loaded once a trainer had requested `lead`: as much is cached then as in the recording."""
     requested = [sorted(batch.t0 for batch in rows.batches) for rows in processes if rows.batches]
     begin = min((times[lead] for times in requested if len(times) > lead), default=0)
     return [fetch for rows in processes for fetch in rows.fetches if fetch.t0 >= begin]
 
 
 def _cpu(processes: Sequence[ProcessRows], per_batch: float) -> float:
-    """Return CPU seconds per sample, as in the recording: the total of workers; of a trainer, only those of loading."""
+    """Return CPU seconds per sample: the total of workers; of a trainer, only those of loading."""
     seconds = batches = 0.0
     for rows in processes:
         made = _made(rows.fetches)

@@ -17,8 +17,15 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.kvcache.job import KVCACHE
 from dlemu.contrib.kvcache.mover import Batch, Operation
-from dlemu.contrib.kvcache.official import GIB, OPTIONS, RankTurns, Turn, draw_turns, with_option_defaults
-from dlemu.contrib.kvcache.published import official_result
+from dlemu.contrib.kvcache.official import (
+    GIB,
+    OPTIONS,
+    RankTurns,
+    Turn,
+    draw_turns,
+    official_result,
+    with_option_defaults,
+)
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.tests.test_result import SECOND, result
 from dlemu.contrib.kvcache.turns import JOIN_NS, TurnRequest, TurnsReplay
