@@ -160,27 +160,32 @@ def run_command(
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
-    from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run
+    from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.contrib.mlperf.rehearsal_command import allow_making, rehearsal_of, run
     from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
 
     if cfg:
         click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
         return
     folder, words = take_word(overrides, "output.folder")
-    rehearser = Rehearser(
-        config_dir=config_dir,
+    launcher, words = take_word(words, "launcher")
+    workload = load(words, config_dir=config_dir)
+    folder = folder or new_folder(workload.model.name, "mlperf-")
+    check_place(folder)
+    plan = RehearsalPlan(
         division=division,
         organisation=organisation,
         system=system,
-        hosts=hosts,
-        memory_gib_per_host=memory_gib,
-        make=make,
-        accelerator_type=accelerator_type,
+        workload=workload,
+        words=tuple(words),
+        folder=folder,
+        launcher=launcher,
+        config_dir=config_dir,
     )
-    folder = folder or new_folder(load(take_word(words, "launcher")[1], config_dir=config_dir).model.name, "mlperf-")
-    check_place(folder)
-    rehearsal = rehearser.rehearsal(words, folder)
-    rehearser.allow_making(rehearsal, yes=yes)
+    rehearsal = rehearsal_of(
+        plan, hosts=hosts, memory_gib_per_host=memory_gib, make=make, accelerator_type=accelerator_type
+    )
+    allow_making(rehearsal, yes=yes)
     kept = f"what was measured is in {folder}: start again in a new folder"
     if isinstance(rehearsal, Rehearsal):
         kept = f"finished runs are kept: {resume_advice(folder)}"
