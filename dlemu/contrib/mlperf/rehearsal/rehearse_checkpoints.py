@@ -33,20 +33,6 @@ from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
 
 
-@dataclass(frozen=True)
-class Call:
-    """One call of `dlemu checkpoint`."""
-
-    name: str
-    words: tuple[str, ...]
-    """Overrides of this call only."""
-
-
-_WRITE_ONLY = Call("write", ("checkpoint.num_checkpoints_read=0",))
-_READ_ONLY = Call("read", ("checkpoint.num_checkpoints_write=0",))
-_WRITE_AND_READ = Call("both", ())
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRehearsal:
     """One rehearsal of a checkpointing result."""
@@ -60,9 +46,14 @@ class CheckpointRehearsal:
     """Local time, by which the calls are named."""
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls: two if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
-        return (_WRITE_AND_READ,) if self.size.memory_factor > MEMORY_FACTOR else (_WRITE_ONLY, _READ_ONLY)
+    def calls(self) -> dict[str, list[str]]:
+        """Name of each call -> its own overrides.
+
+        Two calls if the hosts' memory could serve the reads, so that page caches can be dropped in between.
+        """
+        if self.size.memory_factor > MEMORY_FACTOR:
+            return {"both": []}
+        return {"write": ["checkpoint.num_checkpoints_read=0"], "read": ["checkpoint.num_checkpoints_write=0"]}
 
     @property
     def result(self) -> str:
@@ -84,15 +75,15 @@ class CheckpointRehearsal:
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
         write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
-        for call in self.calls:
-            done.append(self._call(call, done))
+        for name, words in self.calls.items():
+            done.append(self._call(name, words, done))
             self._save(done, complete=False)
         self._sums(done)
         self._save(done, complete=True)
         return check_folder(self.plan.folder)
 
     def _begin(self) -> None:
-        names = " and ".join(call.name for call in self.calls)
+        names = " and ".join(self.calls)
         what = f"{self.size.model}, {self.plan.workload.ranks} processes"
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
         self.report(NOTE)
@@ -100,16 +91,16 @@ class CheckpointRehearsal:
         layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{EDITION}."
         write_text(self.plan.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
 
-    def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
+    def _call(self, name: str, own_words: list[str], done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
-        run = fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{call.name}")
-        self.report(f"{call.name} ...")
+        run = fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{name}")
+        self.report(f"{name} ...")
         # A report page takes seconds, and the time between two calls is limited.
-        words = [*self.plan.words, *call.words, "output.report=false"]
+        words = [*self.plan.words, *own_words, "output.report=false"]
         begun = self.now()
         self.plan.run(words, run, "checkpoint")
         self._write_call(run, stamp, begun, self.now())
-        return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.plan.folder)}
+        return {"label": name, "stamp": stamp, "folder": os.path.relpath(run, self.plan.folder)}
 
     def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
         folder = self.plan.workload.checkpoint.checkpoint_folder
