@@ -309,26 +309,13 @@ META = "*_metadata.json"
 
 
 STATED = {
-    "benchmark: kv_cache (metadata), training (the folder)": of_the_first(META, "benchmark_type", value="kv_cache"),
-    "phase: run (metadata), datasize (args), run (the folder)": of_the_first(META, "args", "command", value="datasize"),
-    "model: unet3d (metadata), resnet50 (args.model), unet3d (parameters.model.name), unet3d (config.yaml), unet3d "
-    "(overrides.yaml), unet3d (the folder)": of_the_first(META, "args", "model", value="resnet50"),
-    "accelerator: b200 (metadata), h100 (args.accelerator_type), b200 (overrides.yaml)": of_the_first(
-        META, "args", "accelerator_type", value="h100"
-    ),
     "number of processes: 4 (metadata), 7 (args.num_processes), 4 (the command's -n), 4 (args.num_accelerators), 4 "
     "(summary.json)": of_the_first(META, "args", "num_processes", value=7),
-    f"number of hosts: 1 (summary.json), 7 (args.num_client_hosts), 1 ({HOSTS})": of_the_first(
-        META, "args", "num_client_hosts", value=7
-    ),
     f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({HOSTS}), 16.00 GiB (metadata)": of_the_first(
         META, "system_info", value={"total_memory_bytes": 16 << 30, "num_hosts": 1}
     ),
     "folder of the data: /data (parameters), /data (config.yaml), /elsewhere (args), /data (fs_separation.json)": (
         of_the_first(META, "args", "data_dir", value="/elsewhere")
-    ),
-    "folder of the results: /results (args.results_dir), /elsewhere (fs_separation.json)": of_the_first(
-        "fs_separation.json", "results_path", value="/elsewhere"
     ),
 }
 
