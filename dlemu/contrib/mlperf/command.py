@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.rules.training import Division
 
 _EDITIONS = click.Choice(["2.0", "3.0"])
+_hosts = click.option(
+    "--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on."
+)
+_memory = click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
 
 
 @click.group(name="mlperf", short_help="Rehearse an MLPerf Storage submission, and check one.")
@@ -31,10 +36,10 @@ def command() -> None:
 
 @command.command(name="datasize", short_help="The smallest dataset that the rules allow, and how to make it.")
 @configured
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+@_hosts
+@_memory
 @click.option("--edition", type=_EDITIONS, help="Default: the newest that has this workload and accelerator.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+@_json
 def datasize_command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -110,8 +115,8 @@ def _checkpoint_datasize(
 @click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 @click.option("--org", "organisation", default="rehearsal", show_default=True, help="Name of the submitter's folder.")
 @click.option("--system", default="system", show_default=True, help="Name of the system's folder.")
-@click.option("--hosts", type=click.IntRange(min=1), default=1, show_default=True, help="Hosts that the ranks run on.")
-@click.option("--memory-gib", type=Number(0.001, 1e9), help="Memory of a host, in GiB; default: this host's.")
+@_hosts
+@_memory
 @click.option(
     "--make",
     is_flag=True,
@@ -160,27 +165,32 @@ def run_command(
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
     from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
-    from dlemu.contrib.mlperf.rehearsal_command import Rehearser, run
+    from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.contrib.mlperf.rehearsal_command import allow_making, rehearsal_of, run
     from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
 
     if cfg:
         click.echo(explained(load(overrides, config_dir=config_dir)), nl=False)
         return
     folder, words = take_word(overrides, "output.folder")
-    rehearser = Rehearser(
-        config_dir=config_dir,
+    launcher, words = take_word(words, "launcher")
+    workload = load(words, config_dir=config_dir)
+    folder = folder or new_folder(workload.model.name, "mlperf-")
+    check_place(folder)
+    plan = RehearsalPlan(
         division=division,
         organisation=organisation,
         system=system,
-        hosts=hosts,
-        memory_gib_per_host=memory_gib,
-        make=make,
-        accelerator_type=accelerator_type,
+        workload=workload,
+        words=tuple(words),
+        folder=folder,
+        launcher=launcher,
+        config_dir=config_dir,
     )
-    folder = folder or new_folder(load(take_word(words, "launcher")[1], config_dir=config_dir).model.name, "mlperf-")
-    check_place(folder)
-    rehearsal = rehearser.rehearsal(words, folder)
-    rehearser.allow_making(rehearsal, yes=yes)
+    rehearsal = rehearsal_of(
+        plan, hosts=hosts, memory_gib_per_host=memory_gib, make=make, accelerator_type=accelerator_type
+    )
+    allow_making(rehearsal, yes=yes)
     kept = f"what was measured is in {folder}: start again in a new folder"
     if isinstance(rehearsal, Rehearsal):
         kept = f"finished runs are kept: {resume_advice(folder)}"
@@ -213,7 +223,7 @@ def run_command(
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
 @click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON mapping, for programs.")
+@_json
 def check_command(
     folder: str | None,
     edition: str | None,

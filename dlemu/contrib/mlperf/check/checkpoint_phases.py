@@ -16,8 +16,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.contrib.mlperf.audit.tolerant import mapping
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
-from dlemu.contrib.mlperf.check.system_description import described_system
-from dlemu.contrib.mlperf.check.system_schema import is_blank
+from dlemu.contrib.mlperf.check.system_description import described_system, is_blank
 from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.results.finding import Finding

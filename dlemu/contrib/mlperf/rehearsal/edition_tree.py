@@ -21,7 +21,7 @@ from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.comm.environment import describe_host
 from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
-from dlemu.contrib.mlperf.check.system_schema import PLACEHOLDER, blank
+from dlemu.contrib.mlperf.check.system_description import PLACEHOLDER
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt
@@ -255,7 +255,8 @@ Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {pair
 
 - AU, samples/s and MB/s (really MiB/s) in the files were measured on dlemu's ranks, by the formulas of DLIO 2.x.
 - Each run shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
-- systems/ holds a description of the system with what this host reported: fill in the rest, and add the pdf.
+- systems/ holds a description of the system with what this host reported: fill in the rest by the edition's schema
+  (`mlpstorage validate` checks it), and add the pdf.
 - A copy of the official code is missing: mlpstorage adds it to a submission.
 - dlemu's own results of each run are next to this tree, in runs/.
 - {SEPARATION} compares the device numbers of the data and results folders.
@@ -273,26 +274,23 @@ def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: 
 
 
 def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
-    solution = ("solution",)
     architecture = ("storage_location", "product_API", "client_footprint", "client_installation")
-    capability_keys = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
-    capabilities: dict[str, Any] = {key: blank(*solution, "capabilities", key) for key in capability_keys}
+    capabilities = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
     return {
         "system_under_test": {
             "solution": {
                 "submission_name": system,
-                "friendly_description": blank(*solution, "friendly_description"),
-                "architecture": {"benchmark_API": "file"}
-                | {key: blank(*solution, "architecture", key) for key in architecture},
-                "capabilities": capabilities | ({"multi_host": True} if hosts > 1 else {}),
+                "friendly_description": PLACEHOLDER,
+                "architecture": {"benchmark_API": "file"} | dict.fromkeys(architecture, PLACEHOLDER),
+                "capabilities": dict.fromkeys(capabilities, PLACEHOLDER) | ({"multi_host": True} if hosts > 1 else {}),
                 "usable_capacity_tib": PLACEHOLDER,
-                "availability": blank(*solution, "availability"),
+                "availability": PLACEHOLDER,
             },
-            "deployment": blank("deployment"),
+            "deployment": PLACEHOLDER,
             "product_nodes": [_host_fields({})],
             "product_switches": [],
             "clients": [_host_fields(_client_facts(hosts, memory_gib_per_host))],
-            "total_rack_units": blank("total_rack_units"),
+            "total_rack_units": PLACEHOLDER,
             "rack_power_supplies": [],
         }
     }
@@ -300,12 +298,11 @@ def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[st
 
 def _host_fields(known: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a host: known values, and for the others the template's text."""
-    chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity")
-    here = ("clients",)
+    chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity", "power")
     return {
-        "friendly_description": known.get("friendly_description", blank(*here, "friendly_description")),
-        "quantity": known.get("quantity", blank(*here, "quantity")),
-        "chassis": {key: known.get(key, blank(*here, "chassis", key)) for key in chassis} | {"power": PLACEHOLDER},
+        "friendly_description": known.get("friendly_description", PLACEHOLDER),
+        "quantity": known.get("quantity", PLACEHOLDER),
+        "chassis": {key: known.get(key, PLACEHOLDER) for key in chassis},
         "networking": [],
         "drives": [],
         "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),

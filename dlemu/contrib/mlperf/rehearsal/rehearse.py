@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +27,8 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
     write_system,
 )
 from dlemu.contrib.mlperf.rehearsal.run_figures import LABELS, Figures, Outcome, RehearsalPlan, sum_up
-from dlemu.extend import DlemuError, RunBegan, RunEnded, RunsPlanned, UserError, module_command, run_train
+from dlemu.extend import DlemuError, RunBegan, RunEnded, RunsPlanned, UserError, module_command
 from dlemu.extend import Outcome as Judged
-
-_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
 Report = Callable[[str], None]
 """Shows a line of progress."""
@@ -62,9 +58,6 @@ class Rehearsal:
 
     plan: RehearsalPlan
     size: Datasize
-    launcher: str
-    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
-    config_dir: str | None
     make: bool
     """Whether to generate the dataset first."""
     report: Report
@@ -73,7 +66,7 @@ class Rehearsal:
     def _question(self) -> Question:
         return Question(
             overrides=tuple(without_secrets(self.plan.words)),
-            launcher=self.launcher,
+            launcher=self.plan.launcher,
             division=self.plan.division,
             organisation=self.plan.organisation,
             system=self.plan.system,
@@ -90,9 +83,8 @@ class Rehearsal:
             UserError: settings, names or the dataset are wrong; found before the first run.
             DlemuError, Interrupted: a run failed, or a signal stopped it.
         """
-        check_names(self.plan.organisation, self.plan.system)
         _check_enough_steps(self.plan.workload)
-        attempts = Attempts(self.plan, self._question, self._train, self._watch)
+        attempts = Attempts(self.plan, self._question, self.plan.run, self._watch)
         attempts.resume()
         self._begin(attempts)
         attempts.run_missing()
@@ -105,7 +97,7 @@ class Rehearsal:
     def _begin(self, attempts: Attempts) -> None:
         """Generate the dataset if requested, inspect it, write the phases before the runs, report the plan."""
         began_at = datetime.now()
-        output = _generate_dataset(self.plan.words, self.config_dir, self.report) if self.make else None
+        output = _generate_dataset(self.plan.words, self.plan.config_dir, self.report) if self.make else None
         manifest = self._dataset()
         write_readme(self.plan)
         write_datasize(self.plan, self.size, began_at)
@@ -147,11 +139,6 @@ class Rehearsal:
             )
         return [*lines, f"results: {plan.folder}" + (f"; done already: {', '.join(done)}" if done else "")]
 
-    def _train(self, words: list[str], folder: str) -> None:
-        options = ["--config-dir", self.config_dir] if self.config_dir else []
-        launcher = shlex.split(self.launcher.format(ranks=self.plan.workload.ranks))
-        run_train([*options, *words], folder, lambda: None, launcher)  # no early stop: every run completes
-
     def _watch(self, event: RunsPlanned | RunBegan | RunEnded[Attempt, Record]) -> None:
         """Report progress, and copy each run into the tree when it has finished."""
         match event:
@@ -169,13 +156,6 @@ class Rehearsal:
         hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
         write_system(self.plan.submission, self.plan.system, hosts, memory)
         write_sums(self.plan, attempts)
-
-
-def check_names(organisation: str, system: str) -> None:
-    """Raise UserError for names that the rules do not allow for folders."""
-    for option, name in (("--org", organisation), ("--system", system)):
-        if not _NAME.match(name):
-            raise UserError(f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores")
 
 
 def _check_enough_steps(workload: Workload) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import yaml
 
 from dlemu import __version__
 from dlemu.contrib.mlperf.check.checkpoint_rules import FILES, figures_of
-from dlemu.contrib.mlperf.check.judge import REHEARSAL, TREE, Checked, check_folder
+from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
@@ -27,44 +26,19 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
     write_json,
     write_system,
 )
+from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
-from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.extend import UserError, fresh_folder, run_train, write_text
+from dlemu.extend import UserError, fresh_folder, write_text
 from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call of `dlemu checkpoint`."""
-
-    name: str
-    words: tuple[str, ...]
-    """Overrides of this call only."""
-
-
-_WRITE_ONLY = Call("write", ("checkpoint.num_checkpoints_read=0",))
-_READ_ONLY = Call("read", ("checkpoint.num_checkpoints_write=0",))
-_WRITE_AND_READ = Call("both", ())
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRehearsal:
     """One rehearsal of a checkpointing result."""
 
+    plan: RehearsalPlan
     size: CheckpointDatasize
-    division: Division
-    organisation: str
-    system: str
-    words: tuple[str, ...]
-    """Overrides for every call."""
-    checkpoint_folder: str
-    ranks: int
-    folder: str
-    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
-    launcher: str
-    """Command that starts each call, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
-    config_dir: str | None
     report: Callable[[str], None]
     accelerator: str = "b200"
     """Accelerator whose memory must hold the checkpoint, by the edition's table; nothing else depends on it."""
@@ -72,20 +46,19 @@ class CheckpointRehearsal:
     """Local time, by which the calls are named."""
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls: two if the hosts' memory could serve the reads, so that page caches can be dropped in between."""
-        return (_WRITE_AND_READ,) if self.size.memory_factor > MEMORY_FACTOR else (_WRITE_ONLY, _READ_ONLY)
+    def calls(self) -> dict[str, list[str]]:
+        """Name of each call -> its own overrides.
 
-    @property
-    def tree(self) -> str:
-        """Root of the tree in the edition's layout."""
-        return os.path.join(self.folder, TREE)
+        Two calls if the hosts' memory could serve the reads, so that page caches can be dropped in between.
+        """
+        if self.size.memory_factor > MEMORY_FACTOR:
+            return {"both": []}
+        return {"write": ["checkpoint.num_checkpoints_read=0"], "read": ["checkpoint.num_checkpoints_write=0"]}
 
     @property
     def result(self) -> str:
         """The folder that holds the calls' folders."""
-        parts = (self.division, self.organisation, "results", self.system, "checkpointing", self.size.model)
-        return os.path.join(self.tree, *parts)
+        return os.path.join(self.plan.submission, "results", self.plan.system, "checkpointing", self.size.model)
 
     def run(self) -> Checked:
         """Do all calls, write the tree and check it.
@@ -96,43 +69,41 @@ class CheckpointRehearsal:
             UserError: settings are wrong, or the folder holds a rehearsal; found before the first call.
             DlemuError, Interrupted: a call failed, or a signal stopped it.
         """
-        if os.path.exists(os.path.join(self.folder, REHEARSAL)):
-            raise UserError(f"{self.folder} holds a rehearsal already: set output.folder to a new folder")
+        if os.path.exists(os.path.join(self.plan.folder, REHEARSAL)):
+            raise UserError(f"{self.plan.folder} holds a rehearsal already: set output.folder to a new folder")
         self._begin()
         done: list[dict[str, str]] = []
         self._save(done, complete=False)
-        submission = os.path.join(self.tree, self.division, self.organisation)
-        write_system(submission, self.system, self.size.hosts, self.size.memory_gib_per_host)
-        for call in self.calls:
-            done.append(self._call(call, done))
+        write_system(self.plan.submission, self.plan.system, self.size.hosts, self.size.memory_gib_per_host)
+        for name, words in self.calls.items():
+            done.append(self._call(name, words, done))
             self._save(done, complete=False)
         self._sums(done)
         self._save(done, complete=True)
-        return check_folder(self.folder)
+        return check_folder(self.plan.folder)
 
     def _begin(self) -> None:
-        names = " and ".join(call.name for call in self.calls)
-        what = f"{self.size.model}, {self.ranks} processes"
-        self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.division.upper()}: {what}")
+        names = " and ".join(self.calls)
+        what = f"{self.size.model}, {self.plan.workload.ranks} processes"
+        self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
         self.report(NOTE)
-        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.folder}")
+        self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
         layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{EDITION}."
-        write_text(self.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
+        write_text(self.plan.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
 
-    def _call(self, call: Call, done: list[dict[str, str]]) -> dict[str, str]:
+    def _call(self, name: str, own_words: list[str], done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
-        run = fresh_folder(os.path.join(self.folder, "runs"), f"{stamp}-{call.name}")
-        self.report(f"{call.name} ...")
-        options = ["--config-dir", self.config_dir] if self.config_dir else []
-        launcher = shlex.split(self.launcher.format(ranks=self.ranks))
+        run = fresh_folder(os.path.join(self.plan.folder, "runs"), f"{stamp}-{name}")
+        self.report(f"{name} ...")
         # A report page takes seconds, and the time between two calls is limited.
-        words = [*options, *self.words, *call.words, "output.report=false"]
+        words = [*self.plan.words, *own_words, "output.report=false"]
         begun = self.now()
-        run_train(words, run, lambda: None, launcher, "checkpoint")
+        self.plan.run(words, run, "checkpoint")
         self._write_call(run, stamp, begun, self.now())
-        return {"label": call.name, "stamp": stamp, "folder": os.path.relpath(run, self.folder)}
+        return {"label": name, "stamp": stamp, "folder": os.path.relpath(run, self.plan.folder)}
 
     def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
+        folder = self.plan.workload.checkpoint.checkpoint_folder
         leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
         shutil.copytree(source, leaf)
         shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
@@ -145,15 +116,15 @@ class CheckpointRehearsal:
             "checkpointing",
             "run",
             stamp,
-            division=self.division,
+            division=self.plan.division,
             model=self.size.model,
             accelerator=self.accelerator,
-            processes=self.ranks,
+            processes=self.plan.workload.ranks,
             parameters=workload,
             args={
-                "checkpoint_folder": self.checkpoint_folder,
-                "results_dir": os.path.abspath(self.tree),
-                "num_processes": self.ranks,
+                "checkpoint_folder": folder,
+                "results_dir": os.path.abspath(self.plan.tree),
+                "num_processes": self.plan.workload.ranks,
             },
         ) | {
             "override_parameters": overrides,
@@ -162,15 +133,21 @@ class CheckpointRehearsal:
             "exit_status": 0,
         }
         write_json(leaf, f"checkpointing_{stamp}{METADATA}", metadata)
-        if os.path.isdir(self.checkpoint_folder):
-            write_json(leaf, SEPARATION, file_separation(self.checkpoint_folder, self.tree))
+        if os.path.isdir(folder):
+            write_json(leaf, SEPARATION, file_separation(folder, self.plan.tree))
 
     def _sums(self, done: list[dict[str, str]]) -> None:
         figures: dict[str, float] = {}
-        for result in check_folder(self.tree).checkpoints:
+        for result in check_folder(self.plan.tree).checkpoints:
             figures |= {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
         runs = [{"run_datetime": call["stamp"], "label": call["label"]} for call in done]
-        sums = {"rehearsal": NOTE, "model": self.size.model, "num_processes": self.ranks, "runs": runs, **figures}
+        sums = {
+            "rehearsal": NOTE,
+            "model": self.size.model,
+            "num_processes": self.plan.workload.ranks,
+            "runs": runs,
+            **figures,
+        }
         write_json(self.result, RESULTS, sums)
 
     def _save(self, done: list[dict[str, str]], *, complete: bool) -> None:
@@ -179,8 +156,8 @@ class CheckpointRehearsal:
             "rehearsal": NOTE,
             "complete": complete,
             "edition": EDITION,
-            "division": self.division,
+            "division": self.plan.division,
             "checkpointing": self.size.model,
             "calls": done,
         }
-        write_json(self.folder, REHEARSAL, record)
+        write_json(self.plan.folder, REHEARSAL, record)

@@ -1,8 +1,10 @@
-"""The plan of a rehearsal's training runs, the figures of each run, and the sums over all of them."""
+"""The plan of a rehearsal, the figures of each training run, and the sums over all of them."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,11 +16,13 @@ from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.files import GIB
 from dlemu.dlio.training import MIB, DlioTraining
+from dlemu.extend import UserError, run_train
 from dlemu.results.kinds import kind_named, read_result
 
 WARM_UP = "warm-up"
 LABELS = (WARM_UP, *(f"run {number}" for number in range(1, MEASURED_RUNS + 1)))
 """Labels of the runs in order."""
+_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,17 @@ class RehearsalPlan:
     """Overrides for every run."""
     folder: str
     """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
+    launcher: str = ""
+    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
+    config_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserError for names that the rules do not allow for folders."""
+        for option, name in (("--org", self.organisation), ("--system", self.system)):
+            if not _NAME.match(name):
+                raise UserError(
+                    f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores"
+                )
 
     @property
     def model(self) -> str:
@@ -71,6 +86,12 @@ class RehearsalPlan:
     def seed(self, label: str) -> int:
         """Return the seed of a run's shuffles, different for each run."""
         return self.workload.train.seed + LABELS.index(label)
+
+    def run(self, words: Sequence[str], folder: str, command: str = "train") -> None:
+        """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
+        run_train([*options, *words], folder, lambda: None, launcher, command)
 
 
 def run_words(words: Sequence[str], seed: int) -> list[str]:

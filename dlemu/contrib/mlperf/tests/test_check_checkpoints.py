@@ -287,14 +287,6 @@ def test_open_results_may_have_other_numbers_of_processes(tmp_path: Path) -> Non
     assert official == "4.6.4 checkpointOpenSubmissionScaling"
 
 
-def test_another_model_is_none_of_the_editions(tmp_path: Path) -> None:
-    make_result(tmp_path).rename(tmp_path / "closed/acme/results/box/checkpointing/mine")
-    for leaf in leaves(tmp_path / "closed/acme/results/box/checkpointing/mine"):
-        for path in leaf.glob("*_metadata.json"):
-            edit(path, lambda tree: tree.update(model="mine-3b"))
-    assert ("error", "checkpoint.model") in told(check_folder(str(tmp_path)))
-
-
 def test_a_call_alone_is_audited(tmp_path: Path) -> None:
     """`dlemu audit` has no edition: it recomputes what a call's files say."""
     leaf = leaves(make_result(tmp_path))[0]

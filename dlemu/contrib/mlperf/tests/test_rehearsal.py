@@ -249,7 +249,7 @@ def test_a_rehearsal_does_not_go_on_after_its_workload_file_has_changed(tmp_path
     before = replace(QUESTION, overrides=plan.words, hosts=1, settings_digest="of other settings")
     Attempts(plan, before, run_by_hand, lambda _: None).save(complete=False)
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
-    again = Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, report=lambda _: None)
+    again = Rehearsal(plan=plan, size=size, make=False, report=lambda _: None)
     with pytest.raises(UserError, match=r"with other settings \(the workload's file, .* changed\)"):
         again.run()
 
@@ -292,7 +292,7 @@ def test_a_dataset_that_cannot_be_made_ends_it_with_datagens_own_status(tmp_path
     plan = make_plan(tmp_path)
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
     mistaken = replace(plan, words=(*plan.words, "dataset.formatt=npz"))
-    rehearsal = Rehearsal(plan=mistaken, size=size, launcher="", config_dir=None, make=True, report=lambda line: None)
+    rehearsal = Rehearsal(plan=mistaken, size=size, make=True, report=lambda line: None)
     with pytest.raises(DatagenFailed) as failed:
         rehearsal.run()
     assert failed.value.exit_status == 2
@@ -304,15 +304,13 @@ def test_files_that_leave_no_step_to_judge_are_refused_before_anything_is_made(t
     one_step = replace(plan, workload=load([*plan.words, "dataset.num_files_train=8"]))
     size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
     with pytest.raises(UserError, match=r"8 files are too few .* set dataset.num_files_train="):
-        Rehearsal(plan=one_step, size=size, launcher="", config_dir=None, make=True, report=lambda line: None).run()
+        Rehearsal(plan=one_step, size=size, make=True, report=lambda line: None).run()
     assert not (tmp_path / "out").exists()
 
 
 def test_names_are_those_that_the_rules_allow(tmp_path: Path) -> None:
-    plan = replace(make_plan(tmp_path), organisation="my lab")
-    size = datasize(plan.workload, edition="3.0", hosts=1, memory_gib_per_host=64)
     with pytest.raises(UserError, match="--org 'my lab'"):
-        Rehearsal(plan=plan, size=size, launcher="", config_dir=None, make=False, report=lambda line: None).run()
+        replace(make_plan(tmp_path), organisation="my lab")
 
 
 def test_figures_are_those_of_dlios_files(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import Checked
-from dlemu.contrib.mlperf.rehearsal import rehearse_checkpoints
+from dlemu.contrib.mlperf.rehearsal import run_figures
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
+from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from tests.dlio import published_checkpoints as published
@@ -52,7 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Words:
         write_results(DlioFolders(folder=str(dlio), config_folder=str(dlio / "dlio_config")), measured)
         (Path(folder) / "console.txt").write_text("done\n")
 
-    monkeypatch.setattr(rehearse_checkpoints, "run_train", run)
+    monkeypatch.setattr(run_figures, "run_train", run)
     return asked
 
 
@@ -72,25 +73,22 @@ def errors(checked: Checked) -> set[str]:
     return {one.finding.rule for one in checked.findings if one.finding.severity == "error"} - _OF_THE_FIXTURE
 
 
-def rehearsal(folder: Path, memory_gib: float, **changes: Any) -> CheckpointRehearsal:
-    workload = load(["workload=llama3_8b"])
-    return CheckpointRehearsal(
-        **{
-            "size": checkpoint_datasize(workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib),
-            "division": "closed",
-            "organisation": "acme",
-            "system": "box",
-            "words": ("workload=llama3_8b",),
-            "checkpoint_folder": "/mnt/ckpt",
-            "ranks": 8,
-            "folder": str(folder),
-            "launcher": "",
-            "config_dir": None,
-            "report": lambda line: None,
-            "now": clock(),
-            **changes,
-        }
+def rehearsal(
+    folder: Path, memory_gib: float, *, launcher: str = "", now: Callable[[], datetime] | None = None
+) -> CheckpointRehearsal:
+    words = ("workload=llama3_8b", "ranks=8", "checkpoint.checkpoint_folder=/mnt/ckpt")
+    workload = load(words)
+    plan = RehearsalPlan(
+        division="closed",
+        organisation="acme",
+        system="box",
+        workload=workload,
+        words=words,
+        folder=str(folder),
+        launcher=launcher,
     )
+    size = checkpoint_datasize(workload, edition="3.0", hosts=1, memory_gib_per_host=memory_gib)
+    return CheckpointRehearsal(plan=plan, size=size, report=lambda line: None, now=now or clock())
 
 
 def test_two_calls_belong_together_and_break_no_rule(calls: Words, tmp_path: Path) -> None:

@@ -376,15 +376,6 @@ def _described(change: Callable[[Any], object]) -> Change:
     return lambda root: edit(_first(root, "systems/*.yaml"), of_the_system)
 
 
-def _on_premises(change: Callable[[Any], object]) -> Callable[[Any], object]:
-    def apply(system: Any) -> None:
-        if system["deployment"] != "onprem":  # a template says nothing yet
-            raise Inapplicable
-        change(system)
-
-    return apply
-
-
 def _emptied(pattern: str) -> Change:
     def apply(root: Path) -> None:
         found = sorted(root.rglob(pattern))
@@ -783,16 +774,6 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("stdout has 0 bytes", "files.empty", _emptied("*_run.stdout.log")),
     _forgery("no sidecar of the file system", _SEPARATE, removed("fs_separation.json")),
     _forgery("one file system", _SEPARATE, changed("fs_separation.json", _put("same_filesystem", value=True))),
-    # descriptions
-    _forgery("a word that is none of the schema's", "systems.schema", _described(_put("deployment", value="basement"))),
-    _forgery("text for a number", "systems.schema", _described(lambda told: told["clients"][0].update(quantity="one"))),
-    _forgery("text for a mapping", "systems.schema", _described(_put("solution", "architecture", value="remote"))),
-    _forgery("a field is missing", "systems.schema", _described(lambda told: told.pop("deployment"))),
-    _forgery("a host on premises without power", "systems.schema",
-             _described(_on_premises(lambda told: told["clients"][0]["chassis"].pop("power")))),
-    _forgery("racks in the cloud", "systems.schema", _described(_put("deployment", value="cloud"))),
-    _forgery("rack units that nothing fills", "systems.schema",
-             _described(_on_premises(_put("total_rack_units", value=42)))),
     # key-value caches
     _forgery("kv: a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
     _forgery("kv: the summary is gone", "kv.missing", lambda root: _kv_summary(root).unlink()),
