@@ -111,7 +111,7 @@ def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch)
 
 
 def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
-    patch.setattr(run_reproduce, "run_command", lambda *_, **__: children())
+    patch.setattr("dlemu.runner.child_run.run_commands", lambda *_, **__: children())
     drives = tuple(str(folder.parent / drive) for drive in "abc")
     for drive in drives:
         os.makedirs(drive, exist_ok=True)
