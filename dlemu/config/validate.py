@@ -42,10 +42,7 @@ def check_runnable(workload: Workload) -> None:
             *_checkpoint_problems(workload),
             *_name_problems("train.compute", workload.train.compute, "dlemu.accelerators"),
             *_loader_problems(workload),
-            *_evict_problems(workload),
-            *_verify_problems(workload),
-            *_step_problems(workload),
-            *_tensor_problems(workload),
+            *_reader_problems(workload),
             *_library_problems(workload),
             *workload.unsupported,
         ]
@@ -222,42 +219,31 @@ def _loader_problems(workload: Workload) -> list[str]:
     return [] if traits is None else traits().problems(workload)
 
 
-def _verify_problems(workload: Workload) -> Iterator[str]:
-    if workload.reader.verify and workload.dataset.format == "synthetic":
+def _reader_problems(workload: Workload) -> Iterator[str]:
+    reader, train, percent = workload.reader, workload.train, workload.reader.page_cache_percent
+    if reader.verify and workload.dataset.format == "synthetic":
         yield (
             "reader.verify is true, but files of format synthetic are not read; wanted reader.verify=false, or another"
             " dataset.format"
         )
-
-
-def _step_problems(workload: Workload) -> Iterator[str]:
-    train = workload.train
     if not is_zero(train.step_cpu_time) and is_zero(train.computation_time):
         yield (
             "train.step_cpu_time is part of a step, and train.computation_time, the whole step, is 0: wanted the time"
             " that a step takes on an idle host"
         )
-
-
-def _tensor_problems(workload: Workload) -> Iterator[str]:
-    reader = workload.reader
     if bool(reader.tensors) != bool(reader.tensor_bytes):
         yield (
             f"reader.tensors is {reader.tensors}, and reader.tensor_bytes is {reader.tensor_bytes}: wanted both, or "
             "neither"
         )
-
-
-def _evict_problems(workload: Workload) -> Iterator[str]:
-    percent = workload.reader.page_cache_percent
-    if percent and workload.reader.evict_page_cache == "never":
+    if percent and reader.evict_page_cache == "never":
         yield (
             f"reader.page_cache_percent is {percent:g}, of a dataset that reader.evict_page_cache=never leaves in the"
             " page cache as it is; wanted 'start' or 'epochs'"
         )
-    if percent and (workload.reader.odirect or workload.storage.storage_type not in FOLDER_TYPES):
+    if percent and (reader.odirect or workload.storage.storage_type not in FOLDER_TYPES):
         yield f"reader.page_cache_percent is {percent:g}, but these reads bypass the page cache; wanted 0"
-    if workload.reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
+    if reader.evict_page_cache == "epochs" and workload.dataset.format == "mmap_indexed_binary":
         yield (
             "reader.evict_page_cache is 'epochs', but mmap_indexed_binary's readers keep their files mapped and the"
             " kernel keeps mapped pages; wanted 'start', or dataset.format=indexed_binary"

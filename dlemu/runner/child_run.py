@@ -79,20 +79,6 @@ class Command:
     result: str
     done: Sequence[int] = (0,)
     """Exit statuses that mean success."""
-    stdin: bytes = b""
-    """Content of its standard input."""
-
-
-def run_command(
-    command: Sequence[str],
-    folder: str,
-    look: Callable[[], None],
-    result: str,
-    *,
-    done: Sequence[int] = (0,),
-    stdin: bytes = b"",
-) -> None:
-    run_commands([Command(words=command, folder=folder, result=result, done=done, stdin=stdin)], look)
 
 
 def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
@@ -125,12 +111,10 @@ def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
     parent = os.getpid()
-    with open(create_claimed(command.folder, LOG), "w") as out, os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
-        stdin.write(command.stdin)
-        stdin.seek(0)
+    with open(create_claimed(command.folder, LOG), "w") as out:
         return subprocess.Popen(
             command.words,
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=True,

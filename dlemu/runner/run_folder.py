@@ -46,25 +46,22 @@ def new_folder(name: str, prefix: str = "") -> str:
 
 def check_folder(folder: str) -> None:
     """Raise SpaceError for the folder of another run, as no two runs share one, or for one that can't be made."""
-    if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
-        raise SpaceError(f"{folder} holds the results of another run; set output.folder to a new folder")
-    if goes_on(folder):
-        raise SpaceError(f"{folder} belongs to another run, which is still active; set output.folder to a new folder")
-    if goes_on(folder, SAVING):
-        raise SpaceError(
-            f"{folder} belongs to another run, which has failed and is being saved; wait some seconds, or set "
-            "output.folder to a new folder"
-        )
     live = os.path.join(folder, LIVE)
     try:
-        killed = holds_journal(live)
+        if any(os.path.exists(os.path.join(folder, name)) for name in ("summary.json", "facts.json")):
+            problem = "holds the results of another run"
+        elif goes_on(folder):
+            problem = "belongs to another run, which is still active"
+        elif goes_on(folder, SAVING):
+            problem = "belongs to another run, which has failed and is being saved (some seconds)"
+        elif holds_journal(live):
+            problem = f"holds what a killed run had measured: `dlemu report {shlex.quote(folder)}` shows it"
+        else:
+            problem = ""
     except (OSError, ValueError) as error:
         raise SpaceError(f"{live} can't be read ({error}); set output.folder to a new folder") from error
-    if killed:
-        raise SpaceError(
-            f"{folder} holds what another run had measured before it was killed: `dlemu report {shlex.quote(folder)}` "
-            "shows it; set output.folder to a new folder"
-        )
+    if problem:
+        raise SpaceError(f"{folder} {problem}; set output.folder to a new folder")
     check_place(folder)
 
 

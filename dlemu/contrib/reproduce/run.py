@@ -29,7 +29,7 @@ from dlemu.extend import (
 from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.kinds import Kind, kind_of_command
-from dlemu.runner.child_run import run_command
+from dlemu.runner import child_run
 
 REPRODUCED = "reproduce.json"
 DOCUMENTS = "dlemu.contrib.reproduce.documents"
@@ -158,7 +158,9 @@ class Document(RunList[Step, StepDone, Reproduced]):
         began = time.monotonic()
         kind = _kind_of(step)
         done = COMPLETED if kind is not None and kind.job else (0,)
-        run_command(command, folder, lambda: None, "" if kind is None else kind.answer, done=done)
+        result = "" if kind is None else kind.answer
+        child = child_run.Command(words=command, folder=folder, result=result, done=done)
+        child_run.run_commands([child], lambda: None)
         return StepDone(
             name=step.name,
             command=step.command,

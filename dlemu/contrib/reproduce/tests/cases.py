@@ -35,7 +35,7 @@ def colfax(sources: Path, folder: Path) -> list[str]:
 
 def reproduce(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     """Reproduce a document without running anything."""
-    patch.setattr(run, "run_command", lambda *_, **__: children())
+    patch.setattr("dlemu.runner.child_run.run_commands", lambda *_, **__: children())
     drives = tuple(str(folder.parent / drive) for drive in "abc")
     for drive in drives:
         os.makedirs(drive, exist_ok=True)

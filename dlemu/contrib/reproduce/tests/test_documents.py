@@ -11,7 +11,7 @@ from datagen.registry import find
 from dlemu.cli.probe import command as probe_command
 from dlemu.config import load
 from dlemu.config.points import check_points, points
-from dlemu.contrib.reproduce import documents, run
+from dlemu.contrib.reproduce import documents
 from dlemu.contrib.reproduce.page import OpenedDocument, document_page
 from dlemu.contrib.reproduce.run import DOCUMENTS, Reproduced, document_names, reproduce
 from dlemu.contrib.reproduce.steps import DocumentQuestion, Step
@@ -80,7 +80,7 @@ def figures(opened, canvas):
 def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "acme_1.py").write_text(SIXTH)
     monkeypatch.setattr(documents, "__path__", [*documents.__path__, str(tmp_path)])
-    monkeypatch.setattr(run, "run_command", lambda command, folder, *_args, **_kept: None)
+    monkeypatch.setattr("dlemu.runner.child_run.run_commands", lambda commands, look: None)
     assert "acme-1" in document_names()
     answer, folder = reproduce(
         DocumentQuestion(document="acme-1", drives=(str(tmp_path),)), folder=str(tmp_path / "result")
