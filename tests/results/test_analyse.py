@@ -186,7 +186,7 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
         "find_speed_changes": (slower,),
         "find_stalls": (Stall(at_seconds=1.0, seconds=2.0),),
         "find_ran_out": RanOut(times=2, gb=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0),
-        "_slow_folders": (SlowFolder(name="b", ms_per_sample=9.0, others_ms_per_sample=3.0),),
+        "find_slow_folders": (SlowFolder(name="b", ms_per_sample=9.0, others_ms_per_sample=3.0),),
     }
     for name, claim in claims.items():
         monkeypatch.setattr(analyse_module, name, lambda *_, found=claim, **__: found)
@@ -198,7 +198,7 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
     if what == "storage":
         assert (summary.passed, said) == (
             False,
-            tuple(claims[name] for name in ("find_speed_changes", "find_stalls", "find_ran_out", "_slow_folders")),
+            tuple(claims[name] for name in ("find_speed_changes", "find_stalls", "find_ran_out", "find_slow_folders")),
         )
         assert "FAIL" in printed.getvalue()
     else:
