@@ -156,6 +156,8 @@ def sides(commit: str, slow: bool) -> Iterator[tuple[Side, Side]]:
         stack.callback(subprocess.run, [*git, "remove", "--force", str(root)], check=True)
         with contextlib.suppress(FileExistsError):
             (root / "dlemu/configs").symlink_to("../configs")
+            # Its own entry points, which are found before those of what is installed.
+            subprocess.run([sys.executable, "setup.py", "-q", "egg_info"], cwd=root, check=True, capture_output=True)
         limit = Speed(read_bytes_per_second=100_000_000)
         drive = stack.enter_context(known_drive(limit, size_bytes=1 << 30)) if slow else None
         endpoint = stack.enter_context(server())
