@@ -1,8 +1,19 @@
 """What extensions of dlemu are written with: the optional parts in `dlemu.contrib`, and packages of your own.
 
-A kind of job is a `RowsKind` that measures rows on each rank; a study is a `RunList` of runs; a loader has
-`LoaderTraits` and yields a `Batch` with its `BatchTrace`. Results, pages and settings are in `dlemu.results`,
-`dlemu.report` and `dlemu.config`; running a job from Python is in `dlemu.api`. docs/extending.md explains each name.
+- Errors that end a command with a message: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
+- A kind of job: a `RowsKind` measures rows on each rank into a `RowsLog`, whose `Rows` and `RowsRun` its `RowsSummary`
+  is computed from, for a `Job` that tells its progress by `Notify`. `Catalogue` and `Metric` declare what it measures,
+  `Outcome` how it ended.
+- Ranks: `Comm` between them; `Interrupted`, `interrupt_on` and `detect_launcher` around them.
+- A loader: `LoaderTraits`, a `LoaderSpec` with a `Phase` each for training and evaluation, and what it yields, a
+  `Batch` with its `BatchTrace`.
+- A study: a `RunList` of `Planned` runs, made by `run_train` or a `module_command`; it tells `RunsPlanned`, `RunBegan`
+  and `RunEnded`.
+- Storage: `open_storage` of a `StorageSpec` returns a `StorageBase`; `AlignedBuffer` is what is read into.
+- Files: `write_text` by rename, `open_regular` for received ones; `check_place`, `new_folder`, `take_folder` and
+  `fresh_folder` for folders that dlemu owns, so that nobody else's files are removed.
+
+Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.config`; running a job is in `dlemu.api`.
 """
 
 from __future__ import annotations
@@ -55,66 +66,21 @@ if TYPE_CHECKING:
 _NAMES = {
     "datagen.atomic": ("write_text",),
     "datagen.buffers": ("AlignedBuffer",),
-    "datagen.errors": (
-        "DatasetError",
-        "DlemuError",
-        "SpaceError",
-        "UserError",
-    ),
-    "datagen.owned": (
-        "fresh_folder",
-        "take_folder",
-    ),
+    "datagen.errors": ("DatasetError", "DlemuError", "SpaceError", "UserError"),
+    "datagen.owned": ("fresh_folder", "take_folder"),
     "datagen.regular": ("open_regular",),
-    "datagen.storage.storage_base": (
-        "StorageBase",
-        "StorageSpec",
-        "open_storage",
-    ),
-    "dlemu.comm": (
-        "Comm",
-        "Interrupted",
-        "detect_launcher",
-        "interrupt_on",
-    ),
+    "datagen.storage.storage_base": ("StorageBase", "StorageSpec", "open_storage"),
+    "dlemu.comm": ("Comm", "Interrupted", "detect_launcher", "interrupt_on"),
     "dlemu.comm.row_log": ("Rows",),
-    "dlemu.loaders.loader_base": (
-        "Batch",
-        "BatchTrace",
-        "LoaderSpec",
-        "Phase",
-    ),
+    "dlemu.loaders.loader_base": ("Batch", "BatchTrace", "LoaderSpec", "Phase"),
     "dlemu.loaders.traits_base": ("LoaderTraits",),
-    "dlemu.metrics.catalogue": (
-        "Catalogue",
-        "Metric",
-    ),
+    "dlemu.metrics.catalogue": ("Catalogue", "Metric"),
     "dlemu.metrics.verdict": ("Outcome",),
-    "dlemu.runner.child_run": (
-        "module_command",
-        "run_train",
-    ),
-    "dlemu.runner.job": (
-        "Job",
-        "Notify",
-    ),
-    "dlemu.runner.rows_job": (
-        "RowsKind",
-        "RowsLog",
-        "RowsRun",
-        "RowsSummary",
-    ),
-    "dlemu.runner.run_folder": (
-        "check_place",
-        "new_folder",
-    ),
-    "dlemu.runner.run_list": (
-        "Planned",
-        "RunBegan",
-        "RunEnded",
-        "RunList",
-        "RunsPlanned",
-    ),
+    "dlemu.runner.child_run": ("module_command", "run_train"),
+    "dlemu.runner.job": ("Job", "Notify"),
+    "dlemu.runner.rows_job": ("RowsKind", "RowsLog", "RowsRun", "RowsSummary"),
+    "dlemu.runner.run_folder": ("check_place", "new_folder"),
+    "dlemu.runner.run_list": ("Planned", "RunBegan", "RunEnded", "RunList", "RunsPlanned"),
 }
 """Module -> its names above; imported on use, as a loader or a command wants few of them."""
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

@@ -41,7 +41,7 @@ def whole() -> dict[str, int]:
     """Return what is counted of the whole repository; what a run imports is in tests/run/test_minimal_run.py."""
     from dlemu.cli import commands
 
-    pages = {path: path.read_text() for path in _pages()}
+    pages = {path: path.read_text() for top in ("docs", "dlemu/contrib") for path in (ROOT / top).rglob("*.md")}
     generated = {path for path, text in pages.items() if _is_generated(path, text)}
     tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "dlemu/contrib").glob("*/tests/**/*.py"), ROOT / "conftest.py"]
     scripts = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in ("", ".py")]
@@ -55,9 +55,9 @@ def whole() -> dict[str, int]:
             _keys(text) for path, text in pages.items() if path.name in ("results.md", "answers.md")
         ),
         "commands": len(commands()),
-        "words_by_hand": sum(_words(text) for path, text in pages.items() if path not in generated),
-        "words_generated": sum(_words(pages[path]) for path in generated),
-        "words_of_changelog": _words((ROOT / "CHANGELOG.md").read_text()),
+        "words_by_hand": sum(len(text.split()) for path, text in pages.items() if path not in generated),
+        "words_generated": sum(len(pages[path].split()) for path in generated),
+        "words_of_changelog": len((ROOT / "CHANGELOG.md").read_text().split()),
         "test_lines": sum(path.read_text().count("\n") for path in tests),
         "script_lines": sum(path.read_text().count("\n") for path in scripts),
         "inner_names_in_contrib": len(inner_names()),
@@ -75,16 +75,8 @@ def inner_names() -> set[tuple[str, str]]:
     return found
 
 
-def _pages() -> list[Path]:
-    return [*(ROOT / "docs").rglob("*.md"), *(ROOT / "dlemu/contrib").rglob("*.md")]
-
-
 def _is_generated(path: Path, text: str) -> bool:
     return path.parent.name == "evidence" or "by `scripts/docs`" in text.replace("\n", " ")[:600]
-
-
-def _words(text: str) -> int:
-    return len(text.split())
 
 
 def _keys(text: str) -> int:

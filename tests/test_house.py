@@ -6,6 +6,7 @@ And few places that start processes: each would need its own way to end them and
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -252,3 +253,10 @@ def test_metrics_make_no_sentences() -> None:
 def test_each_package_says_what_it_is_for() -> None:
     for path in sorted((ROOT / "dlemu").rglob("__init__.py")):
         assert "tests" in path.parts or ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_extensions_are_written_with_few_names_that_are_all_explained() -> None:
+    text = (ROOT / "dlemu" / "extend.py").read_text()
+    names = set(re.findall(r"import \w+ as (\w+)", text))
+    assert 30 < len(names) <= 40
+    assert names <= set(re.findall(r"`(\w+)`", ast.get_docstring(ast.parse(text)) or ""))

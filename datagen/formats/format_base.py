@@ -220,7 +220,7 @@ class FormatBase(abc.ABC):
 
     def parse_whole(self, path: str, data: memoryview) -> Sample:
         """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        raise NotImplementedError
+        raise NotImplementedError  # called where the method above returns True
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.

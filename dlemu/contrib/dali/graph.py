@@ -30,11 +30,11 @@ class Feed:
 
     def node(self) -> Any:
         """Return the pipeline's reader node, whose output is the file (or the record) of each sample."""
-        raise NotImplementedError
+        raise NotImplementedError  # each way of feeding has its own
 
     def crop_numbers(self, step: int) -> list[int]:
         """Return for each sample of a batch the number that seeds the choice of its crop."""
-        raise NotImplementedError
+        raise NotImplementedError  # as above
 
     def indices(self, step: int) -> list[int] | None:
         """Return the index of each sample of a batch within its file's array; None where files hold one sample."""
