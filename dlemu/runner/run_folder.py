@@ -55,7 +55,7 @@ def check_folder(folder: str) -> None:
         elif goes_on(folder, SAVING):
             problem = "belongs to another run, which has failed and is being saved (some seconds)"
         elif holds_journal(live):
-            problem = f"holds what a killed run had measured: `dlemu report {shlex.quote(folder)}` shows it"
+            problem = f"holds what a run measured before it was killed: `dlemu report {shlex.quote(folder)}` shows it"
         else:
             problem = ""
     except (OSError, ValueError) as error:

@@ -11,6 +11,7 @@ from datagen.spec import DatasetSpec
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import planned_job
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
+from dlemu.jobs.training.prediction.make_prediction import predict
 from tests.prediction.test_calibration import workload
 from tests.prediction.virtual_storage import Kind, predicted, probed, trained
 
@@ -67,3 +68,13 @@ def test_what_differs_between_two_passes_is_part_of_the_interval() -> None:
     assert steady.half_width_percent < 1
     assert 2 < moved.half_width_percent < 8
     assert 60 < moved.curve[-1].mb_per_second < 66
+
+
+def test_one_pass_of_a_hundred_times_the_speed_is_no_storage_that_stands_still() -> None:
+    """Its deviation from the mean is above 100 %, as where a probe's first passes were kept waiting."""
+    made = asked(ranks=2, batch=1, size=1_000_000, step_seconds=0.025, readers=2, steps=100)
+    job = planned_job(made, 1)
+    passes, fast = probed(NARROW, job, 4, seed=1), probed(replace(NARROW, mb_per_second=6000.0), job, 4, seed=1)
+    moved = calibrate_from_levels(job, [*passes, passes[-1], fast[-1]], None, cores=2, folder="virtual")
+    low, high = predict(made, moved, ranks=2).au_interval_percent
+    assert 0 < low < high <= 100

@@ -99,7 +99,7 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
         same = [level for level in levels if level.readers == readers]
         seconds = np.array([level.seconds for level in same])
         speeds = np.array([level.mb_per_second for level in same])
-        widths = np.array([min(level.half_width_percent, MAX_HALF_WIDTH_PERCENT) for level in same])
+        widths = np.array([level.half_width_percent for level in same])
         mean = float(speeds @ seconds / seconds.sum())
         within = math.sqrt(float(((widths * seconds) ** 2).sum())) / float(seconds.sum())
         between = 100 * np.abs(speeds / mean - 1) * np.sqrt(seconds / seconds.sum())
@@ -108,7 +108,7 @@ def _merged(levels: Sequence[Level]) -> list[_Measured]:
                 readers=readers,
                 rows=np.concatenate([level.rows for level in same]),
                 mb_per_second=mean,
-                half_width_percent=max(within, float(between.max())),
+                half_width_percent=min(MAX_HALF_WIDTH_PERCENT, max(within, float(between.max()))),
                 seconds=float(seconds.sum()),
             )
         )
