@@ -16,6 +16,7 @@ from dlemu.results.compared import Difference
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
+from dlemu.results.wording import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,12 @@ class RunSeries:
     def counted(self) -> str:
         """Plural noun for the ranks of the runs, such as accelerators."""
         return f"{self.catalogue.rank}s"
+
+    @property
+    def scaled(self) -> str:
+        """What a scale made of the samples, as a phrase after accelerators, if it is the same for all runs."""
+        phrases = {scaled(point.figures.sample_divisor) for point in self.points}
+        return phrases.pop() if len(phrases) == 1 else ""
 
     @property
     def axis(self) -> str:
@@ -119,7 +126,7 @@ def _is_number(text: str) -> bool:
 
 def point_of(figures: JobFigures, settings: dict[str, str], folder: str = "") -> Point:
     """Return the point of a run."""
-    line = " ".join(filter(None, [figures.workload, figures.accelerator]))
+    line = " ".join(filter(None, [figures.workload, figures.accelerator])) + scaled(figures.sample_divisor)
     return Point(line=line, settings=settings, figures=figures, folder=folder)
 
 

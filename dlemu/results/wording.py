@@ -21,6 +21,18 @@ def count(number_of: int, name: str) -> str:
     return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
 
 
+def scaled(divisor: float | None, scale: str | None = "") -> str:
+    """Return how small its scale made the samples, as a phrase after accelerators: those are none of the real kind.
+
+    Empty at full size. Where the divisor is not known, as of older results, the phrase names the scale.
+    """
+    if divisor is None:
+        return f" at scale={scale}" if scale else ""
+    if abs(divisor - 1) < 0.005:
+        return ""
+    return f" with samples {f'1/{divisor:.3g}' if divisor > 1 else f'{1 / divisor:.3g} x'} of real size"
+
+
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 """For `str.translate`: control characters as escapes, except line breaks and tabs. In a text of others they could
 rewrite what a terminal shows."""

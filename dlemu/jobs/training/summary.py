@@ -29,6 +29,7 @@ from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+from dlemu.results.wording import scaled
 
 
 class Issue(StrEnum):
@@ -339,6 +340,8 @@ class Summary(JobSummary):
     """Name of the accelerator; None when none was chosen."""
     scale: str | None
     """Name of the workload's scale; None when none was chosen."""
+    sample_divisor: float | None = None
+    """How many times larger samples are at full size; None where it is not known."""
     ranks_per_host: tuple[int, ...] = ()
     seed: int = 0
     """Seed of shuffles and random draws: `train.seed`, or a new one when a shuffle is `random`."""
@@ -393,7 +396,7 @@ class Summary(JobSummary):
     def title(self) -> str:
         """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
         kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.name}: {self.ranks} {kind}"
+        return f"{self.name}: {self.ranks} {kind}{scaled(self.sample_divisor, self.scale)}"
 
     @property
     def name(self) -> str:
