@@ -143,9 +143,12 @@ def first_run(folder: str, points: Sequence[Point]) -> MeasuredRun | None:
 
 
 def difference_rows(
-    metrics: Mapping[str, Difference], catalogue: Catalogue, *, intervals: bool
+    metrics: Mapping[str, Difference], catalogue: Catalogue, *, intervals: bool, untold: str = ""
 ) -> list[tuple[str, ...]]:
-    """Return a row per metric, in the catalogue's order: A, B (with their intervals, if wanted), A to B, and +-."""
+    """Return a row per metric, in the catalogue's order: A, B (with their intervals, if wanted), A to B, and +-.
+
+    `untold` replaces a difference that is within its half width.
+    """
     rows = []
     for metric in catalogue:
         if (both := metrics.get(metric.name)) is None:
@@ -154,5 +157,7 @@ def difference_rows(
         shown = (with_interval(value, half if intervals else None, metric.unit) for value, half in sides)
         percent, width = both.difference_percent, both.half_width_percent
         change = "-" if percent is None else f"{percent:+.1f} %", "-" if width is None else f"{width:.1f}"
+        if untold and both.distinct is False:
+            change = untold, change[1]
         rows.append((f"{metric.title}, {metric.unit}", *shown, *change))
     return rows

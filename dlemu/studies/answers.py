@@ -227,9 +227,14 @@ class SizeAnswer:
         return tuple(trial for trial in self.trials if trial.accelerators == accelerators)
 
     @property
+    def sample_divisor(self) -> float | None:
+        """As of `full_size`."""
+        return None if self.full_size is None else self.full_size.sample_divisor
+
+    @property
     def scaled(self) -> str:
         """What the scale made of the samples, as a phrase after accelerators."""
-        return scaled(self.full_size and self.full_size.sample_divisor, self.question.scale)
+        return scaled(self.sample_divisor, self.question.scale)
 
 
 # sweep.json

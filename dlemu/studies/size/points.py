@@ -42,7 +42,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
-        sample_divisor=answer.full_size and answer.full_size.sample_divisor,
+        sample_divisor=answer.sample_divisor,
         ranks=count.accelerators,
         passed=count.passed,
         limited_by={RUN: limit.what if limit else None},
@@ -62,7 +62,7 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             figures = JobFigures(
                 kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
-                sample_divisor=answer.full_size and answer.full_size.sample_divisor,
+                sample_divisor=answer.sample_divisor,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,

@@ -37,11 +37,14 @@ class Predictor:
     @property
     def no_more(self) -> str:
         """Why more may pass than `most`, as a phrase; empty where the storage is the limit."""
-        ended_by = None if self._found is None else self._found.verdict_numbers.get("ended_by")
-        if self._found is None or ended_by is None or self.most < self._found.verdict_numbers["high"]:
+        found = self._found
+        if found is None or found.max_accelerators_interval is None or "ended_by" not in found.verdict_numbers:
             return ""
-        cause = ended_by if ended_by == "cores" or self._why.code == Seen.MOST_ASKED else "files"
-        return NO_MORE[cause].format(high=self.most)
+        if self.most < found.max_accelerators_interval[1]:
+            return ""
+        by_cores = found.verdict_numbers["ended_by"] == "cores"
+        why = "cores" if by_cores else "most" if self._why.code == Seen.MOST_ASKED else "files"
+        return NO_MORE[why].format(high=self.most)
 
     def size(self, counts: Iterable[int]) -> PredictedSize | None:
         """Return the predictions for these counts and for those at the predicted edge; None where there are none."""
