@@ -24,12 +24,10 @@ def count(number_of: int, name: str) -> str:
 def scaled(divisor: float | None, scale: str | None = "") -> str:
     """Return how small its scale made the samples, as a phrase after accelerators: those are none of the real kind.
 
-    Empty at full size. Where the divisor is not known, as of older results, the phrase names the scale.
+    Empty at full size. Where the samples are not smaller, or that is not known (older results), it names the scale.
     """
-    if divisor is None:
+    if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
-    if abs(divisor - 1) < 0.005:
-        return ""
     return f" with samples {f'1/{divisor:.3g}' if divisor > 1 else f'{1 / divisor:.3g} x'} of real size"
 
 
