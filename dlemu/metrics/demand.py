@@ -37,6 +37,8 @@ class Demand:
     mb_per_second: float | None
     au_threshold_percent: float
     """The AU at which a run passes."""
+    sample_divisor: float | None = None
+    """As `sample_divisor` of the workload."""
 
 
 def demand(name: str, workload: Workload) -> Demand:
@@ -60,6 +62,7 @@ def demand(name: str, workload: Workload) -> Demand:
         samples_per_second=rate,
         mb_per_second=None if rate is None else rate * sample_bytes / MB,
         au_threshold_percent=100 * workload.metric.au,
+        sample_divisor=sample_divisor(workload),
     )
 
 

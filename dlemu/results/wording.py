@@ -28,7 +28,7 @@ def scaled(divisor: float | None, scale: str | None = "") -> str:
     """
     if divisor is None or abs(divisor - 1) < 0.005:
         return f" at scale={scale}" if scale else ""
-    return f" with samples {f'1/{divisor:.3g}' if divisor > 1 else f'{1 / divisor:.3g} x'} of real size"
+    return f" with samples {f'1/{divisor:.3g} of' if divisor > 1 else f'{1 / divisor:.3g} x'} real size"
 
 
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}

@@ -78,7 +78,8 @@ WRITING = ("write_slowest_seconds", "checkpoint")
         ([(TIME, 100, 190, 2.0), (RATE, 100, 60, 2.0)], 1),
         ([(RATE, 100, 50, 80.0), (RATE, 100, 90, 1.0)], 2),
         ([(RATE, 100, 130, 2.0), (RATE, 100, 96, 1.0), (TIME, 100, 80, 1.0)], 2),
-        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], 1),
+        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], -1),
+        ([(WRITING, 10, 20, None), (RATE, 100, 90, 1.0)], -2),
         ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], None),
         ([(RATE, 100, 130, 2.0), (RATE, 100, 100, None)], None),
     ],
@@ -95,10 +96,16 @@ def test_the_headline_is_the_job_that_lost_most(
     save_answer(str(tmp_path), TOGETHER, answer)
     shown = io.StringIO()
     print_together(answer, "x", Console(file=shown, width=200))
-    headline = "no job lost anything that can be told" if lost_most is None else f"lost most: job {lost_most}, "
+    headline = {
+        None: "no job lost anything that can be told",
+        -1: "may have lost most: job 1, ",
+        -2: "lost for certain: job 2, ",
+    }.get(lost_most, f"lost most: job {lost_most}, ")
     for text in (answer.verdict, open_page(str(tmp_path)).page.verdict[0], shown.getvalue().splitlines()[-2]):
         assert text.startswith(headline)
-    assert json.loads((tmp_path / TOGETHER).read_text())["lost_most"] == lost_most
+    assert json.loads((tmp_path / TOGETHER).read_text())["lost_most"] == {-1: None, -2: 2}.get(
+        lost_most or 0, lost_most
+    )
     for one, said in zip(both, answer.verdicts, strict=True):
         (cost,) = one.cost.values()
         within = cost.distinct is False or cost.a == cost.b

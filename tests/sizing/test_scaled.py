@@ -11,6 +11,8 @@ from rich.console import Console
 
 from dlemu.config import load, load_received, to_yaml
 from dlemu.config.sections import full_size
+from dlemu.jobs.probe.run import _fed_by
+from dlemu.jobs.training.host_checks.ceiling import judge
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.page import render
@@ -177,3 +179,18 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: float, b: floa
         assert scaled(divisor) in shown.getvalue()
         assert point.line == f"w h100{scaled(divisor)}"
     assert series.scaled == (scaled(a) if a == b else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "small"),
+    [
+        (["workload=unet3d", "scale=laptop"], " with samples 1/256 of real size"),
+        (["workload=retinanet", "scale=laptop"], " with samples 1/16 of real size"),
+        (["own", "scale=large"], " with samples 2 x real size"),
+        (["workload=unet3d"], ""),
+    ],
+)
+def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
+    need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
+    assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge(need, 8, 99.0).observed
+    assert _fed_by(need, 12.0, 80.0).kind == f"{need.accelerator or 'accelerator'}{small} on w"

@@ -65,7 +65,9 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
         *([Line(at_full_size(answer), "strong")] if answer.full_size else []),
     ]
     if answer.at_least:
-        lines.append(Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
+        lines.append(
+            Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}", tone)
+        )
     naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
     lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
     print_lines([*lines, f"results: {folder}"], console)

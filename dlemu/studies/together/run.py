@@ -131,7 +131,7 @@ class Together:
     issues: tuple[str, ...] = ()
     """What a reader of these numbers must know, as sentences."""
     lost_most: int | None = None
-    """Number of the job that lost most, from 1; None where no loss can be told."""
+    """Number of the job that lost most of those that lost for certain, from 1; None where none did."""
     verdict: str = ""
     """What that job lost, as a sentence; empty before all jobs have run both ways, and with --no-alone."""
     verdicts: tuple[str, ...] = ()
@@ -347,10 +347,15 @@ def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
     if not losses:
         return {}
     said = {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in losses.items()}
-    most = max(losses, key=lambda number: losses[number].rank)
-    if losses[most].rank[1]:
-        return {"lost_most": most, "verdict": f"lost most: {said[most]}", "verdicts": tuple(said.values())}
-    return {"verdict": "no job lost anything that can be told", "verdicts": tuple(said.values())}
+    lost = {number: loss.percent for number, loss in losses.items() if loss.is_told and loss.percent > 0}
+    sure = [number for number in lost if losses[number].cost.distinct]
+    most, perhaps = (max(among, key=lambda number: lost[number], default=None) for among in (sure, lost))
+    verdict = "no job lost anything that can be told"
+    if perhaps is not None:
+        verdict = f"{'lost' if perhaps == most else 'may have lost'} most: {said[perhaps]}"
+        if most not in (None, perhaps):
+            verdict = f"lost for certain: {said[most]}; {verdict}"
+    return {"lost_most": most, "verdict": verdict, "verdicts": tuple(said.values())}
 
 
 def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:
