@@ -11,7 +11,7 @@ from dlemu.report.page import Opened, Page, Words
 from dlemu.report.series import difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import value_with_interval
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.together.run import JobTogether, Together, read_together, verdict_fields
 
 
@@ -60,3 +60,6 @@ def _table(one: JobTogether, number: int) -> Table:
         if metric.name in measured.figures.metrics
     ]
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
+
+
+PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page)
