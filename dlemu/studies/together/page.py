@@ -62,4 +62,4 @@ def _table(one: JobTogether, number: int) -> Table:
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
-PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page)
+PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, show=print_together)
