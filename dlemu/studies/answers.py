@@ -6,7 +6,7 @@ docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -146,6 +146,9 @@ class FullSize:
     """Rate that one accelerator then needs."""
     accelerators: int = 0
     """How many the storage would feed: `storage_mb_per_second` / (threshold x `mb_per_accelerator`)."""
+
+    def fed_by(self, mb_per_second: float) -> FullSize:
+        return replace(self, accelerators=int(mb_per_second / self.mb_per_accelerator))
 
 
 @dataclass(frozen=True, kw_only=True)

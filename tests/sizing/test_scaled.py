@@ -13,6 +13,9 @@ from dlemu.config import load, load_received, to_yaml
 from dlemu.config.sections import full_size
 from dlemu.jobs.probe.run import _fed_by
 from dlemu.jobs.training.host_checks.ceiling import judge
+from dlemu.jobs.training.page import run_title
+from dlemu.jobs.training.result import read_run
+from dlemu.jobs.training.screen import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.page import render
@@ -27,6 +30,7 @@ from dlemu.studies.series.page import open_series, print_answer, print_sweep
 from dlemu.studies.size.find_size import _full_size
 from dlemu.studies.size.points import points
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
+from tests.goldens.render import RESULTS
 from tests.sizing.fakes import known, make_trial, question
 
 HALF = """
@@ -130,6 +134,24 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     assert small in opened.title
     assert any(tile.name == "with samples of full size" for tile in opened.tiles)
     assert "this drive would feed" in render(opened, [])
+
+
+@pytest.mark.parametrize(
+    ("divisor", "accelerator", "said"),
+    [
+        (256.4, "h100", "2 x h100 with samples 1/256 of real size"),
+        (16.0, None, "2 ranks with samples 1/16 of real size"),
+        (1.0, "a100", "2 x a100 on"),
+        (None, "a100", "2 x a100 on"),
+    ],
+)
+def test_a_run_is_of_accelerators_with_smaller_samples(
+    divisor: float | None, accelerator: str | None, said: str
+) -> None:
+    measured = read_run(str(RESULTS / "train")).summary
+    summary = replace(measured, sample_divisor=divisor, accelerator=accelerator)
+    assert said in screen(summary, "x").title
+    assert said in run_title(summary)
 
 
 def test_nothing_is_added_at_full_size() -> None:

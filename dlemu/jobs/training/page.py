@@ -21,7 +21,7 @@ from dlemu.report.page import STATES, Opened, Page, Text, Words
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
 """Maximum numbers of items to list, and the number of epochs above which their table is folded."""
@@ -65,11 +65,10 @@ def run_page(run: Run, config: str) -> Page:
 def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
-    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     hosts = summary.hosts
     names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
     where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
-    return f"{summary.name}{scale}: {kind}{scaled(summary.sample_divisor)}{where}"
+    return f"{summary.name}{scale}: {summary.emulated}{where}"
 
 
 def verdict(summary: Summary) -> Line:

@@ -31,7 +31,7 @@ from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
-from dlemu.results.wording import scaled
+from dlemu.results.wording import count, scaled
 
 
 class Issue(StrEnum):
@@ -420,8 +420,13 @@ class Summary(JobSummary):
     @property
     def title(self) -> str:
         """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
-        kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.name}: {self.ranks} {kind}{scaled(self.sample_divisor, self.scale)}"
+        return f"{self.name}: {self.emulated}"
+
+    @property
+    def emulated(self) -> str:
+        """Ranks and accelerator, with the size of their samples: `8 x h100 with samples 1/256 of real size`."""
+        kind = f"{self.ranks} x {self.accelerator}" if self.accelerator else count(self.ranks, "rank")
+        return f"{kind}{scaled(self.sample_divisor)}"
 
     @property
     def name(self) -> str:

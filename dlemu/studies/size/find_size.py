@@ -331,7 +331,8 @@ def _mb_per_accelerator(workload: Workload) -> float:
 def _full_size(workload: Workload) -> FullSize | None:
     """Return what one accelerator needs at full size; None where that is what it needs here, or is not known."""
     full, here = full_size(workload), _mb_per_accelerator(workload)
-    if full is None or math.isclose(wanted := _mb_per_accelerator(full), here, rel_tol=0.005):
+    wanted = 0.0 if full is None else _mb_per_accelerator(full)
+    if not wanted or math.isclose(wanted, here, rel_tol=0.005):
         return None
     return FullSize(sample_divisor=sample_divisor(workload) or 1.0, mb_per_accelerator=wanted)
 

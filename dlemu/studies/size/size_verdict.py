@@ -73,7 +73,7 @@ class Known:
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes."""
     full_size: FullSize | None = None
-    """As in the answer; its `accelerators` are not known yet."""
+    """As in the answer, but for how many it feeds."""
     most: int
     """The largest count that may be tried; `most_why` says why no larger one."""
     most_why: Finding
@@ -107,7 +107,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
             passing=by_number[shown].result if shown else None, failing=None if failing is None else failing.result
         ),
         for_one_more=_for_one_more(shown, trials, question, known),
-        full_size=_full_size(storage_mb_per_second, question, known),
+        full_size=known.full_size and known.full_size.fed_by(100 * storage_mb_per_second / question.threshold_percent),
         host_only=_host_only(limited_by, shown, storage_mb_per_second, question, known),
         probe_mb_per_second=known.probe_mb_per_second,
         storage_mb_per_second=storage_mb_per_second,
@@ -149,13 +149,6 @@ def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known
         wanted_mb_per_second=(shown + 1) * (question.threshold_percent / 100) * per_accelerator,
         most_delivered_mb_per_second=max((trial.app_mb_per_second for trial in trials), default=None),
     )
-
-
-def _full_size(storage_mb_per_second: float, question: Question, known: Known) -> FullSize | None:
-    if known.full_size is None:
-        return None
-    each = question.threshold_percent / 100 * known.full_size.mb_per_accelerator
-    return replace(known.full_size, accelerators=int(storage_mb_per_second / each))
 
 
 def _host_only(
