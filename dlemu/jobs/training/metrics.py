@@ -111,7 +111,7 @@ CATALOGUE = Catalogue(
             "emulator's ceiling",
             "%",
             "neither",
-            "AU on this host without storage",
+            "AU on this host without storage, at least",
             is_compared=False,
         ),
     ),

@@ -23,6 +23,8 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Facts
+from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
@@ -161,6 +163,7 @@ def size(
             page_cache=prepared.page_cache,
             total_bytes=prepared.job.found.total_bytes,
             capacity=prepared.capacity,
+            others=prepared.others,
         )
     )
     if prepared.page_cache == "evicted":
@@ -256,6 +259,8 @@ class _Prepared:
     """Training with one accelerator."""
     page_cache: Treatment
     capacity: Capacity
+    others: str
+    """As in `Known`."""
 
     def known(self, most: int) -> Known:
         """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
@@ -280,6 +285,7 @@ class _Prepared:
             most_why=why,
             naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule)
             * mean_seconds(workload.train.computation_time),
+            others=self.others,
         )
 
     def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
@@ -313,11 +319,13 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
+    cores = check_free_cores(Facts(workload))
     return _Prepared(
         question=question,
         job=job,
         page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
         capacity=_capacity(job),
+        others=f"{cores.observed}: {cores.advice}" if cores.advice else "",
     )
 
 

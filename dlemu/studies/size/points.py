@@ -10,6 +10,7 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.size.size_verdict import cause_of
 
 KIND_OF_TRIALS = "training"
 
@@ -33,8 +34,9 @@ def points(folder: str) -> RunSeries:
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     """Return the figures of all trials with a count, averaged."""
-    trials = answer.trials_of(count.accelerators)
-    limit = trials[-1].limited_by if trials else None
+    trials, failing = answer.trials_of(count.accelerators), answer.edge.failing
+    decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
+    limit = answer.limited_by if decides else cause_of(trials)
     catalogue = catalogue_of(KIND_OF_TRIALS)
     each = {name: [getattr(trial, name, None) for trial in trials] for name in (metric.name for metric in catalogue)}
     known = {name: [value for value in values if value is not None] for name, values in each.items()}
@@ -44,7 +46,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         accelerator=answer.question.accelerator or None,
         ranks=count.accelerators,
         passed=count.passed,
-        limited_by={RUN: limit.what if limit else None},
+        limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
         | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
