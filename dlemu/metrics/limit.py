@@ -174,12 +174,6 @@ class Activity:
     network_percent: float | None = None
     """Rate received by the busiest network interface, as a share of its speed; None if no speed is known."""
 
-    @property
-    def others_percent(self) -> float:
-        """CPU use of these cores by other programs; 0 where unknown."""
-        own = self.own_busy_percent
-        return 0.0 if own is None else max(0.0, (self.host_busy_percent or 0.0) - own)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Context(Activity):
@@ -659,7 +653,8 @@ def _is_out_of_cpu_time(context: Context) -> bool:
 
 
 def _others_have_the_cores(context: Context) -> bool:
-    return context.others_percent >= max(context.own_busy_percent or 0.0, OTHER_PROGRAMS_PERCENT)
+    own = context.own_busy_percent
+    return own is not None and (context.host_busy_percent or 0) - own >= max(own, OTHER_PROGRAMS_PERCENT)
 
 
 def _no_core_free(work: Work, context: Context) -> bool:

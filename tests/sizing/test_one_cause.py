@@ -185,6 +185,12 @@ def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     assert answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), most=5).limited_by.what == "count"
 
 
+def test_a_count_that_fails_by_the_trials_that_the_host_slowed_alone_is_not_the_storages() -> None:
+    above = [trial(5, 91, limited_by=STORAGE)] * 3
+    slowed = answer_of(trial(4, 95), *above, *[trial(5, 80, limited_by=CPU)] * 2)
+    assert (slowed.limited_by.what, slowed.verdict.split()[:3]) == ("host CPU", ["at", "least", "4"])
+
+
 def test_a_ceiling_that_the_trials_exceed_is_not_the_hosts() -> None:
     fails = [trial(5, 88.9, limited_by=STORAGE, ceiling_au_percent=80.0)] * 2
     assert answer_of(trial(4, 95), *fails).limited_by.what == "storage"

@@ -151,6 +151,8 @@ def size(
         settings_digest=digest([workload]),
     )
     prepared = _prepare(question, workload, folder)
+    cores = check_free_cores(Facts(workload))
+    others = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     runs = Search(folder, question, (), on_event)
     runs.resume()
     on_event(
@@ -163,12 +165,12 @@ def size(
             page_cache=prepared.page_cache,
             total_bytes=prepared.job.found.total_bytes,
             capacity=prepared.capacity,
-            others=prepared.others,
+            others=others,
         )
     )
     if prepared.page_cache == "evicted":
         evict(prepared.job, 0, 1, write_first=True)
-    known = prepared.known(most)
+    known = replace(prepared.known(most), others=others)
     predictor = Predictor(workload, known)
     on_event(
         StorageProbed(
@@ -259,8 +261,6 @@ class _Prepared:
     """Training with one accelerator."""
     page_cache: Treatment
     capacity: Capacity
-    others: str
-    """As in `Known`."""
 
     def known(self, most: int) -> Known:
         """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
@@ -285,7 +285,6 @@ class _Prepared:
             most_why=why,
             naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule)
             * mean_seconds(workload.train.computation_time),
-            others=self.others,
         )
 
     def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
@@ -319,13 +318,11 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
         storage=workload.storage_spec,
     )
     job = make_job(workload, 1, found, folder=folder, started_at="")
-    cores = check_free_cores(Facts(workload))
     return _Prepared(
         question=question,
         job=job,
         page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
         capacity=_capacity(job),
-        others=f"{cores.observed}: {cores.advice}" if cores.advice else "",
     )
 
 

@@ -95,9 +95,10 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     shown = max((c.accelerators for c in counts if c.accelerators <= low and c.result.passed), default=0)
     failing = None if high is None else by_number[high]
     last = math.inf if high is None else high
-    open_or_failed = [trial for trial in trials if shown < trial.accelerators <= last]
+    above = [trial for trial in trials if shown < trial.accelerators <= last]
+    failed = [trial for trial in above if trial.au_sustained_percent < question.threshold_percent]
     passed = [trial for trial in trials if trial.accelerators == shown]
-    limited_by = _limited_by(failing, open_or_failed, passed, known, refusal)
+    limited_by = _limited_by(failing, failed or above, passed, known, refusal)
     slowed = _slowed(trials, known) if limited_by.what in HOST_LIMITS else ""
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
     host_only = _host_only(limited_by, shown, storage_mb_per_second, question, known)
@@ -169,9 +170,8 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> SizeLimit
     named = _limits(trials)
     if not named:
         return SizeLimit(what="not known", seen=(Finding(Seen.NOT_KNOWN),))
-    by_host = [limit for limit in named if limit.what in HOST_LIMITS]
-    groups = [by_host, *([limit for limit in named if limit.what == what] for what in {limit.what for limit in named})]
-    largest = max(groups, key=_weight)  # the first of equal ones: the host's
+    groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
+    largest = max(([limit for limit in named if limit.what in group] for group in groups), key=_weight)
     share = _weight(largest) / (_WEIGHTS["high"] * len(named))
     if share < 0.5:
         largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
