@@ -22,6 +22,8 @@ from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import save_answer
 from dlemu.results.measured import write_run
 from dlemu.studies.answers import SIZE
+from dlemu.studies.compare.compare_sides import compare
+from dlemu.studies.compare.sides import read_sides
 from dlemu.studies.pages import write_page
 from dlemu.studies.size import find_size
 from dlemu.studies.size.points import figures_of_count
@@ -85,7 +87,10 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     write_run(run)
     assert not read_known(str(tmp_path / "run")).calibration.saturated, "its readers got less than the storage gives"
 
-    save_answer(str(tmp_path / "size"), SIZE, replace(sized, complete=True))
+    for name, answered in (("size", sized), ("none", answer_of(*fails))):
+        save_answer(str(tmp_path / name), SIZE, replace(answered, complete=True))
+    compared = compare(*read_sides([str(tmp_path / "size"), str(tmp_path / "none")]))
+    assert "A feeds at least 4 accelerators, B was not judged" in compared.verdict
     for folder in ("run", "size"):
         page = Path(write_page([str(tmp_path / folder)])).read_text().lower()
         assert f"limited by: {limit.what} (confidence".lower() in page.replace("confidence: ", "confidence ")
@@ -175,7 +180,8 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
     assert f"limited by {what} (confidence {confidence})" in answer.verdict
     assert any("trials were slowed by this host" in issue for issue in answer.issues) == is_host
     assert outcome_of(answer, 5) == ("no verdict" if is_host else "fail")
-    assert figures_of_count(answer, answer.counts[2]).limited_by == {"run": what}
+    figures = figures_of_count(answer, answer.counts[2])
+    assert (figures.limited_by, figures.passed) == ({"run": what}, None if is_host else False)
 
 
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.series import Point, RunSeries, first_run, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
@@ -45,7 +46,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
         ranks=count.accelerators,
-        passed=count.passed,
+        passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
