@@ -8,13 +8,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from dlemu.jobs.training.page import print_result, run_page
-from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.result import Run, read_run
+from dlemu.jobs.training.screen import screen
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.findings import Finding
 from dlemu.report.page import render
@@ -75,7 +75,7 @@ def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(p
     word = {True: "PASS", False: "FAIL", None: "NO VERDICT"}[passed]
     run = with_summary(run, page_cache=cache, passed=passed, verdict=f"{word}: AU", limited_by=None)
     text, out = html(run), io.StringIO()
-    assert re.findall('<section class="verdict (\\w+)">', text) == [state, "neutral" if passed else "warning"]
+    assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
     print_result(run.summary, "results", Console(file=out, width=200, force_terminal=True))
     said = next(line for line in out.getvalue().splitlines() if f"{word}: AU" in line)
     warned = next(line for line in out.getvalue().splitlines() if "MEASURED MEMORY" in line)
@@ -108,15 +108,13 @@ def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
     assert [url for url in re.findall(r"url\(([^)]*)\)", text) if not url.startswith("#")] == []
 
 
-def test_every_number_that_stands_out_is_the_summarys(page: Path) -> None:
-    summary = json.loads((page.parent / "summary.json").read_text())
-    numbers = _Read(page.read_text()).numbers
-    assert len(numbers) >= 8
-    for key, value in numbers:
-        found: Any = summary
-        for part in key.split("."):
-            found = found[part]
-        assert float(value) == found
+def test_it_begins_with_what_the_terminal_says_first(page: Path) -> None:
+    text, folder = _Read(page.read_text()).words, str(page.parent)
+    first = screen(read_run(folder).summary, folder)
+    assert {line.label for line in first.lines} >= {"delivers", "limit", "proof"}
+    for line in first.lines:
+        assert {line.label, line.value} <= {word.strip() for word in text}, line
+    assert len(first.said()) <= 9, "a title and at most nine lines"
 
 
 def test_ids_of_one_figure_are_not_another_s(page: Path) -> None:

@@ -28,7 +28,6 @@ from dlemu.studies.size.search import Count, edge, pool
 
 HOST = ("host", "loader", *HOST_LIMITS)
 """Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
-_IDLE_HOST = "other programs: run again on an idle host"
 _WEIGHTS = {"high": 3, "medium": 2, "low": 1}
 
 
@@ -99,10 +98,14 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     failed = [trial for trial in above if trial.au_sustained_percent < question.threshold_percent]
     passed = [trial for trial in trials if trial.accelerators == shown]
     limited_by = _limited_by(failing, failed or above, passed, known, refusal)
-    slowed = _slowed(trials, known) if limited_by.what in HOST_LIMITS else ""
+    decided = limited_by.what in HOST_LIMITS
+    by_host = [limit for limit in _limits(trials) if decided and limit.what in HOST_LIMITS]
+    advice = {found.code for limit in by_host for found in limit.to_do}
+    by_others = bool(by_host and known.others) or Advice.STOP_OTHER_PROGRAMS in advice
+    slowed = [_slowed(by_host, len(trials), by_others=by_others)] if by_host else []
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
     host_only = _host_only(limited_by, shown, storage_mb_per_second, question, known)
-    if host_only and _IDLE_HOST in slowed:
+    if by_others:
         host_only = HostOnly(storage_could_feed=None)  # the rates, too, are what other programs left
     return SizeAnswer(
         complete=False,
@@ -122,7 +125,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         probe_mb_per_second=known.probe_mb_per_second,
         storage_mb_per_second=storage_mb_per_second,
         counts=tuple(count.result for count in counts),
-        issues=(*filter(None, [known.others, slowed]), *_issues(trials)),
+        issues=(*filter(None, [known.others]), *slowed, *_issues(trials)),
         trials=tuple(trials),
         seconds=sum(trial.seconds for trial in trials),
         naive_seconds=_naive_seconds(high or shown, counts, known),
@@ -135,17 +138,12 @@ def _issues(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple({_NUMBERS.sub("", warning): warning for warning in warnings}.values())
 
 
-def _slowed(trials: Sequence[Trial], known: Known) -> str:
-    """Return how many trials the host slowed down, as a sentence; empty where none."""
-    by_host = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
-    if not by_host:
-        return ""
-    advice = {found.code for limit in by_host for found in limit.to_do}
+def _slowed(by_host: Sequence[Limit], trials: int, *, by_others: bool) -> str:
+    """Return how many trials the host slowed down, as a sentence."""
     by = f"this host ({', '.join(sorted({limit.what for limit in by_host}))}): relieve it and run again"
-    if known.others or Advice.STOP_OTHER_PROGRAMS in advice:
-        by = _IDLE_HOST
-    were = "was" if len(by_host) == 1 else "were"
-    return f"{len(by_host)} of {count(len(trials), 'trial')} {were} slowed by {by}"
+    if by_others:
+        by = "other programs: run again on an idle host"
+    return f"{len(by_host)} of {count(trials, 'trial')} {'was' if len(by_host) == 1 else 'were'} slowed by {by}"
 
 
 def _limited_by(
@@ -275,7 +273,8 @@ def contradiction(answer: SizeAnswer) -> str:
         if (high < threshold) if tried.passed else (low >= threshold):
             why = "part of the trials' reads came from memory, or the storage is faster with more readers"
             if not tried.passed:
-                why = "this host, the loader or the storage's latency limits them, which no short read shows"
+                who = "this host" if answer.host_only else "this host, the loader or the storage's latency"
+                why = f"{who} limits them, which no short read shows"
             return (
                 f"prediction and measurement contradict each other: by the read probe of "
                 f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
