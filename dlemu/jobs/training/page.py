@@ -197,8 +197,10 @@ def _sustained(metrics: Metrics) -> Iterator[Row]:
         if uncertainty and sustained is not None:
             width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md
-    if metrics.ceiling_au_percent is not None:
-        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU on this host without storage"
+    if (ceiling := metrics.ceiling_au_percent) is not None:
+        exceeded = sustained is not None and sustained > ceiling
+        meaning = "at least: this run reached more" if exceeded else "AU on this host without storage"
+        yield "emulator's ceiling", percent(ceiling), meaning
 
 
 def _other_definitions(metrics: Metrics) -> Iterator[Row]:

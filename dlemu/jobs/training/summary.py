@@ -170,7 +170,7 @@ class Metrics:
     device_bytes_percent_of_app: Mean | None = None
     """Bytes that the devices delivered in % of `app_bytes`; values None where no device is known."""
     ceiling_au_percent: Annotated[float | None, Metric("emulator's ceiling", "%", "neither", is_compared=False)] = None
-    """The emulator's own AU against null storage on this host, %; None when not measured."""
+    """The emulator's own AU against null storage on this host, at least, %; None when not measured."""
     au_threshold_percent: float = 90.0
     """100 x `metric.au`."""
     cpu_seconds: float | None = None

@@ -191,6 +191,7 @@ def _passing(accelerators: int, au_percent: float, low: int, high: int = 0) -> s
 def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
     reasons = {
         "storage": "the storage never reached its limit",
+        "others": "other programs took cores from its readers",
         "most": f"--most {high} was the limit",
         "files": "the dataset has too few files for more",
         "cores": "this host has no cores for more trainers (see --hosts, --host-cores)",

@@ -27,6 +27,7 @@ from dlemu.jobs.training.prediction.make_prediction import MOST, predict
 from dlemu.jobs.training.prediction.prediction import PREDICT, Prediction
 from dlemu.jobs.training.result import read_run
 from dlemu.metrics.demand import row_group_reads
+from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import Level, nothing_left
 from dlemu.results.file_names import CONFIG
@@ -148,7 +149,10 @@ def read_known(folder: str, read_foreign: ReadForeign | None = None) -> Known:
     if foreign is not None:
         return Known(calibration=calibrate_from_times(foreign), workload=foreign.workload)
     run = read_run(folder)
-    return Known(calibration=calibrate_from_run(run), workload=run.facts.workload)
+    calibration, limit = calibrate_from_run(run), run.summary.limited_by
+    if limit is not None and limit.what in HOST_LIMITS:  # its readers got less than the storage gives
+        calibration = replace(calibration, saturated=False)
+    return Known(calibration=calibration, workload=run.facts.workload)
 
 
 def read_prediction(folder: str) -> Prediction | None:
