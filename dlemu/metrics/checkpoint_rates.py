@@ -112,9 +112,13 @@ def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
     )
 
 
-def cost_percent(stall_seconds: float, interval_seconds: float) -> float:
-    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them."""
-    return 100 * stall_seconds / (interval_seconds + stall_seconds)
+def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
+    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them.
+
+    One that is due before the last one's drain is over (`wasted_percent`) waits for it, and training with it.
+    """
+    stalled = stall_seconds + max(0.0, drain_seconds - interval_seconds)
+    return 100 * stalled / (interval_seconds + stalled)
 
 
 def young_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
@@ -138,12 +142,22 @@ def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
 
 
 def wasted_percent(
-    interval_seconds: float, stall_seconds: float, recovery_seconds: float, mtbf_seconds: float
+    interval_seconds: float,
+    stall_seconds: float,
+    recovery_seconds: float,
+    mtbf_seconds: float,
+    drain_seconds: float = 0.0,
 ) -> float:
-    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order."""
-    lost = cost_percent(stall_seconds, interval_seconds)
-    again = 100 * ((interval_seconds + stall_seconds) / 2 + recovery_seconds) / mtbf_seconds
-    return min(100.0, lost + again)
+    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
+
+    S / (T + S) + ((T + S) / 2 + D + R) / M, all in seconds: training for T, a stall S (the whole save, or a snapshot),
+    a drain D from there until the checkpoint is on the storage (0 for a whole save), recovery R, mean time between
+    failures M. Young and Daly, with D: until it ends, a failure falls back on the checkpoint before. For T >= D it is
+    least at the optimum without D (T = sqrt(2 S M) - S, where d/dT = 0; Daly's to higher order) or, if D is more, at D.
+    """
+    cycle = stall_seconds + max(interval_seconds, drain_seconds)
+    again = 100 * (cycle / 2 + drain_seconds + recovery_seconds) / mtbf_seconds
+    return min(100.0, cost_percent(stall_seconds, interval_seconds, drain_seconds) + again)
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
