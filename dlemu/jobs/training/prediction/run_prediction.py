@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import psutil
 
 from datagen.atomic import write_text
+from datagen.errors import UserError
 from datagen.inspection import inspect
+from datagen.spec import joined_problems
 from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
@@ -55,6 +58,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload = load(settings, config_dir=request.config_dir)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
     check_runnable(workload)
+    problems = list(_not_modelled(workload, request, known))
+    if problems:
+        raise UserError(joined_problems(problems))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
     if request.mb_per_second is not None:
@@ -93,6 +99,55 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
     return answer, folder, workload
+
+
+_AS_MEASURED = (
+    *(
+        "reader.engine",
+        "reader.decode",
+        "reader.verify",
+        "reader.odirect",
+        "reader.transfer_size",
+        "reader.range_bytes",
+    ),
+    *("reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes", "reader.page_cache_percent"),
+    *("dataset.compression", "dataset.compressibility", "metric.cached"),
+)
+"""Settings that change what a read takes in a way that only a measurement with them shows."""
+_CACHED = ("reader.evict_page_cache", "train.epochs")  # which share of the reads memory serves
+_NOT_IN_A_SPEED = ("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression")
+"""Those whose time a given speed or a data sheet does not include, with any value but the default."""
+_MEASURE = "a measurement with it (`dlemu train`)"
+
+
+def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
+    """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
+    reader = workload.reader
+    if workload.train.compute != "sleep":
+        yield f"train.compute is {workload.train.compute}: only a run shows how long it computes; wanted sleep"
+    if workload.workflow.checkpoint and workload.checkpoint.asynchronous:
+        yield (
+            "checkpoint.asynchronous is true, and how its writes slow down reads is not modelled: wanted false, "
+            f"workflow.checkpoint=false, or {_MEASURE}"
+        )
+    if known is not None:
+        for name in (*_AS_MEASURED, *(_CACHED if workload.metric.cached else ())):
+            value, measured = (attrgetter(name)(one) for one in (workload, known.workload))
+            if value != measured:
+                yield f"{name} is {value}, but {measured} in {request.from_folder}: wanted the same, or {_MEASURE}"
+        return
+    if reader.page_cache_percent:
+        what = f"reader.page_cache_percent is {reader.page_cache_percent:g}"
+        yield f"{what}: what memory serves is not modelled; wanted 0, or {_MEASURE}"
+    if workload.metric.cached and not (reader.odirect or reader.evict_page_cache == "epochs" or request.cached):
+        yield (
+            "metric.cached is true: what memory serves is not modelled; wanted false, a probe of memory (--cached), or "
+            + _MEASURE
+        )
+    for name in _NOT_IN_A_SPEED if request.describes_storage else ():
+        value, default = (attrgetter(name)(one) for one in (workload, Workload()))
+        if value != default and not (name == "reader.tensors" and workload.recorded.version):  # recorded with its cost
+            yield f"{name} is {value}, and no speed includes its time: wanted {default}, a probe, or {_MEASURE}"
 
 
 def calibrate_by_probe(
