@@ -101,15 +101,8 @@ def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
     if not values:
         return None
     p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
-    return OverCheckpoints(
-        mean=float(np.mean(values)),
-        std=float(np.std(values)),
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        max=max(values),
-        min=min(values),
-    )
+    mean, std = float(np.mean(values)), float(np.std(values))
+    return OverCheckpoints(mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=max(values), min=min(values))
 
 
 def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
@@ -146,7 +139,7 @@ def wasted_percent(
     stall_seconds: float,
     recovery_seconds: float,
     mtbf_seconds: float,
-    drain_seconds: float = 0.0,
+    drain_seconds: float = 0,
 ) -> float:
     """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
 
@@ -172,10 +165,8 @@ def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au:
     Computing takes T, the snapshot S and the drain (writing it out in the background) D. Training stalls for
     S + max(0, D - T) each time, so AU = T / (T + S + max(0, D - T)) = T / (S + max(T, D)).
     """
-    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf
-    if above >= drain_seconds:
-        return above
-    return au * (snapshot_seconds + drain_seconds)
+    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf  # for T >= D
+    return max(above, au * (snapshot_seconds + drain_seconds))
 
 
 def _ratio(part: float, whole: float) -> float | None:

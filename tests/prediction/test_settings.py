@@ -15,7 +15,7 @@ from dlemu.config import load
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.data_sheet import requests_of
-from dlemu.jobs.training.prediction.run_prediction import _AS_MEASURED, _CACHED, _NOT_IN_A_SPEED
+from dlemu.jobs.training.prediction.run_prediction import _AS_MEASURED, _CACHED, _NOT_IN_A_SPEED, _NOT_SIMULATED
 from dlemu.results.measured import write_run
 from tests.prediction.test_calibration import simulated_run
 
@@ -50,7 +50,7 @@ IRRELEVANT = """
     checkpoint.snapshot_gb_per_second
 """
 """No AU depends on it, or only that of the emulator's own work."""
-REFUSED = {*_AS_MEASURED, *_CACHED, *_NOT_IN_A_SPEED, "train.compute", "checkpoint.asynchronous"}
+REFUSED = {*_AS_MEASURED, *_CACHED, *_NOT_IN_A_SPEED, *_NOT_SIMULATED}
 """With values that neither the model nor the source of the speed knows."""
 WORDS = ["workload=unet3d", "accelerator=h100", "ranks=2", "output.report=false"]
 CACHED = ["reader.evict_page_cache=start", "metric.cached=true"]
@@ -77,12 +77,15 @@ def test_every_setting_is_modelled_irrelevant_or_refused() -> None:
     [
         (
             ["reader.evict_page_cache=start", "reader.page_cache_percent=50"],
-            "reader.page_cache_percent is 50: what mem",
+            "reader.page_cache_percent is 50.0, .* 0.0, or",
         ),
-        (["metric.cached=true"], r"metric.cached is true: .* \(--cached\), or a measurement with it \(`dlemu train`\)"),
+        (
+            ["metric.cached=true"],
+            r"metric.cached is true, .*: wanted false, or a measurement with it \(`dlemu train`\)",
+        ),
         (CACHED, "metric.cached is true"),
-        (["reader.decode=full"], "reader.decode is full, .*: wanted none, a probe, or"),
-        (["reader.verify=true"], "reader.verify is True"),
+        (["reader.decode=full"], "reader.decode is full, and neither the model nor a speed knows"),
+        (["reader.verify=true"], "reader.verify is true"),
         (["reader.tensors=2", "reader.tensor_bytes=1000"], "reader.tensors is 2"),
         (["checkpoint.asynchronous=true"], "checkpoint.asynchronous is true"),
         (
@@ -107,7 +110,7 @@ def test_a_run_s_speed_is_of_the_settings_it_was_measured_with(word: str, tmp_pa
         write_run(type(measured)(str(tmp_path / name), measured.facts, measured.rows))
     again = [word, f"output.folder={tmp_path / 'p'}", "output.report=false"]
     with pytest.raises(
-        UserError, match=f"{word.partition('=')[0]} is .*, but .* in {tmp_path / 'without'}: wanted the"
+        UserError, match=f"{word.partition('=')[0]} is .*, and neither the model nor {tmp_path / 'without'}"
     ):
         dlemu.predict(again, from_folder=tmp_path / "without")
     assert dlemu.predict(again, from_folder=tmp_path / "with").au_percent > 0

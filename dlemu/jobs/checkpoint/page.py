@@ -156,17 +156,13 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
     if cost is None:
         return
     stall = f"{number(cost.stall_seconds)} s every {cost.interval_seconds:,.0f} s"
-    behind = summary.asynchronous
-    drain = behind.drain_seconds.mean if behind is not None and behind.drain_seconds is not None else 0.0
-    if drain > cost.interval_seconds:
-        stall += f", and {number(drain - cost.interval_seconds)} s until the last one is on the storage"
     yield "cost in training", f"{cost.percent:.2f} %", stall
     if cost.recovery_seconds is not None:
         yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
-        why = "Daly" if cost.best_interval_seconds > drain else "until the last one is on the storage"
+        by = "Daly, at least the time of writing" if summary.asynchronous else "Daly"
         lost = f"one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total"
-        yield "best interval", f"{cost.best_interval_seconds:,.0f} s", f"{why}, {lost}"
+        yield "best interval", f"{cost.best_interval_seconds:,.0f} s", f"{by}, {lost}"
 
 
 def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:

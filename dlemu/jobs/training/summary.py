@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from datagen.quantiles import Percentiles as Percentiles
-from dlemu.metrics.cache import PARTLY_READ_PERCENT, Cached
+from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.changes import FirstTouch as FirstTouch
 from dlemu.metrics.changes import RanOut as RanOut
 from dlemu.metrics.changes import SpeedChange as SpeedChange
@@ -433,9 +433,7 @@ class Summary(JobSummary):
         )
         served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
         share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
-        read = f"{they} read {number(rate.mean if rate else None)} MB/s, {share} of it from memory"
-        if cache.finding.code == Cached.NOTHING_READ:
-            read = "No byte was read"
+        read = f"{they} read {number(rate.mean if rate else 0.0)} MB/s, {share} of it from memory"
         drive = _DRIVE.get(str(cache.finding.numbers.get("would_help")), "a dataset.data_folder on it")
         return (
             f"{WORKS}: {busy} busy. {read}: this is no result of your drive. Next: measure the drive with {drive} "

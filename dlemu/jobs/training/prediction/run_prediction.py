@@ -114,40 +114,36 @@ _AS_MEASURED = (
     *("dataset.compression", "dataset.compressibility", "metric.cached"),
 )
 """Settings that change what a read takes in a way that only a measurement with them shows."""
-_CACHED = ("reader.evict_page_cache", "train.epochs")  # which share of the reads memory serves
-_NOT_IN_A_SPEED = ("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression")
-"""Those whose time a given speed or a data sheet does not include, with any value but the default."""
-_MEASURE = "a measurement with it (`dlemu train`)"
+_CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
+_NOT_PROBED = ("reader.page_cache_percent", "metric.cached")
+_NOT_IN_A_SPEED = (
+    *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression"),
+    *_NOT_PROBED,
+)
+_NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
 
 
 def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
     """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
-    reader = workload.reader
-    if workload.train.compute != "sleep":
-        yield f"train.compute is {workload.train.compute}: only a run shows how long it computes; wanted sleep"
-    if workload.workflow.checkpoint and workload.checkpoint.asynchronous:
-        yield (
-            "checkpoint.asynchronous is true, and how its writes slow down reads is not modelled: wanted false, "
-            f"workflow.checkpoint=false, or {_MEASURE}"
-        )
+    names: tuple[str, ...] = _NOT_PROBED
+    source, reader = "a probe", workload.reader
     if known is not None:
-        for name in (*_AS_MEASURED, *(_CACHED if workload.metric.cached else ())):
-            value, measured = (attrgetter(name)(one) for one in (workload, known.workload))
-            if value != measured:
-                yield f"{name} is {value}, but {measured} in {request.from_folder}: wanted the same, or {_MEASURE}"
-        return
-    if reader.page_cache_percent:
-        what = f"reader.page_cache_percent is {reader.page_cache_percent:g}"
-        yield f"{what}: what memory serves is not modelled; wanted 0, or {_MEASURE}"
-    if workload.metric.cached and not (reader.odirect or reader.evict_page_cache == "epochs" or request.cached):
-        yield (
-            "metric.cached is true: what memory serves is not modelled; wanted false, a probe of memory (--cached), or "
-            + _MEASURE
-        )
-    for name in _NOT_IN_A_SPEED if request.describes_storage else ():
-        value, default = (attrgetter(name)(one) for one in (workload, Workload()))
-        if value != default and not (name == "reader.tensors" and workload.recorded.version):  # recorded with its cost
-            yield f"{name} is {value}, and no speed includes its time: wanted {default}, a probe, or {_MEASURE}"
+        names, source = _AS_MEASURED + _CACHED * workload.metric.cached, request.from_folder or ""
+    elif request.describes_storage:
+        names, source = _NOT_IN_A_SPEED, "a speed"
+    harmless = {
+        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or request.cached,
+        "reader.tensors": workload.recorded.version,  # recorded with what they cost
+        "checkpoint.asynchronous": not workload.workflow.checkpoint,
+    }
+    pairs = [(name, Workload()) for name in _NOT_SIMULATED]
+    for name, other in [*pairs, *((name, known.workload if known else Workload()) for name in names)]:
+        value, wanted = (attrgetter(name)(one) for one in (workload, other))
+        if value != wanted and not harmless.get(name):
+            yield (
+                f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
+                f"{str(wanted).lower()}, or a measurement with it (`dlemu train`)"
+            )
 
 
 def calibrate_by_probe(
