@@ -14,7 +14,8 @@ import pytest
 from rich.console import Console
 
 from dlemu.jobs.training.page import print_result, run_page
-from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.result import Run, read_run
+from dlemu.jobs.training.screen import screen
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.findings import Finding
 from dlemu.report.page import render
@@ -91,7 +92,7 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
     word = {False: "FAIL", None: "NO VERDICT"}[passed]
     run = from_memory(Finding(Cached.NOT_READ, "loud"), passed=passed, verdict=f"{word}: AU")
     text, said = html(run), printed(run)
-    assert re.findall('<section class="verdict (\\w+)">', text) == [state, "warning"]
+    assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
     assert f"{ {'open': chr(27) + '[1;33m', 'failed': chr(27) + '[1;31m'}[state] }{word}: AU" in said
     assert "\x1b[1;31mMEASURED MEMORY" in said
 
@@ -112,7 +113,7 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
 ) -> None:
     run = from_memory(finding, served, passed=True, verdict="PASS: AU", ranks=ranks)
     text, said = html(run), printed(run)
-    assert re.findall('<section class="verdict (\\w+)">', text) == ["neutral"]
+    assert re.findall('<dl class="said verdict (\\w+)">', text) == ["neutral"]
     for shown in (re.sub("<[^>]+>", "", text), said):
         shown = " ".join(shown.split())
         assert "dlemu works here" in shown
@@ -146,15 +147,13 @@ def test_it_is_one_small_file_that_loads_nothing(page: Path) -> None:
     assert [url for url in re.findall(r"url\(([^)]*)\)", text) if not url.startswith("#")] == []
 
 
-def test_every_number_that_stands_out_is_the_summarys(page: Path) -> None:
-    summary = json.loads((page.parent / "summary.json").read_text())
-    numbers = _Read(page.read_text()).numbers
-    assert len(numbers) >= 8
-    for key, value in numbers:
-        found: Any = summary
-        for part in key.split("."):
-            found = found[part]
-        assert float(value) == found
+def test_it_begins_with_what_the_terminal_says_first(page: Path) -> None:
+    text, folder = _Read(page.read_text()).words, str(page.parent)
+    first = screen(read_run(folder).summary, folder)
+    assert {line.label for line in first.lines} >= {"delivers", "limit", "proof"}
+    for line in first.lines:
+        assert {line.label, line.value} <= {word.strip() for word in text}, line
+    assert len(first.said()) <= 9, "a title and at most nine lines"
 
 
 def test_ids_of_one_figure_are_not_another_s(page: Path) -> None:

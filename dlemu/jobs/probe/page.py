@@ -180,4 +180,4 @@ def open_page(folder: str) -> Opened:
     return Opened(answer, probe_page(answer, os.path.basename(os.path.abspath(folder))), "dlemu.jobs.probe.figures")
 
 
-PARTS = Parts(read=read_probe, answer_type=ProbeAnswer, open_page=open_page, rates=read_rates)
+PARTS = Parts(read=read_probe, answer_type=ProbeAnswer, open_page=open_page, rates=read_rates, show=print_probe)

@@ -9,15 +9,15 @@ from itertools import zip_longest
 from rich.console import Console
 
 from datagen.formats.format_base import built_in_reads
-from dlemu.jobs.training.metrics import AU_SUSTAINED, CATALOGUE
 from dlemu.jobs.training.result import Run
+from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import WORKS, Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
 from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
-from dlemu.report.page import STATES, Opened, Page, Text, TileRow, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, Text, Words
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
@@ -35,32 +35,6 @@ _LOST_TO = {
     "hand_over": "ready in a worker, not in the trainer",
     "uneven_computation": "computation times drawn at random differ",
 }
-
-
-def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
-    described = CATALOGUE[metric]
-    return described.title, f"metrics.{metric}{'.mean' * has_parts}", described.unit, described.meaning
-
-
-_TILES = (
-    _tile(AU_SUSTAINED),
-    _tile("au_percent"),
-    _tile("prefetch_credit_percent", has_parts=False),
-    ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
-    ("pass line", "metrics.au_threshold_percent", "%", "AU that a run must reach to pass"),
-    _tile("ceiling_au_percent", has_parts=False),
-    _tile("samples_per_second"),
-    _tile("app_mb_per_second"),
-    _tile("device_mb_per_second"),
-    (
-        "devices / loader",
-        "metrics.device_bytes_percent_of_app.mean",
-        "%",
-        "below 100 %: the page cache served the rest; counts all users of the devices",
-    ),
-    _tile("time_to_first_batch_seconds"),
-    _tile("training_seconds", has_parts=False),
-)
 
 
 def print_result(summary: Summary, folder: str, console: Console) -> None:
@@ -81,12 +55,11 @@ def run_page(run: Run, config: str) -> Page:
         lead=f"{summary.started_at}. {read}.",
         state=STATES[shown_verdict.tone],
         verdict=(word, shown_verdict.text.removeprefix(word)),
-        tiles=tiles(summary, _TILES),
+        said=screen(summary, "").lines,
         words=list(_sections(summary)),
         tables=list(_tables(summary)),
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
         source=os.path.basename(os.path.abspath(run.folder)),
-        warning=_warning(summary),
     )
 
 

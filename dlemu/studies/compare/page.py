@@ -60,7 +60,7 @@ class OpenedComparison:
 # The terminal
 
 
-def print_comparison(answer: Comparison, console: Console) -> None:
+def print_comparison(answer: Comparison, _: str, console: Console) -> None:
     """Print what makes the sides incomparable, a table for each pair, the plan of a year, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
@@ -279,4 +279,4 @@ def open_page(folder: str) -> Opened:
     return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")
 
 
-PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page)
+PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, show=print_comparison)

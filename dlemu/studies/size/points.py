@@ -10,6 +10,7 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.series.page import print_answer
 
 KIND_OF_TRIALS = "training"
 
@@ -69,4 +70,4 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             yield Point(line="predicted", settings={}, figures=figures)
 
 
-PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points)
+PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points, show=print_answer)

@@ -81,4 +81,4 @@ def _verdicts(answer: Together) -> Iterator[str]:
             yield f"job {number}, {_title(one)}: {shown.title} {measured}"
 
 
-PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page)
+PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, show=print_together)
