@@ -49,6 +49,7 @@ NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
+_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
@@ -342,6 +343,8 @@ class _Predictor:
             )
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
+        if workload.workflow.evaluation:
+            yield Finding.of(Issue.NOTE, "caution", text=_EVALUATIONS)
         run = self.run_of(count.accelerators)
         if run.simulated_steps < run.planned_steps:
             yield Finding.of(
