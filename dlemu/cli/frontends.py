@@ -111,12 +111,12 @@ class Terminal:
         assert advise is not None  # as that kind of job raised the error
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
 
-    def show(self, kind: str, summary: object, folder: str) -> None:
+    def show(self, kind: str, summary: object, folder: str, *, unsaved: bool = False) -> None:
         """Print a result on stdout: as a table, or as JSON."""
         if self.as_json:
             print(to_json(summary), end="", flush=True)
         else:
-            show(kind, summary, folder)
+            show(kind, summary, folder, unsaved=unsaved)
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -151,7 +151,7 @@ class Terminal:
             case Saved() if self._checkpoints is not None:
                 self._checkpoints.close()
             case NotSaved(run):
-                self.show(run.facts.kind, run.summary, run.folder)
+                self.show(run.facts.kind, run.summary, run.folder, unsaved=True)
             case Refused():
                 complain_of(self.advised(event.error))
             case Warned() | RankFailed():

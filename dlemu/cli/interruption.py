@@ -70,6 +70,8 @@ class Watched:
                 small = scaled(sample_divisor(event.workload), event.workload.scale)
                 enough = f"enough for {count(event.capacity.most, 'accelerator')}{small}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
+                if event.others:
+                    self._print(Line(event.others, "caution"))
                 if event.finished_runs:
                     self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
             case StorageProbed():

@@ -85,24 +85,24 @@ def details_option(command: _Command) -> _Command:
     )(command)
 
 
-def show(kind: str, answer: Any, folder: str) -> None:
-    """Print the first screen of a result on stdout; with --details, all of it."""
+def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
+    """Print the first screen of a result on stdout; with --details, and what could not be saved, all of it."""
     from rich.console import Console
 
     from dlemu.report.any_run import show as show_any
 
-    details = click.get_current_context().meta.get(DETAILS, False)
+    details = unsaved or click.get_current_context().meta.get(DETAILS, False)
     show_any(kind_named(kind), answer, folder, Console(), details=details)
 
 
-def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool) -> None:
+def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
     """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
         click.echo(to_json(answer), nl=False)
         return
-    show(kind, answer, folder)
+    show(kind, answer, folder, unsaved=unsaved)
     report_result(page, folder)
 
 

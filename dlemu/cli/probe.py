@@ -112,7 +112,7 @@ def command(
 
     def report(event: Event) -> None:
         if isinstance(event, NotSaved):
-            show_answer(event.run, "not saved", "probe", as_json=as_json, page=False)
+            show_answer(event.run, "not saved", "probe", as_json=as_json, page=False, unsaved=True)
         else:
             say_part(event)
 

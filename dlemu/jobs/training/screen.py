@@ -37,6 +37,8 @@ def _title(summary: Summary) -> str:
 def _verdict(summary: Summary) -> Said:
     if not summary.complete:
         return Said(INCOMPLETE, f"{summary.failure}", tone="bad")
+    if summary.passed_from_memory:
+        return Said("memory", summary.headline, tone="strong")
     word, metrics = verdict_word(summary.verdict_code), summary.metrics
     tone: Tone = {True: "good", False: "bad", None: "open"}[summary.passed]  # type: ignore[assignment]
     if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:

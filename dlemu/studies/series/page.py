@@ -61,8 +61,8 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at most "
-        f"{number(answer.storage_mb_per_second)} MB/s",
+        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at "
+        f"{'least' if answer.host_only else 'most'} {number(answer.storage_mb_per_second)} MB/s",
         Line(answer.verdict, tone),
         *([Line(at_full_size(answer), "strong")] if answer.full_size else []),
     ]
@@ -234,13 +234,13 @@ def _words(answer: SizeAnswer | SweepAnswer | None) -> Iterator[Words]:
 
 def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     limit = answer.limited_by
-    title = f"The next count is limited by: {limit.what}"
+    title = f"The next count is limited by: {limit.name}"
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
     if answer.host_only:
         could = answer.host_only.storage_could_feed
-        enough = f", enough for about {count(could, 'accelerator')}{answer.scaled}" if could is not None else ""
-        given = f"It delivered {number(answer.storage_mb_per_second)} MB/s{enough}"
-        sentence = f"{given}: use a host with more cores, or several."
+        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}{answer.scaled}"
+        given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
+        sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
         yield Words("The host reached its limit first, not the storage", [sentence])
     if answer.issues:
         yield Words("Notes on these numbers", answer.issues)

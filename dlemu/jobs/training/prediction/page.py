@@ -91,9 +91,10 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null, needed = answer.null_model, answer.needed_mb_per_second
     who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
+    at_least = "" if answer.calibration.saturated else "at least "
     return (
-        f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
+        f"null model (only speed / demand): {at_least}{null.max_accelerators} pass; {answer.accelerators} would have "
+        f"AU {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
     )
 
 
