@@ -23,7 +23,7 @@ from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, FullSize, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.answers import SIZE, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
 from dlemu.studies.series.page import open_series, print_answer, print_sweep
@@ -122,6 +122,8 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     assert answer.full_size is not None
     assert answer.full_size.accelerators == (0 if line == "none (0)" else int(line))
     assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (au 94.0 %" in answer.verdict
+    by_host = at_full_size(replace(answer, host_only=HostOnly(storage_could_feed=9)))
+    assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
     if accelerator == "h100":
         assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
         assert small == " with samples 1/256 of real size"
