@@ -17,6 +17,9 @@ QUANTILES = 33  # steps of 3 %: more would make the workload file too long for p
 _CACHED = 0.97
 _COLD = 0.03
 """If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
+MAX_CORE_WAIT_PERCENT = 10.0
+"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
+VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,10 @@ class Parts:
     @property
     def waiting(self) -> float:
         return self.storage + self.cpu_queue + self.preprocessing + self.hand_over
+
+    @property
+    def core_wait_percent(self) -> float:
+        return 100 * self.cpu_queue / self.step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +245,8 @@ class Replay:
     calls_per_sample: float
     device_bytes_per_sample: float
     worker_cpu_per_sample: float
+    core_wait_percent: float = 0.0
+    """Share of the trainers' time in which they waited for a core."""
 
     def error_percent(self, recorded: Recording) -> float:
         """Return how much the replay's samples/s differ from the job's, %."""
@@ -254,9 +263,10 @@ class RecordAnswer:
     data: Data | None
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
-    replayable: bool = False
+    replayable: bool | None = None
+    """None: not verified."""
     reason: str = ""
-    """Why the recipe is not replayable; empty where it is."""
+    """Why the recipe is not replayable, or not verified; empty where it is."""
     recipe: str = ""
     """File name of the recipe, the workload that emulates the job."""
 

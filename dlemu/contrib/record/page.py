@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
@@ -52,7 +52,9 @@ def print_record(recorded: Recorded, console: Console) -> None:
     state, says = _verdict(answer)
     print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
     print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
-    if answer.replayable:
+    if answer.replayable is None:
+        print_lines([f"to verify it on a quiet host: {recorded.verify}"], console)
+    if answer.replayable is not False:
         replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
         print_lines([f"next, on another drive: {replay}"], console)
 
@@ -74,10 +76,11 @@ def open_page(folder: str) -> Opened:
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:
+    state = VERDICTS[answer.replayable]
     if not answer.replayable:
-        return "NOT REPLAYABLE", answer.reason
+        return state, answer.reason
     error = answer.replays[-1].error_percent(answer.recording)
-    return "REPLAYABLE", f"its replay on the same storage differs by {error:+.1f} % in samples/s"
+    return state, f"its replay on the same storage differs by {error:+.1f} % in samples/s"
 
 
 def _source(recording: Recording) -> str:

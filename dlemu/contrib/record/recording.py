@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from dlemu.contrib.record.answer import Loading, Parts, Recording, Saves, Spread
+from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
 from dlemu.contrib.record.loops import Loop, training_loop
 from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
@@ -32,7 +32,6 @@ _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
-_MAX_CORE_WAIT = 0.1
 _UNSEEN = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
@@ -414,9 +413,9 @@ def _notes(
     for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
         yield f"the job has loaded {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
-    if parts.cpu_queue > _MAX_CORE_WAIT * parts.step:
-        share = 100 * parts.cpu_queue / parts.step
-        yield f"{share:.0f} % of a step is waiting for a core: other load on this host affects the recording"
+    if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
+        share = f"{parts.core_wait_percent:.0f} % of a step"
+        yield f"{share} is waiting for a core: other load on this host affects the recording"
     if source == "all steps":
         yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))

@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 import yaml
 
+from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.record.answer import Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.run import RecordQuestion, _verification
 from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.tests.made_rows import Trainer
+from dlemu.jobs.training.wording import recording_notes
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
 
@@ -90,13 +93,13 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
-    text = recipe_text(recording, data, engine="matched", replayable=False, reason="it was not replayed", replay=None)
+    text = recipe_text(recording, data, engine="matched", replayable=None, reason="it was not replayed", replay=None)
     (tmp_path / "job.yaml").write_text(text)
     workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
     assert workload.notes == ()
     assert workload.unsupported == ()
     assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
-    assert workload.recorded.reason == "it was not replayed"
+    assert (workload.recorded.replayable, workload.recorded.reason) == (None, "it was not replayed")
 
 
 def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
@@ -241,10 +244,56 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
     good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
-    assert verdict(recording, (), good) == ""
-    assert "differs by +6.0 % in samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
-    off = replace(good, device_bytes_per_sample=500.0)
-    assert "differs by 50 % in bytes from devices" in verdict(recording, (), off)
-    assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
-    assert verdict(recording, ("several loaders",), good) == "several loaders"
-    assert verdict(recording, (), None) == "it was not replayed"
+    fast = replace(good, samples_per_second=212.0)
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=recording.parts.step / 8))
+    assert verdict(recording, good) == verdict(busy, good) == (True, "")
+    for state, says, found in (
+        (False, "differs by +6.0 % in samples/s", verdict(recording, fast)),
+        (False, "by 50 % in bytes from devices", verdict(busy, replace(good, device_bytes_per_sample=500.0))),
+        (False, "the recorder saw 94.0 %", verdict(replace(busy, coverage_percent=94.0), fast)),
+        (False, "several loaders", verdict(replace(recording, problems=("several loaders",)), None, "it failed")),
+        (None, "by +6.0 % in samples/s: wanted 5 % at most, but other load", verdict(busy, fast)),
+        (None, "kept the replay waiting for a core, 30 %", verdict(busy, replace(fast, core_wait_percent=30.0))),
+        (None, "it was not replayed", verdict(recording, None)),
+        (None, "its replay failed", verdict(recording, None, "its replay failed")),
+    ):
+        assert found[0] is state
+        assert says in found[1]
+
+
+@pytest.mark.parametrize(
+    ("question", "queue", "command"),
+    [
+        (RecordQuestion(command=("python", "a b.py"), skip=3), 0.0, "dlemu record --skip 3 --rows out/rows"),
+        (RecordQuestion(rows="my rows"), 0.9, "dlemu record --rows 'my rows'"),
+        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 0.0, "dlemu record --rows out/rows"),
+        (
+            RecordQuestion(command=("python", "a b.py"), steps=90, minutes=0.5),
+            0.9,
+            "dlemu record --steps 90 --minutes 0.5 -- python 'a b.py'",
+        ),
+    ],
+)
+def test_what_is_not_verified_names_the_command_that_does(question: RecordQuestion, queue: float, command: str) -> None:
+    """A slowed job is recorded anew: its rows' rate is not that of a quiet host."""
+    recording = recorded()
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=queue * recording.parts.step))
+    assert _verification(question, "out", busy) == command
+
+
+@pytest.mark.parametrize(
+    ("replayable", "shown", "notes"), [(True, "yes", 0), (False, "no", 1), (None, "not verified", 1)]
+)
+def test_all_that_read_a_recipe_know_three_states(
+    replayable: bool | None, shown: str, notes: int, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
+    data = data_of(files(tmp_path), recording)
+    text = recipe_text(recording, data, engine="matched", replayable=replayable, reason="so", replay=None)
+    (tmp_path / "job.yaml").write_text(text)
+    workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
+    assert ("  replayable", shown, "so") in _recording(workload)
+    found = list(recording_notes(workload.recorded, 1))
+    assert [("not verified: so" in note, "not replayable: so" in note) for note in found] == [
+        (replayable is None, replayable is False)
+    ] * notes
