@@ -165,15 +165,24 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
     besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
     steps = sum(len(rows.steps) for rows in processes)
     batches = sum(len(rows.batches) for rows in processes)
-    if steps and 0 < batches <= skip:
+    if any(map(_trains, processes)):
         return (
             f"{batches} batches were seen, and the first {skip} are left out as warm-up: record more, or pass --skip N"
         )
-    if steps and not batches:
-        seen = f"{steps} steps of an optimizer were seen, but no batch of a PyTorch DataLoader"
-    else:
-        seen = f"{batches} batches were seen, none of them in training"
-    return f"{seen}: wanted more batches than --skip, with steps of an optimizer between them.{besides}"
+    if steps:
+        return (
+            f"{steps} steps of an optimizer were seen, but none on a batch of a PyTorch DataLoader: wrap the reads in "
+            f"a Dataset and a DataLoader.{besides}"
+        )
+    return f"{batches} batches were seen, none of them in training: wanted steps of an optimizer after them.{besides}"
+
+
+def _trains(rows: ProcessRows) -> bool:
+    """Return whether the optimizer stepped after a batch, before another was requested or the pass was over."""
+    events = [(one.t1, True) for one in rows.batches if one.grad]
+    events = sorted([*events, *((one.t0, False) for one in (*rows.batches, *rows.overs))])
+    before = (bisect.bisect(events, (step.t, True)) for step in rows.steps)
+    return any(events[place - 1][1] for place in before if place)
 
 
 def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:

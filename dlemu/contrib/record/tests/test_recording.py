@@ -7,6 +7,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.rows import Step
 from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
 
 
@@ -183,3 +184,20 @@ def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     trainer.rows.steps.clear()
     with pytest.raises(UserError, match=r"1 batches were seen, none of them in training.*JAX"):
         analyse(trainer.processes, 1)
+
+
+@pytest.mark.parametrize("batches", [0, 4, 30])
+@pytest.mark.parametrize("grad", [False, True])
+def test_reads_without_a_loader_are_to_be_wrapped_in_one(batches: int, grad: bool) -> None:
+    """As nanoGPT's, from an array; with a loader for evaluations, or none."""
+    trainer = Trainer()
+    for _ in range(3):
+        trainer.now += 30 * MS
+        trainer.rows.steps.append(Step(t=trainer.now, thread=trainer.thread))
+        if batches:
+            number = trainer.begin()
+            for _ in range(batches):
+                trainer.batch(number, 1, 5, steps=0, grad=grad)
+            trainer.over(number)
+    with pytest.raises(UserError, match="3 steps of an optimizer were seen, but none on a batch .* wrap the reads in"):
+        analyse(trainer.processes, 10)
