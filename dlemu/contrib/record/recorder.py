@@ -63,6 +63,7 @@ class _Process:
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
+        self.used: set[str] = set()
         self.renew()
 
     def renew(self) -> None:
@@ -119,7 +120,7 @@ class _Process:
                 "python": platform.python_version(),
                 "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
                 "cores": len(os.sched_getaffinity(0)),
-                "seen": sorted(_UNSEEN & set(sys.modules)),
+                "seen": sorted(self.used),
                 "t": _now(),
             }
         )
@@ -132,6 +133,12 @@ class _Process:
             with open(os.path.join(self.folder, f"ended-{self.pid}"), "w"):
                 pass
 
+    def uses(self, library: str) -> None:
+        self.renew_after_fork()
+        if library not in self.used and self.rows >= 0 and not self.ended:
+            self._append({"k": "uses", "library": library})
+        self.used.add(library)
+
     def window_is_over(self) -> bool:
         if not self.marker:
             import multiprocessing
@@ -141,8 +148,20 @@ class _Process:
         return os.path.exists(self.marker)
 
 
-_UNSEEN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
-"""Libraries whose reads or optimizer steps the hooks can't see; recorded, so that `dlemu record` can warn of them."""
+_UNSEEN = {
+    "tensorflow.python.eager.context": ("Context.ensure_initialized", "tensorflow"),
+    "jax._src.xla_bridge": ("_init_backend", "jax"),
+    "nvidia.dali.pipeline": ("Pipeline.__init__", "nvidia.dali"),
+    "s3torchconnector._s3client._s3client": ("S3Client.__init__", "s3torchconnector"),
+    "botocore.client": ("BaseClient.__init__", "boto3"),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine.__init__", "deepspeed"),
+    "streaming.base.dataset": ("StreamingDataset.__init__", "streaming"),
+    "ray._private.worker": ("init", "ray"),
+}
+"""Libraries whose reads or optimizer steps the hooks can't see, by module: what a job calls that uses one.
+
+Their use is recorded, so that `dlemu record` can warn of it; others, as TensorBoard, import them and use none.
+"""
 _process = _Process()
 
 
@@ -573,6 +592,18 @@ class _Hooks:
 
         return wrapper
 
+    def using(self, function: Callable[..., Any], library: str) -> Callable[..., Any]:
+        import functools
+
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            service = getattr(options.get("service_model"), "service_name", "s3")  # of botocore's clients
+            if service == "s3" and library not in _process.used:
+                _never_fails(_process.uses)(library)
+            return function(*arguments, **options)
+
+        return wrapper
+
 
 _hooks: Any = None
 
@@ -722,11 +753,25 @@ def _patch_save(name: str) -> Callable[[Any], None]:
 def _patch_open(*names: tuple[str, int]) -> Callable[[Any], None]:
     def patch(module: Any) -> None:
         for dotted, position in names:
-            *above, name = dotted.split(".")
-            owner = getattr(module, above[0]) if above else module
-            setattr(owner, name, _hooks.opening(getattr(owner, name), position))
+            _wrap(module, dotted, _hooks.opening, position)
 
     return patch
+
+
+def _patch_use(dotted: str, library: str) -> Callable[[Any], None]:
+    def patch(module: Any) -> None:
+        try:
+            _wrap(module, dotted, _hooks.using, library)
+        except AttributeError:  # another version of it: the job may use it
+            _process.uses(library)
+
+    return patch
+
+
+def _wrap(module: Any, dotted: str, wrap: Callable[..., Any], argument: object) -> None:
+    *above, name = dotted.split(".")
+    owner = getattr(module, above[0]) if above else module
+    setattr(owner, name, wrap(getattr(owner, name), argument))
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
@@ -742,6 +787,7 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "pyarrow.parquet.core": _patch_open(("ParquetFile.__init__", 1)),
     "torchvision.io.image": _patch_open(("read_file", 0)),
     "cv2": _patch_open(("imread", 0)),
+    **{module: _patch_use(*use) for module, use in _UNSEEN.items()},
 }
 
 

@@ -38,7 +38,6 @@ _UNSEEN = {
     "nvidia.dali": "NVIDIA DALI",
     "s3torchconnector": "the S3 connector for PyTorch",
     "boto3": "an S3 client",
-    "s3fs": "an S3 client",
     "streaming": "Mosaic Streaming, which fills a cache of its own",
     "ray": "Ray",
     "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
@@ -179,8 +178,8 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
 
 def _trains(rows: ProcessRows) -> bool:
     """Return whether the optimizer stepped after a batch, before another was requested or the pass was over."""
-    events = [(one.t1, True) for one in rows.batches if one.grad]
-    events = sorted([*events, *((one.t0, False) for one in (*rows.batches, *rows.overs))])
+    asked = [*(one.t0 for one in rows.batches), *(one.t0 for one in rows.overs)]
+    events = sorted([*((one.t1, True) for one in rows.batches if one.grad), *((at, False) for at in asked)])
     before = (bisect.bisect(events, (step.t, True)) for step in rows.steps)
     return any(events[place - 1][1] for place in before if place)
 
@@ -420,7 +419,7 @@ def _notes(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
     for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
-        yield f"the job has loaded {name}, whose reads and computation are not recorded"
+        yield f"the job uses {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"

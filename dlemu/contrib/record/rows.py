@@ -33,6 +33,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     torch: str
     cores: int
     seen: list[str] = msgspec.field(default_factory=list)
+    """Libraries that it used until then whose reads are not seen."""
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
@@ -136,7 +137,13 @@ class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
     waited_ms: float
 
 
-Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device
+class Uses(msgspec.Struct, tag_field="k", tag="uses", kw_only=True):
+    """The process began to use a library whose reads are not seen."""
+
+    library: str
+
+
+Row = Uses | Process | Pass | Batch | Over | Fetch | Step | Save | Device
 """Rows of other kinds, such as the end of a recording, are skipped."""
 
 
@@ -202,6 +209,8 @@ def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
+        elif rows is not None and isinstance(row, Uses):
+            rows.process.seen.append(row.library)
         elif rows is not None:
             getattr(rows, _LISTS[type(row)]).append(row)
     return rows

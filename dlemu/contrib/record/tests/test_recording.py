@@ -199,5 +199,5 @@ def test_reads_without_a_loader_are_to_be_wrapped_in_one(batches: int, grad: boo
             for _ in range(batches):
                 trainer.batch(number, 1, 5, steps=0, grad=grad)
             trainer.over(number)
-    with pytest.raises(UserError, match="3 steps of an optimizer were seen, but none on a batch .* wrap the reads in"):
+    with pytest.raises(UserError, match=r"3 steps of an optimizer were seen, but none on a batch .* wrap the reads in"):
         analyse(trainer.processes, 10)
