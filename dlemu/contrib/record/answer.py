@@ -179,7 +179,7 @@ class Recording:
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files; 0 of files that are not mapped by NumPy: not known."""
+    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
     calls_per_sample: float
     device_bytes_per_sample: float
     device_bytes_counted: bool = True
@@ -190,7 +190,7 @@ class Recording:
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0
-    """Bytes that the processes that load batches had read by calls before the first measured batch."""
+    """Size of the data files that were opened before the first batch, and of what warm-up batches read."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0

@@ -14,6 +14,7 @@ from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, open_regular
+from dlemu.report.units import size
 
 _FORMATS = {
     ".npz": "npz",
@@ -39,7 +40,7 @@ _SHALLOW = 2
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
-_READ_BEFORE = 0.5  # of the data: imports of workers that are spawned read some tens of MB by calls, too
+_READ_BEFORE = 0.01  # of all samples, which are larger than their files if decoded; less may be a configuration
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
@@ -92,16 +93,17 @@ def _parquet_rows(paths: list[str]) -> tuple[int, float]:
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
+    if not recording.mapped and not recording.read_bytes_per_sample:
+        before, samples = recording.read_before_bytes, recording.loading.samples or recording.steps
+        if before >= _READ_BEFORE * samples * recording.shipped_bytes_per_sample:
+            yield f"the job reads nothing while it trains: {size(before)} were read before the first batch"
+            return
+        data = None
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
     if recording.mapped and not recording.read_bytes_per_sample:
-        if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
-            yield (
-                f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
-                "record more steps, or a larger dataset, so that it still reads then"
-            )
-        elif not recording.loading.samples:
+        if not recording.loading.samples:
             yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
         return
     read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample

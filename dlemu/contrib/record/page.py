@@ -138,7 +138,7 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
     device = "an unknown number" if recording.cached_percent is None else device
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
-    yield "reads per sample", f"{how}; {device} from devices"
+    yield "reads per sample", f"{how}; {device} from devices" if read or recording.mapped else "none while it trains"
     if answer.data is not None:
         data = answer.data
         samples = f"{number(data.samples_per_file)} samples each"

@@ -50,6 +50,7 @@ _RANKS = (
 )
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
+_NO_SAMPLES = (".safetensors", "-shm")  # mapped files of a model's weights, and of SQLite
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
 """Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
@@ -76,6 +77,7 @@ class _Process:
         self.passes = 0
         self.fetches = 0
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
+        self.opened_bytes = 0  # of data files that were opened before the first batch
         self.files: set[str] = set()
         self.marker = ""
         self.device: DeviceTimes | None = None
@@ -270,15 +272,6 @@ class _Fetch:
         self.map_calls = 0
         self.map_bytes = 0
 
-    def opened(self, path: object) -> None:
-        name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if not name or name.endswith(_CODE_EXTENSIONS):
-            return
-        if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
-            return
-        self.opens += 1
-        self.note_file(name)
-
     def note_file(self, name: str) -> None:
         known = _process.files
         if name not in known and len(known) < _MAX_FILES:
@@ -398,12 +391,13 @@ class _Hooks:
         _process.fetches += 1
         if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
             read_before = self.meter.read()[2]
+            opened, mapped = _open_files(_process.folder)
             # Arrays name their files when they are indexed; others that are mapped may be those of an evaluation.
-            for name in _open_files(_process.folder, mapped=not fetch.map_calls):
+            for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open
                 fetch.note_file(name)
             own_read_bytes = self.meter.read()[2] - read_before  # from /proc, by the recorder itself
         else:
-            own_read_bytes = 0
+            own_read_bytes, mapped = 0, set()
         row = {  # process_..._in: during this fetch; other process_...: since the process began
             "k": "fetch",
             "t0": began_ns,
@@ -425,6 +419,8 @@ class _Hooks:
             "system_cpu": usage[0] - usage_before[0],
             "faults": usage[1] - usage_before[1],
             "opens": fetch.opens,
+            "opened": _process.opened_bytes,
+            "mapped": sum(not name.endswith(_NO_SAMPLES) for name in mapped),
         }
         if fetch.map_calls:
             row["maps"], row["map_bytes"] = fetch.map_calls, fetch.map_bytes
@@ -464,6 +460,7 @@ class _Hooks:
                 "batch": loader.batch_size if isinstance(loader.batch_size, int) else None,
                 "samples": len(dataset) if hasattr(dataset, "__len__") and not iterator._dataset_kind else None,
                 "order": _order(loader),
+                "opened": _process.opened_bytes,
                 "t": _now(),
             }
         )
@@ -571,13 +568,26 @@ class _Hooks:
         if event != "open":
             return
         try:
-            fetch = getattr(self.local, "fetch", None)
-            if fetch is None or isinstance(arguments[0], int):
-                return
             if not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
-                fetch.opened(arguments[0])
-        except Exception:  # the interpreter shuts down
+                self.opened(arguments[0])
+        except Exception:  # the interpreter shuts down, or the file is not there
             return
+
+    def opened(self, path: object) -> None:
+        fetch = getattr(self.local, "fetch", None)
+        _process.renew_after_fork()
+        if fetch is None and (_process.delivered or _process.fetches):
+            return
+        name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if not name or name.endswith(_CODE_EXTENSIONS) or "/site-packages/" in name:
+            return
+        if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
+            return
+        if fetch is None:
+            _process.opened_bytes += os.stat(name).st_size
+        else:
+            fetch.opens += 1
+            fetch.note_file(name)
 
     def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
         """Wrap a function whose C code opens files, without an audit event; argument `position` is the file's name."""
@@ -585,9 +595,8 @@ class _Hooks:
 
         @functools.wraps(function)
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            fetch = getattr(self.local, "fetch", None)
-            if fetch is not None and len(arguments) > position:
-                _never_fails(fetch.opened)(arguments[position])
+            if len(arguments) > position:
+                self.audit("open", (arguments[position], "r", os.O_RDONLY))
             return function(*arguments, **options)
 
         return wrapper
@@ -624,8 +633,8 @@ def _written() -> int:
         return 0
 
 
-def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
-    """Return the data files outside `rows_folder` that are open for reading, with or without the `mapped` ones."""
+def _open_files(rows_folder: str) -> list[set[str]]:
+    """Return the data files outside `rows_folder` that are open for reading, and those that are mapped."""
     import fcntl
 
     found, maps = set(), set()
@@ -640,9 +649,11 @@ def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
                 maps.add(os.fsdecode(parts[5].rstrip(b"\n")))
-    found = found | maps if mapped else found - maps  # Python's maps keep their files open
-    files = (name for name in found if name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)))
-    return [name for name in files if not name.endswith((*_CODE_EXTENSIONS, " (deleted)")) and ".so." not in name]
+    outside, other = (*_OS_PATHS, rows_folder), (*_CODE_EXTENSIONS, " (deleted)")
+    return [
+        {n for n in names if n[0] == "/" and not n.startswith(outside) and not n.endswith(other) and ".so." not in n}
+        for names in (found, maps)
+    ]
 
 
 def _start_method(loader: Any) -> str:

@@ -27,7 +27,8 @@ _FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
 _MIN_BYTES_BY_CALLS = 512
-"""If read calls read fewer bytes than this per sample, the samples come from memory-mapped files."""
+"""If files are mapped, and read calls read fewer bytes than this per sample, the samples come from the mapped files."""
+_FEW_CALLS = 0.01  # per batch: nothing is read by calls
 _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
@@ -79,8 +80,9 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
     sees_maps = any(fetch.maps for fetch in fetches)
-    mapped = sees_maps or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
-    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
+    by_calls = sum(abs(fetch.calls) for fetch in fetches) > _FEW_CALLS * len(fetches)
+    mapped = sees_maps or _is_mapped(loops, workers, fetches, float(read.sum()), by_calls=by_calls)
+    if not sees_maps and (mapped or not by_calls):  # by other libraries than NumPy, as Arrow: the rest is noise
         read[:] = 0
     return Recording(
         ranks=ranks,
@@ -284,9 +286,24 @@ def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) ->
     return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
 
 
+def _is_mapped(
+    loops: Sequence[Loop], workers: dict[int, ProcessRows], fetches: Sequence[Fetch], read: float, *, by_calls: bool
+) -> bool:
+    """Return whether samples come from files that other libraries than NumPy mapped: read calls don't explain them."""
+    device, samples = sum(max(fetch.device, 0) for fetch in fetches), sum(map(_samples, fetches))
+    if any(f.mapped for one in loops for rows in _readers(one, workers) for f in _of_training(one, rows)):
+        return read < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
+    return not by_calls and sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
+
+
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
-    first = (next((f for f in rows.fetches if f.t0 >= loop.begin_ns), None) for rows in _readers(loop, workers))
-    return sum(max(0, fetch.process_read - fetch.process_read_in) for fetch in first if fetch is not None)
+    """Return the size of data files that were opened before the first batch, and the bytes of batches left out."""
+    found = max(one.opened for one in loop.passes)
+    for rows in _readers(loop, workers):
+        before = [fetch for fetch in rows.fetches if fetch.t0 < loop.begin_ns]
+        found += sum(max(0, fetch.read) for fetch in before if fetch.calls)
+        found += max([fetch.opened for fetch in before if rows is not loop.rows], default=0)
+    return found
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:

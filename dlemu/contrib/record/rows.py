@@ -50,6 +50,8 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     batch: int | None
     samples: int | None
     order: str
+    opened: int = 0
+    """Size of the data files that the process opened before its first batch."""
     t: int
 
 
@@ -108,6 +110,10 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     process_cpu_in: int
     system_cpu: int
     opens: int
+    opened: int = 0
+    """Size of the data files that a worker opened before its first batch."""
+    mapped: int = 0
+    """Data files that were mapped; not counted after each batch."""
     arrays: int
     maps: int = 0
     map_bytes: int = 0

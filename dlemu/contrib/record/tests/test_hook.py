@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib.util
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -146,6 +148,32 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
     # a library may look for a folder for temporary files meanwhile, by a file that is open for an instant
     names = {name for name in files_of(rows, 4) if name.startswith(str(tmp_path))}
     assert names == {str(tmp_path / "data" / "tokens.bin")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_are_in_memory_and_lines_that_calls_read_are_in_no_mapped_file(
+    data: Path, workers: int, tmp_path: Path
+) -> None:
+    words = ["--workers", str(workers), "--epochs", "3"]
+    rows, ended = train(tmp_path / "loaded", str(data), "--kind", "loaded", *words)
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert (recording.mapped, recording.read_bytes_per_sample) == (False, 0)
+    whole = sum(path.stat().st_size for path in data.iterdir())
+    assert recording.read_before_bytes == pytest.approx(whole, rel=0.02)
+
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    for name in ("a.json.gz", "b.json.gz"):
+        with gzip.open(folder / name, "wt", compresslevel=1) as lines:
+            lines.writelines("".join(random.choices("abcdefgh", k=600)) + "\n" for _ in range(300))
+    rows, ended = train(tmp_path / "called", str(folder), "--kind", "lines", *words)
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert not recording.mapped
+    stored = sum(path.stat().st_size for path in folder.iterdir())
+    assert recording.read_bytes_per_sample == pytest.approx(stored / 600, rel=0.1)
 
 
 @pytest.mark.slow

@@ -171,6 +171,32 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     assert analyse(trainer.processes, 10).coverage_percent == pytest.approx(100 * 8000 / (20_000 - 4096))
 
 
+@pytest.mark.parametrize(
+    ("read", "calls", "device", "mapped_files", "mapped", "read_per_sample"),
+    [
+        (20, 0, 0, 0, False, 0.0),  # all in memory: the recorder's own bytes
+        (9000, 0, 0, 0, False, 0.0),  # and another thread's, that hands tensors over
+        (20, 0, 4096, 0, True, 0.0),  # pages of files that are mapped for one sample
+        (20, 0, 0, 1, True, 0.0),  # Arrow's, in the page cache
+        (200, 1, 64_000, 1, True, 0.0),
+        (1840, 1, 0, 0, False, 230.0),  # compressed lines
+        (1840, 1, 65_536, 0, False, 230.0),  # whose files are read ahead
+        (8000, 16, 0, 1, False, 1000.0),  # records that calls read, beside a mapped index
+    ],
+)
+def test_files_are_mapped_where_calls_do_not_read_what_a_sample_has(
+    read: int, calls: int, device: int, mapped_files: int, mapped: bool, read_per_sample: float
+) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.rows.passes[0].opened = 700
+    for fetch in trainer.worker.fetches:
+        fetch.read, fetch.calls, fetch.device, fetch.mapped, fetch.opened = read, calls, device, mapped_files, 55
+    recording = analyse(trainer.processes, 10)
+    assert (recording.mapped, recording.read_bytes_per_sample) == (mapped, read_per_sample)
+    assert recording.read_before_bytes == 700 + 55 + 12 * read * (calls > 0)
+
+
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"left no rows.*import dlemu\.contrib\.record"):
         analyse([], 10)
