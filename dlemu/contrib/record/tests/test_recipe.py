@@ -204,6 +204,28 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
 
 
+@pytest.mark.parametrize(
+    ("device_bytes", "counted", "mapped", "mean_bytes", "noted"),
+    [
+        (114_000.0, True, False, 110_000, True),
+        (50_000.0, True, False, 110_000, True),  # partly cached
+        (0.0, False, False, 110_000, True),  # of a network, whose bytes are not counted
+        (0.0, True, False, 110_000, False),  # all in memory
+        (114_000.0, True, True, 110_000, False),
+        (140e6, True, False, 140_000_000, False),
+    ],
+)
+def test_that_a_replay_reads_no_inodes_is_noted_where_it_matters(
+    device_bytes: float, counted: bool, mapped: bool, mean_bytes: int, noted: bool, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=10, mapped=mapped)
+    recording = replace(recording, device_bytes_per_sample=device_bytes, device_bytes_counted=counted)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    notes = data_notes(replace(data, bytes=mean_bytes * data.files), recording)
+    assert sum("(inodes, directories)" in note for note in notes) == noted
+
+
 class Storage:
     """Replays as a storage would: its reader costs CPU, and each engine makes its own calls."""
 
