@@ -22,6 +22,7 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
+from dlemu.report.any_run import show
 from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
 from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
@@ -75,7 +76,7 @@ def show_job(
     """
     on_event = to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
-        result = run_alone(request, on_event, None if kind is None else kind.part("job"))
+        result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:
         complain_of(error)
         if error.kept is not None:
@@ -107,7 +108,8 @@ class Terminal:
         """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
         if not isinstance(error, NoVerdictError):
             return error
-        advise = kind_wanted(error.workload).part("advise")
+        advise = kind_wanted(error.workload).load_job().advise
+        assert advise is not None  # as that kind of job raised the error
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
 
     def show(self, kind: str, summary: object, folder: str) -> None:
@@ -115,7 +117,7 @@ class Terminal:
         if self.as_json:
             print(to_json(summary), end="", flush=True)
         else:
-            kind_named(kind).part("show")(summary, folder, Console())
+            show(kind_named(kind), summary, folder, Console())
 
     def __call__(self, event: Event) -> None:
         """Show an event."""

@@ -58,7 +58,7 @@ def job_command(kind: Kind) -> click.Command:
 
 def _exported(kind: Kind) -> Callable[[_Command], _Command]:
     """Return a decorator that adds --export-dlio, for kinds of jobs that DLIO has as well."""
-    if not kind.exported:
+    if not kind.is_exported:
         return lambda command: command
     return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")
 

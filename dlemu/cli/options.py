@@ -98,7 +98,7 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
     from dlemu.runner.job import checked
 
     try:
-        checked(workload, None if kind.command == "train" else kind.part("job"))
+        checked(workload, None if kind.command == "train" else kind.load_job().job)
     except UserError as error:
         complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
 

@@ -64,6 +64,7 @@ def command(
     from dlemu.comm import interrupt_on
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
+    from dlemu.report.any_run import show
     from dlemu.results.kinds import kind_of
     from dlemu.runner.prediction_request import PredictionRequest
     from dlemu.studies.predict import known_workload, predict
@@ -92,5 +93,5 @@ def command(
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)
     assert kind is not None  # the answer was saved in it
-    show_answer(answer, folder, kind.part("show"), as_json=as_json, page=workload.output.report)
+    show_answer(answer, folder, partial(show, kind), as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome])

@@ -78,7 +78,7 @@ def command(
         click.echo(explained(workload), nl=False)
         return
     watched = Watched()
-    if kind_wanted(workload).asks:  # this kind of job is scaled by a setting, not by the number of accelerators
+    if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if at_least or make or cached:
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))

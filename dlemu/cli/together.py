@@ -46,7 +46,7 @@ def command(
     from dlemu.studies.together.page import print_together
     from dlemu.studies.together.run import run_together
 
-    known = {kind.command for kind in kinds() if kind.job}
+    known = {kind.command for kind in kinds() if kind.is_job}
     asked, commands = [], []
     for text in jobs:
         words = _words(text)

@@ -103,14 +103,3 @@ class Opened:
     page: Page
     figures: str = ""
     """Name of the package with its figures; empty: it has none."""
-
-
-@dataclass(frozen=True)
-class About:
-    """When and where a run was measured, for a page of several runs."""
-
-    started_at: str
-    hosts: Sequence[str]
-    where: str
-    """The data that was read or written, and its folder."""
-    tables: Sequence[Table]

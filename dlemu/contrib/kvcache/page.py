@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.contrib.kvcache.job import read
-from dlemu.contrib.kvcache.metrics import CATALOGUE, values
+from dlemu.contrib.kvcache.job import JOB
+from dlemu.contrib.kvcache.metrics import CATALOGUE, conditions, figures, values
 from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.extend import Outcome, RowsRun
+from dlemu.extend import Outcome
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, number, size
+from dlemu.results.kinds import JobParts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import TRADEMARK, count
 
@@ -42,7 +43,7 @@ def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
 
 
 def open_page(folder: str) -> Opened:
-    run = read(folder)
+    run = JOB.read(folder)
     summary: KvSummary = run.summary
     words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
     if summary.issues:
@@ -67,12 +68,6 @@ def open_page(folder: str) -> Opened:
         warning="" if summary.complete else summary.verdict,
     )
     return Opened(run, page, "dlemu.contrib.kvcache.figures")
-
-
-def about(run: RowsRun) -> About:
-    summary: KvSummary = run.summary
-    tables = [facts_table("What was served and stored", flat(summary.what)), *environment_of(summary.environment)]
-    return About(summary.started_at, summary.hosts, f"Blocks in {summary.what.folder}", tables)
 
 
 def _tone(summary: KvSummary) -> Tone:
@@ -136,3 +131,15 @@ def _notes(summary: KvSummary) -> Iterator[Cell]:
     if summary.limited_by is not None:
         yield Line(f"limited by: {summary.limited_by.what}", "strong")
         yield from (f"  {sentence}" for sentence in summary.limited_by.evidence)
+
+
+PARTS = JobParts(
+    read=JOB.read,
+    answer_type=KvSummary,
+    open_page=open_page,
+    show=print_summary,
+    job=JOB,
+    catalogue=CATALOGUE,
+    figures=figures,
+    conditions=conditions,
+)

@@ -12,10 +12,10 @@ from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import result_word
-from dlemu.report.environment import environment_of, facts_table, request_rows
-from dlemu.report.page import About, Opened, Page, Text, Words, tiles
+from dlemu.report.environment import environment_of, request_rows
+from dlemu.report.page import Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import flat, number, size
+from dlemu.report.units import number, size
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -268,11 +268,3 @@ def open_page(folder: str) -> Opened:
     """Read the run in a folder and make its page; raises UserError."""
     run = read_checkpoint_run(folder)
     return Opened(run, checkpoint_page(run, read_config(folder)), "dlemu.jobs.checkpoint.figures")
-
-
-def about(run: CheckpointRun) -> About:
-    """Return when and on which hosts a run was measured, and its settings as tables."""
-    summary = run.summary
-    what = (row for row in flat(summary.what) if row != ("written_by_ranks", None))  # of most runs there is none
-    tables = [facts_table("What was measured, and how", what), *environment_of(summary.environment, "the checkpoints")]
-    return About(summary.started_at, summary.hosts, f"Checkpoints in {summary.what.folder}", tables)

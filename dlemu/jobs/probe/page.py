@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
-from dlemu.jobs.probe.run import read_probe
+from dlemu.jobs.probe.run import read_probe, read_rates
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 _TILES = (
@@ -177,3 +178,6 @@ def open_page(folder: str) -> Opened:
     answer = read_probe(folder)
     assert answer is not None  # the folder is known by its file
     return Opened(answer, probe_page(answer, os.path.basename(os.path.abspath(folder))), "dlemu.jobs.probe.figures")
+
+
+PARTS = Parts(read=read_probe, answer_type=ProbeAnswer, open_page=open_page, rates=read_rates)

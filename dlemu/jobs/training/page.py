@@ -17,7 +17,7 @@ from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
-from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, Text, TileRow, Words, tiles
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
@@ -418,10 +418,3 @@ def open_page(folder: str) -> Opened:
 
     run = read_run(folder)
     return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")
-
-
-def about(run: Run) -> About:
-    """Return where and on what a run was measured."""
-    summary = run.summary
-    tables = [facts_table("How it was measured", flat(summary.how)), *environment_tables(summary)]
-    return About(summary.started_at, summary.hosts, f"Dataset in {summary.dataset.data_folder}", tables)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
+from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.metrics.changes import FirstTouch as FirstTouch
 from dlemu.metrics.changes import RanOut as RanOut
 from dlemu.metrics.changes import SpeedChange as SpeedChange
@@ -90,23 +92,37 @@ class Waits:
 class Metrics:
     """The metrics of a run; those of training are None when no training step was measured."""
 
-    au_percent: RankSpread | None = None
+    total_seconds: Annotated[
+        float | None, Metric("total time", "s", "lower", head="total\ns", digits=1, is_drawn=True, phase=RUN)
+    ] = None
+    """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
+    au_percent: Annotated[RankSpread | None, Metric("AU", "%", "higher", head="au\n%", digits=2, is_drawn=True)] = None
     """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
-    au_sustained_percent: Mean | None = None
+    au_sustained_percent: Annotated[
+        Mean | None, Metric("sustained AU", "%", "higher", axis="sustained AU, %", head="sust.\n%", digits=2)
+    ] = None
     """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
     """Uncertainty of the sustained AU; null where too little was measured."""
-    prefetch_credit_percent: float | None = None
+    prefetch_credit_percent: Annotated[
+        float | None, Metric("prefetch credit", "%", "neither", head="credit\n%", digits=1)
+    ] = None
     """Share of the kept steps' batches that was read before the kept steps began, %."""
-    au_whole_percent: RankSpread | None = None
+    au_whole_percent: Annotated[RankSpread | None, Metric("AU, whole epochs", "%", "higher")] = None
     """AU by the same formula over all steps, first steps included, %."""
     au_dlio_percent: Spread | None = None
     """AU by the formula of DLIO 2.x, %."""
     au_dlio_v1_percent: Spread | None = None
     """AU by DLIO's formula in MLPerf Storage v1.0, %."""
-    samples_per_second: RankSpread | None = None
+    samples_per_second: Annotated[
+        RankSpread | None,
+        Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),
+    ] = None
     """Samples/s in training, first steps included."""
-    app_mb_per_second: RankSpread | None = None
+    app_mb_per_second: Annotated[
+        RankSpread | None,
+        Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1),
+    ] = None
     """1e6 bytes/s that the loader read, caches included."""
     app_mib_per_second: RankSpread | None = None
     """2^20 bytes/s that the loader read."""
@@ -126,9 +142,9 @@ class Metrics:
     None where the ratio does not apply (`library` engine, direct or verified reading) or is not known."""
     samples: int | None = None
     """Samples read in training."""
-    training_seconds: float | None = None
+    training_seconds: Annotated[float | None, Metric("training", "s", "lower", is_compared=False)] = None
     """Time in training, without checkpoints, evaluations and the time between epochs, s."""
-    time_to_first_batch_seconds: Spread | None = None
+    time_to_first_batch_seconds: Annotated[Spread | None, Metric("time to first batch", "s", "lower")] = None
     """Wait of the slowest rank for the first batch of an epoch, s."""
     wait_ms: Waits | None = None
     """Waits for batches, ms."""
@@ -138,16 +154,25 @@ class Metrics:
     """Share of the waiting after the batch was complete in its worker, 0 to 1."""
     host_oversleep_ms: Percentiles | None = None
     """How late the host woke after an emulated computation, ms."""
-    device_mb_per_second: Mean | None = None
+    device_mb_per_second: Annotated[
+        Mean | None,
+        Metric(
+            "read from the device",
+            "MB/s",
+            "higher",
+            axis="mean device MB/s",
+            head="device\nMB/s",
+            digits=1,
+            is_drawn=True,
+        ),
+    ] = None
     """1e6 bytes/s that the dataset's devices delivered; values None where no device is known."""
     device_bytes_percent_of_app: Mean | None = None
     """Bytes that the devices delivered in % of `app_bytes`; values None where no device is known."""
-    ceiling_au_percent: float | None = None
+    ceiling_au_percent: Annotated[float | None, Metric("emulator's ceiling", "%", "neither", is_compared=False)] = None
     """The emulator's own AU against null storage on this host, %; None when not measured."""
     au_threshold_percent: float = 90.0
     """100 x `metric.au`."""
-    total_seconds: float | None = None
-    """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
     cpu_seconds: float | None = None
     """CPU time of ranks and workers during `total_seconds`; None for an incomplete run."""
     cpu_seconds_per_gb: float | None = None

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
-from dlemu.report.environment import facts_table
-from dlemu.report.page import STATES, About, Opened, Page, State, Text, Words, tiles
+from dlemu.report.environment import environment_of, facts_table
+from dlemu.report.page import STATES, Opened, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import (
@@ -23,9 +23,11 @@ from dlemu.report.units import (
     verdict_word,
     with_interval,
 )
+from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of, kind_of
+from dlemu.results.kinds import catalogue_of, kind_named
 from dlemu.results.measured import MeasuredRun
+from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 from dlemu.runner.run_list import DIGEST
@@ -177,16 +179,14 @@ def _title(series: RunSeries) -> str:
 def _lead(series: RunSeries) -> str:
     if series.run is None:
         return ""
-    about = _about(series.run)
-    return f"{about.started_at}, on {', '.join(about.hosts[:_SHOWN_HOSTS])}. {about.where}."
+    run = _conditions(series.run)
+    where = f" {run.facts['folder']}." if "folder" in run.facts else ""
+    return f"{run.started_at}, on {', '.join(host.host for host in run.hosts[:_SHOWN_HOSTS])}.{where}"
 
 
-def _about(run: MeasuredRun) -> About:
-    """Return where and on what a run was measured, as described by its kind of job."""
-    kind = kind_of(run.folder)
-    assert kind is not None  # it was read from there
-    about: About = kind.part("about")(run)
-    return about
+def _conditions(run: MeasuredRun) -> Conditions:
+    """Return where and on what a run was measured, as its kind of job says."""
+    return kind_named(run.facts.kind).load_job().conditions(run.summary)
 
 
 def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
@@ -242,7 +242,9 @@ def _tables(series: RunSeries) -> Iterator[Table]:
             ((key.replace("_", " "), value) for key, value in flat(series.answer.question) if key != DIGEST),
         )
     if series.run is not None:
-        yield from _about(series.run).tables
+        run = _conditions(series.run)
+        yield facts_table("How it was measured", flat(run.facts | run.work | run.how))
+        yield from environment_of(Environment(hosts=run.hosts, storage=run.storage))
 
 
 def _points_table(series: RunSeries) -> Table:

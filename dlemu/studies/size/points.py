@@ -8,7 +8,7 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.report.series import Point, RunSeries, first_run, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 
 KIND_OF_TRIALS = "training"
@@ -67,3 +67,6 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
                 metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_sustained_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)
+
+
+PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points)

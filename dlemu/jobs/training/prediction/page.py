@@ -17,6 +17,7 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, pr
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -151,3 +152,6 @@ def _points(answer: Prediction) -> Iterator[Point]:
             metrics=metrics,
         )
         yield Point(line="predicted", settings={}, figures=figures)
+
+
+PARTS = Parts(read=read_prediction, answer_type=Prediction, open_page=open_page, points=points, show=print_prediction)
