@@ -175,7 +175,6 @@ class Recording:
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
-    preprocess_size_correlation: float
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float

@@ -370,14 +370,13 @@ class _Hooks:
         if self.overhead is None:
             self.overhead = self.meter.overhead()
         self.local.fetch = fetch = _Fetch()
-        usage = _usage()
-        return fetch, self.meter.read(), time.process_time_ns(), usage, _now()
+        return fetch, self.meter.read(), time.process_time_ns(), _system_ns(), _now()
 
     @_never_fails
     def end_fetch(self, begun: Any, fetcher: Any, index: Any, data: Any) -> None:
         ended_ns = _now()
-        fetch, before, cpu_before, usage_before, began_ns = begun
-        cpu, usage, after = time.process_time_ns(), _usage(), self.meter.read()
+        fetch, before, cpu_before, system_before, began_ns = begun
+        cpu, system, after = time.process_time_ns(), _system_ns(), self.meter.read()
         self.local.fetch = None
         spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
         # The process's reads, if more than this thread's: some libraries, as pyarrow, read in threads of their own.
@@ -416,8 +415,7 @@ class _Hooks:
             "process_device_in": after[7] - before[7],
             "process_cpu": cpu,
             "process_cpu_in": cpu - cpu_before,
-            "system_cpu": usage[0] - usage_before[0],
-            "faults": usage[1] - usage_before[1],
+            "system_cpu": system - system_before,
             "opens": fetch.opens,
             "opened": _process.opened_bytes,
             "mapped": sum(not name.endswith(_NO_SAMPLES) for name in mapped),
@@ -501,7 +499,6 @@ class _Hooks:
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,
             "queue1": process[1],
-            "read": process[5],
             "device": process[7],
             "thread": threading.get_native_id(),
         }
@@ -617,12 +614,11 @@ class _Hooks:
 _hooks: Any = None
 
 
-def _usage() -> tuple[int, int]:
-    """Return this thread's CPU time in the kernel, ns, and its major page faults."""
+def _system_ns() -> int:
+    """Return this thread's CPU time in the kernel."""
     import resource
 
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return round(usage.ru_stime * 1e9), usage.ru_majflt
+    return round(resource.getrusage(resource.RUSAGE_THREAD).ru_stime * 1e9)
 
 
 def _written() -> int:
@@ -754,51 +750,33 @@ def _patch_memmap(module: Any) -> None:
     kind.__getitem__ = __getitem__
 
 
-def _patch_save(name: str) -> Callable[[Any], None]:
+def _patch(wrapper: str, *places: tuple[Any, ...]) -> Callable[[Any], None]:
+    """Return what wraps functions of a module by a method of `_hooks`; a place: (dotted name, arguments...)."""
+
     def patch(module: Any) -> None:
-        setattr(module, name, _hooks.saving(getattr(module, name)))
+        for dotted, *arguments in places:
+            *above, name = dotted.split(".")
+            owner = getattr(module, above[0], None) if above else module
+            if owner is not None and hasattr(owner, name):  # else another version of the library
+                setattr(owner, name, getattr(_hooks, wrapper)(getattr(owner, name), *arguments))
 
     return patch
-
-
-def _patch_open(*names: tuple[str, int]) -> Callable[[Any], None]:
-    def patch(module: Any) -> None:
-        for dotted, position in names:
-            _wrap(module, dotted, _hooks.opening, position)
-
-    return patch
-
-
-def _patch_use(dotted: str, library: str) -> Callable[[Any], None]:
-    def patch(module: Any) -> None:
-        try:
-            _wrap(module, dotted, _hooks.using, library)
-        except AttributeError:  # another version of it: the job may use it
-            _process.uses(library)
-
-    return patch
-
-
-def _wrap(module: Any, dotted: str, wrap: Callable[..., Any], argument: object) -> None:
-    *above, name = dotted.split(".")
-    owner = getattr(module, above[0]) if above else module
-    setattr(owner, name, wrap(getattr(owner, name), argument))
 
 
 _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data._utils.fetch": _patch_fetch,
     "torch.utils.data.dataloader": _patch_loader,
     "torch.optim.optimizer": _patch_optimizer,
-    "torch.serialization": _patch_save("save"),
-    "torch.distributed.checkpoint.state_dict_saver": _patch_save("save"),
-    "safetensors.torch": _patch_save("save_file"),
+    "torch.serialization": _patch("saving", ("save",)),
+    "torch.distributed.checkpoint.state_dict_saver": _patch("saving", ("save",)),
+    "safetensors.torch": _patch("saving", ("save_file",)),
     "numpy._core.memmap": _patch_memmap,
     "numpy.core.memmap": _patch_memmap,
-    "h5py._hl.files": _patch_open(("File.__init__", 1)),
-    "pyarrow.parquet.core": _patch_open(("ParquetFile.__init__", 1)),
-    "torchvision.io.image": _patch_open(("read_file", 0)),
-    "cv2": _patch_open(("imread", 0)),
-    **{module: _patch_use(*use) for module, use in _UNSEEN.items()},
+    "h5py._hl.files": _patch("opening", ("File.__init__", 1)),
+    "pyarrow.parquet.core": _patch("opening", ("ParquetFile.__init__", 1)),
+    "torchvision.io.image": _patch("opening", ("read_file", 0)),
+    "cv2": _patch("opening", ("imread", 0)),
+    **{module: _patch("using", use) for module, use in _UNSEEN.items()},
 }
 
 

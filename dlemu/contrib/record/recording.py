@@ -80,9 +80,12 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
     sees_maps = any(fetch.maps for fetch in fetches)
-    by_calls = sum(abs(fetch.calls) for fetch in fetches) > _FEW_CALLS * len(fetches)
-    mapped = sees_maps or _is_mapped(loops, workers, fetches, float(read.sum()), by_calls=by_calls)
-    if not sees_maps and (mapped or not by_calls):  # by other libraries than NumPy, as Arrow: the rest is noise
+    made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
+    few = _FEW_CALLS if any(fetch.files for fetch in made) else _FEW  # a worker may load libraries with its first batch
+    if not sees_maps and sum(abs(fetch.calls) for fetch in fetches) <= few * len(fetches):
+        read[:] = 0  # nothing of the job's
+    mapped = sees_maps or _is_mapped(made, fetches, float(read.sum()))
+    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
         read[:] = 0
     return Recording(
         ranks=ranks,
@@ -108,20 +111,13 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         hand_over=_hand_over(loops),
         parts=_parts(loops, fetches),
         preprocess=_per_sample(own_cpu, counts),
-        preprocess_size_correlation=_rank_correlation(read / counts, own_cpu / counts),
         worker_cpu_per_sample=_worker_cpu(loops, workers),
         read_bytes_per_sample=float(read.sum()) / samples,
         calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
         mapped=bool(mapped),
-        samples_before=sum(
-            _samples(fetch)
-            for one in loops
-            for rows in _readers(one, workers)
-            for fetch in _of_training(one, rows)
-            if fetch.t0 < one.begin_ns
-        ),
+        samples_before=sum(_samples(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
@@ -278,22 +274,15 @@ def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Sp
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
 
 
-def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
-    """Return Spearman's rank correlation; 0 if it is negative or not defined."""
-    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
-        return 0.0
-    by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
-    return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
+def _is_mapped(made: Sequence[Fetch], fetches: Sequence[Fetch], read: float) -> bool:
+    """Return whether samples come from files that other libraries than NumPy mapped: read calls don't explain them.
 
-
-def _is_mapped(
-    loops: Sequence[Loop], workers: dict[int, ProcessRows], fetches: Sequence[Fetch], read: float, *, by_calls: bool
-) -> bool:
-    """Return whether samples come from files that other libraries than NumPy mapped: read calls don't explain them."""
+    `fetches` are those of `made` that count.
+    """
     device, samples = sum(max(fetch.device, 0) for fetch in fetches), sum(map(_samples, fetches))
-    if any(f.mapped for one in loops for rows in _readers(one, workers) for f in _of_training(one, rows)):
+    if any(fetch.mapped for fetch in made):
         return read < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
-    return not by_calls and sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
+    return read == 0 and sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
 
 
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
