@@ -244,8 +244,7 @@ class Replay:
     calls_per_sample: float
     device_bytes_per_sample: float
     worker_cpu_per_sample: float
-    core_wait_percent: float = 0.0
-    """Share of the trainers' time in which they waited for a core."""
+    core_wait_percent: float = 0.0  # of the trainers' time
 
     def error_percent(self, recorded: Recording) -> float:
         """Return how much the replay's samples/s differ from the job's, %."""
@@ -263,9 +262,8 @@ class RecordAnswer:
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
     replayable: bool | None = None
-    """None: not verified."""
     reason: str = ""
-    """Why the recipe is not replayable, or not verified; empty where it is."""
+    """Why the recipe is not replayable, or (null) not verified; empty where it is."""
     recipe: str = ""
     """File name of the recipe, the workload that emulates the job."""
 
