@@ -90,7 +90,7 @@ def record(
             on_step(f"{failure}: {error}")
     answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
     answer = _save(folder, recipe, answer, engine, failure)
-    return Recorded(answer, folder, recipe, status, _verification(question, folder, recording))
+    return Recorded(answer, folder, recipe, status, _verification(question, folder, answer))
 
 
 def _recorded(
@@ -138,9 +138,9 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
         raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
 
 
-def _verification(question: RecordQuestion, folder: str, recording: Recording) -> str:
-    """Return the command that replays the rows again; of a job that other load slowed, the one that records it anew."""
-    slowed = question.command and recording.parts.core_wait_percent > MAX_CORE_WAIT_PERCENT
+def _verification(question: RecordQuestion, folder: str, answer: RecordAnswer) -> str:
+    """Return the command that replays the rows; where other load slowed the job, the one that records it anew."""
+    slowed = question.command and answer.replays and answer.recording.parts.core_wait_percent > MAX_CORE_WAIT_PERCENT
     words = ["--", *question.command] if slowed else ["--rows", question.rows or os.path.join(folder, ROWS)]
     limits: dict[str, tuple[float, float]] = {"--skip": (question.skip, RecordQuestion.skip)}
     if slowed:

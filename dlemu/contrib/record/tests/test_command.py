@@ -88,7 +88,7 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> 
     assert ended.status == 4, ended.err
     said = " ".join(ended.out.split())
     assert "NOT VERIFIED: it was not replayed" in said
-    assert "to verify it on a quiet host: dlemu record --skip 2 --" in said
+    assert f"to verify it on a quiet host: dlemu record --skip 2 --rows {answer}/rows" in said
     assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
     assert (answer / "report.html").stat().st_size > 10_000
     found = read_record(str(answer))

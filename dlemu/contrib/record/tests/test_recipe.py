@@ -16,7 +16,7 @@ import yaml
 from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import Recording, Replay, Spread
+from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
@@ -303,23 +303,28 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("question", "queue", "command"),
+    ("question", "replays", "queue", "command"),
     [
-        (RecordQuestion(command=("python", "a b.py"), skip=3), 0.0, "dlemu record --skip 3 --rows out/rows"),
-        (RecordQuestion(rows="my rows"), 0.9, "dlemu record --rows 'my rows'"),
-        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 0.0, "dlemu record --rows out/rows"),
+        (RecordQuestion(command=("python", "a b.py"), skip=3), 0, 0.9, "dlemu record --skip 3 --rows out/rows"),
+        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 1, 0.0, "dlemu record --rows out/rows"),
+        (RecordQuestion(rows="my rows"), 1, 0.9, "dlemu record --rows 'my rows'"),
         (
             RecordQuestion(command=("python", "a b.py"), steps=90, minutes=0.5),
+            1,
             0.9,
             "dlemu record --steps 90 --minutes 0.5 -- python 'a b.py'",
         ),
     ],
 )
-def test_what_is_not_verified_names_the_command_that_does(question: RecordQuestion, queue: float, command: str) -> None:
-    """A slowed job is recorded anew: its rows' rate is not that of a quiet host."""
+def test_what_is_not_verified_names_the_command_that_does(
+    question: RecordQuestion, replays: int, queue: float, command: str
+) -> None:
+    """A job that other load slowed, as a replay shows, is recorded anew: a quiet host does not repeat its rate."""
     recording = recorded()
     busy = replace(recording, parts=replace(recording.parts, cpu_queue=queue * recording.parts.step))
-    assert _verification(question, "out", busy) == command
+    replay = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
+    answer = RecordAnswer(complete=True, recording=busy, data=None, replays=(replay,) * replays)
+    assert _verification(question, "out", answer) == command
 
 
 @pytest.mark.parametrize(
