@@ -81,9 +81,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     device = sum(max(fetch.device, 0) for fetch in fetches)
     sees_maps = any(fetch.maps for fetch in fetches)
     made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
-    few = _FEW_CALLS if any(fetch.files for fetch in made) else _FEW  # a worker may load libraries with its first batch
-    if not sees_maps and sum(abs(fetch.calls) for fetch in fetches) <= few * len(fetches):
-        read[:] = 0  # nothing of the job's
+    if not sees_maps and _reads_nothing(processes, fetches, float(read.sum()) / samples):
+        read[:] = 0
     mapped = sees_maps or _is_mapped(made, fetches, float(read.sum()))
     if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
         read[:] = 0
@@ -272,6 +271,15 @@ def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Sp
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
+
+
+def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], bytes_per_sample: float) -> bool:
+    """Return whether calls read no data: the headers of libraries that a worker loads with its first batch are none."""
+    first = {id(rows.fetches[0]) for rows in processes if rows.fetches}
+    later = [fetch for fetch in fetches if id(fetch) not in first] or fetches
+    files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
+    few = sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later)
+    return few or (not files and bytes_per_sample < _MIN_BYTES_BY_CALLS)
 
 
 def _is_mapped(made: Sequence[Fetch], fetches: Sequence[Fetch], read: float) -> bool:
