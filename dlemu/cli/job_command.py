@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from dlemu.cli.options import configured, json_option, making, print_config
+from dlemu.cli.options import answer_options, configured, making, print_config
 from dlemu.results.kinds import Kind
 
 _Command = Callable[..., None]
@@ -25,7 +25,7 @@ def job_command(kind: Kind) -> click.Command:
 
     @configured
     @making("data that the job reads")
-    @json_option("summary.json")
+    @answer_options("summary.json")
     @_exported(kind)
     def command(
         overrides: tuple[str, ...],

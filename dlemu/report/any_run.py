@@ -8,6 +8,7 @@ from rich.console import Console
 
 from dlemu.report.environment import environment_of
 from dlemu.report.page import Opened, Page, Text
+from dlemu.report.screen import print_screen
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import with_unit
 from dlemu.results.kinds import Kind
@@ -15,14 +16,18 @@ from dlemu.results.measured import MeasuredRun
 from dlemu.results.tables import read_config
 
 
-def show(kind: Kind, answer: Any, folder: str, console: Console) -> None:
-    """Print a result that was saved in a folder."""
+def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
+    """Print a result that was saved in a folder: its first screen, and with `details` all of it."""
     parts = kind.load()
+    if parts.screen is not None:
+        print_screen(parts.screen(answer, folder), console)
+        if not details:
+            return
     if parts.show is not None:
         parts.show(answer, folder, console)
-        return
-    print_table(_metrics(kind, answer), console)
-    print_lines([Line(answer.verdict, "strong"), f"results: {folder}"], console)
+    else:
+        print_table(_metrics(kind, answer), console)
+        print_lines([Line(answer.verdict, "strong"), f"results: {folder}"], console)
 
 
 def open_run(kind: Kind, folder: str) -> Opened:

@@ -21,7 +21,7 @@ def log_writer(command: str) -> OnEvent:
     def write(event: Event) -> None:
         if isinstance(event, Saved):
             run, text = event.run, io.StringIO()
-            show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text))
+            show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
             write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
         elif isinstance(event, JobBegan):
             # Rank 0, which is forked next, and then this process show the result: they share what that imports.

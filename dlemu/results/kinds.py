@@ -55,8 +55,10 @@ class Parts:
     """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
     points: Callable[[str], Any] | None = None
     """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
+    screen: Callable[[Any, str], Any] | None = None
+    """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
     show: Callable[[Any, str, Any], None] | None = None
-    """Prints a result, given it, its folder and a rich console."""
+    """Prints all of a result, given it (of a run, its summary), its folder and a rich console: `--details`."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 

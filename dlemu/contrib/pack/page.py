@@ -164,4 +164,4 @@ def _page(answer: PackAnswer, source: str) -> Page:
     )
 
 
-PARTS = Parts(read=read_pack, answer_type=PackAnswer, open_page=open_page)
+PARTS = Parts(read=read_pack, answer_type=PackAnswer, open_page=open_page, show=print_pack)

@@ -153,4 +153,4 @@ def open_page(folder: str) -> Opened:
     return Opened(opened, document_page(opened), f"{DOCUMENTS}.{module_of(opened.answer.question.document)}")
 
 
-PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page)
+PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page, show=print_document)

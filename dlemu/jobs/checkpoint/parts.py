@@ -12,6 +12,7 @@ from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
 from dlemu.jobs.checkpoint.page import open_page, print_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.run import Checkpoints
+from dlemu.jobs.checkpoint.screen import screen
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.kinds import JobParts
 
@@ -32,6 +33,7 @@ PARTS = JobParts(
     read=read_checkpoint_run,
     answer_type=CheckpointSummary,
     open_page=open_page,
+    screen=screen,
     show=print_checkpoints,
     job=Checkpoints(),
     catalogue=CATALOGUE,

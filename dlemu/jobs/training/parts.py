@@ -13,6 +13,7 @@ from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.page import open_page, print_result
 from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.run import Training
+from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import Summary
 from dlemu.results.drive import Level
 from dlemu.results.kinds import JobParts
@@ -47,6 +48,7 @@ PARTS = JobParts(
     read=read_run,
     answer_type=Summary,
     open_page=open_page,
+    screen=screen,
     show=print_result,
     job=Training(),
     catalogue=CATALOGUE,

@@ -22,6 +22,7 @@ from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
 from dlemu.studies.prerequisites import OnEvent, check_launcher
+from dlemu.studies.series.page import print_sweep
 
 
 def sweep(
@@ -134,4 +135,4 @@ def points_of(folder: str) -> RunSeries:
     return RunSeries(folder, found, answer, first_run(folder, found))
 
 
-PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, points=points_of)
+PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, points=points_of, show=print_sweep)

@@ -21,7 +21,7 @@ _TILES = (
     ("read", "read.seconds", "s", "one checkpoint, slowest rank"),
     ("read", "read.gib_per_second", "GiB/s", "all ranks"),
     ("training paused", "training.percent", "%", "at the requested interval"),
-    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly"),
+    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly, at least the drain"),
     ("time lost", "training.wasted_percent", "%", "at that interval, with work done again and recovery"),
 )
 
