@@ -9,27 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, group_rows
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, format_of, group_rows
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, open_regular
 
-_FORMATS = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".jpg": "jpeg",
-    ".jpeg": "jpeg",
-    ".png": "png",
-    ".tif": "tiff",
-    ".tiff": "tiff",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".csv": "csv",
-    ".tfrecord": "tfrecord",
-    ".parquet": "parquet",
-    ".tar": "webdataset",
-}
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
 """File name endings that count as data only if no files with other endings were opened."""
@@ -50,17 +35,18 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     sizes = _distinct(files)
     if not sizes:
         return None
-    endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
-    opened = [name for name in sizes if _ending(name) in endings]
+    kinds = _kinds(sizes, recording)
+    opened = [name for name in sizes if _kind(name) in kinds]
+    endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
     found, is_whole = opened, False
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
-        found, is_whole = _walk(roots, endings)
+        found, is_whole = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
     samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
-    formats = {_FORMATS.get(ending, RAW) for ending in endings}
+    formats = {format_of(name) for name in opened}
     file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
     part = recording.read_bytes_per_sample / recording.files_per_sample
     if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
@@ -174,22 +160,33 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _endings(sizes: dict[str, int], most: int) -> list[str]:
-    """Return the dataset's endings, the most common first: at most one for each file of a sample and each loader."""
-    counts = Counter(map(_ending, sizes))
+def _kind(name: str) -> str:
+    """Return a file's format: of pictures that are called .jpg, .jpeg and .JPEG, one; else its ending."""
+    known = format_of(name)
+    return _ending(name) if known == RAW else known
+
+
+def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
+    """Return the dataset's kinds of files: at most one for each file of a sample and each loader, or any if alike."""
+    counts = Counter(map(_kind, sizes))
+    most = recording.files_per_sample * recording.loaders_per_rank
+    often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
-        return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
-    often = [(ending, count) for ending, count in counts.most_common(most)]
-    return [ending for ending, count in often if count >= MIN_SHARE_OF_KIND * often[0][1]]
+        ranks = {kind: _rank_as_data(kind, sizes) for kind in often}
+        best = max(often, key=lambda kind: ranks[kind])
+        if recording.opens_per_sample < _OPENED_PER_SAMPLE:  # others may be indexes or labels
+            return [best]
+        often = [kind for kind in often if ranks[kind][0] or not ranks[best][0]]
+    return [kind for kind in often if counts[kind] >= MIN_SHARE_OF_KIND * counts[often[0]]]
 
 
-def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
-    rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
-    return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
+def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
+    rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
+    return rank, sum(size for name, size in sizes.items() if _kind(name) == kind)
 
 
-def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
-    """Return the files with these endings, as a replay finds them, and whether the walk was complete."""
+def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
+    """Return the files of these kinds, as a replay finds them, and whether the walk was complete."""
     until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
     for root in roots:
         for folder, below, file_names in os.walk(root, followlinks=True):
@@ -199,7 +196,7 @@ def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
                 continue
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
-            found += [os.path.join(folder, name) for name in shown if _ending(name) in endings]
+            found += [os.path.join(folder, name) for name in shown if _kind(name) in kinds]
             if time.monotonic() > until:
                 return found, False
     return found, True

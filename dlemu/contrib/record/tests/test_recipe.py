@@ -158,6 +158,33 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert "from 2 files (.jpg, .png)" in note
 
 
+@pytest.mark.parametrize(
+    ("endings", "opens", "found"),
+    [
+        ((".jpg", ".JPEG"), 1.0, (60, "jpeg", ".jpg, .jpeg")),
+        ((".png", ".PNG", ".json"), 1.0, (60, "png", ".png")),
+        ((".tif", ".tiff", ".TIFF"), 1.0, (90, "tiff", ".tiff, .tif")),
+        ((".tar", ".TAR", ".csv"), 0.01, (60, "webdataset", ".tar")),
+        ((".h5", ".hdf5"), 0.1, (60, "indexed_binary", ".h5, .hdf5")),
+        ((".jpg", ".png", ".webp", ".txt"), 1.0, (90, "raw", ".jpg, .png, .webp")),
+        ((".jpg", ".jpeg", ".png", ".PNG"), 2.0, (120, "raw", ".jpg, .jpeg, .png")),
+        ((".pt", ".pth"), 1.0, (60, "raw", ".pt, .pth")),
+    ],
+)
+def test_files_of_one_format_are_one_dataset_however_their_names_end(
+    endings: tuple[str, ...], opens: float, found: tuple[int, str, str], tmp_path: Path
+) -> None:
+    for number in range(30):
+        for ending in endings:
+            (tmp_path / f"{number}{ending}").write_bytes(bytes(1000))
+    paths = Counter(str(path) for path in sorted(tmp_path.iterdir()) if path.suffix != ".csv" or path.stem == "7")
+    recording = recorded(opens_per_sample=opens, read_bytes_per_sample=1000.0 * opens)
+    data = data_of(paths, replace(recording, loading=replace(recording.loading, samples=None)))
+    assert data is not None
+    assert (data.files, data.format) == found[:2]
+    assert set(data.ending.split(", ")) == set(found[2].split(", "))
+
+
 def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> None:
     """80 pictures of about 110 kB, of which the job reads 11 kB each."""
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=11_000.0)
