@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, format_of, group_rows
+from datagen.known_offsets import version_of
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, format_of, group_rows
+from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
+from dlemu.contrib.record.recording import OVERHEAD_BYTES
 from dlemu.extend import DlemuError, open_regular
 
 MAPPED = "mmap_indexed_binary"
@@ -21,6 +26,7 @@ _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".
 _WALK_SECONDS = 60.0  # the user waits; beyond it, the files found so far stand for the whole dataset
 _SHALLOW = 2
 """A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
+_COUNTED_FILES = 4  # whose samples stand for those of all: counting reads a header for each
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
@@ -45,17 +51,24 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
-    samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
-    formats = {format_of(name) for name in opened}
+    mean, formats = sum(known) / len(known), {format_of(name) for name in opened}
     file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
-    part = recording.read_bytes_per_sample / recording.files_per_sample
-    if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
+    rows_of_group, counted = _counted(found, file_format, mean)
+    known_samples = _samples_per_file(recording, len(known))
+    whole = known_samples if recording.opens_per_sample >= _OPENED_PER_SAMPLE else counted or known_samples
+    streamed = recording.loading.iterable and file_format in COUNTERS
+    read = recording.read_bytes_per_sample
+    samples = max(1.0, mean / read) if read > 0 else 1.0
+    if not (recording.mapped and read > 0):
+        samples = whole if streamed and file_format != "parquet" and whole else known_samples or samples
+    part = read / recording.files_per_sample
+    if not recording.mapped and not streamed and 0 < part < _PARTIAL * mean / samples:
         file_format, samples = PIECES, max(1.0, mean // part)
     elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
         file_format = PIECES  # a replay would read a whole file for each of its samples
-    rows_of_group, rows_per_byte = _parquet_rows(found) if file_format == "parquet" else (0, 0.0)
-    if abs(samples - rows_per_byte * mean) <= _ROWS_OFF * samples:
-        samples = round(rows_per_byte * mean, 1)
+        samples = samples if part * samples <= (1 + _SIZES_OFF) * mean else max(1.0, mean // part)
+    if abs(samples - counted) <= _ROWS_OFF * samples:  # of the columns read, a group's rows count with one batch
+        samples = counted
     return Data(
         folder=folder,
         format=file_format,
@@ -65,16 +78,95 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         sizes=Spread.of(known),
         samples_per_file=samples,
         is_whole=is_whole or recording.mapped,
+        stored_bytes_per_sample=mean * recording.files_per_sample / whole if whole else None,
         group_rows=rows_of_group,
     )
 
 
-def _parquet_rows(paths: list[str]) -> tuple[int, float]:
-    for path in paths:
+def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
+    """Return the rows of a row group of Parquet, and the samples of a file of mean size; 0: not counted."""
+    rows, size_bytes, counts = 0, 0, list[int]()
+    if file_format not in COUNTERS:
+        return 0, 0.0
+    for path in paths[:: len(paths) // _COUNTED_FILES + 1]:
         # pyarrow's own errors are ValueErrors
-        with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
-            return group_rows(file), count_rows(file) / os.fstat(file.fileno()).st_size
-    return 0, 0.0
+        failures = contextlib.suppress(OSError, ValueError, tarfile.TarError, DlemuError)
+        with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            counts.append(COUNTERS[file_format](file, version_of(path, status)))
+            size_bytes += status.st_size
+            rows = rows or (group_rows(file) if file_format == "parquet" else 0)
+    if len(set(counts)) == 1:
+        return rows, float(counts[0])
+    return rows, round(sum(counts) / size_bytes * mean_bytes, 1) if size_bytes else 0.0
+
+
+def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Data | None]:
+    """Return the recording with the bytes that no call shows, and the dataset as `data_of`."""
+    data = data_of(files, recording)
+    found = recording if data is None else _with_all_bytes(recording, data)
+    is_same = (found.mapped, found.read_bytes_per_sample) == (recording.mapped, recording.read_bytes_per_sample)
+    return found, data if is_same else data_of(files, found)
+
+
+def _with_all_bytes(recording: Recording, data: Data) -> Recording:
+    """Return the recording with how many bytes a sample has, or a problem where that is not known.
+
+    These are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
+    """
+    read, stored, shipped = (
+        recording.read_bytes_per_sample,
+        data.stored_bytes_per_sample or 0.0,
+        recording.shipped_bytes_per_sample,
+    )
+    words = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}" + (
+        f", and its files {stored:,.0f}" if stored else ""
+    )
+    least = (1 - _SIZES_OFF) * min((each for each in (stored, shipped) if each), default=0.0)
+    opened = recording.opens_per_sample >= _OPENED_PER_SAMPLE
+    alike = abs(shipped - stored) <= _SIZES_OFF * stored
+    in_messages = read * recording.read_batch_size <= OVERHEAD_BYTES  # of the loader's queues
+    by_calls = read >= least or not (recording.maps_files or alike or in_messages)
+    if by_calls or (recording.loading.iterable and data.format in COUNTERS):
+        return _with_words(recording, data, words)
+    if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
+        problem = (
+            f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
+            "record more steps, or a larger dataset, so that it still reads then"
+        )
+    elif not stored:
+        problem = "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
+    elif not recording.maps_files and not (opened and alike):
+        problem = f"{words}: it reads in a way that the recorder does not see, or has read before"
+    elif 0 < shipped < (1 - _SIZES_OFF) * stored:
+        problem = f"{words}: its files are mapped, and how much of them it reads is not known"
+    else:
+        note = f"{words}: its files are mapped, and the recipe reads what they have"
+        return replace(
+            recording,
+            mapped=not opened,
+            read_bytes_per_sample=stored if opened else 0.0,
+            notes=(*recording.notes, note),
+        )
+    return replace(recording, mapped=True, read_bytes_per_sample=0.0, problems=(*recording.problems, problem))
+
+
+def _with_words(recording: Recording, data: Data, words: str) -> Recording:
+    """Return the recording with a problem or a note if calls read other bytes than files have."""
+    read, stored = recording.read_bytes_per_sample, data.stored_bytes_per_sample
+    samples = recording.steps * recording.read_batch_size * recording.loaders
+    rounding = recording.loading.workers * read / max(recording.calls_per_sample, 1e-9)
+    if not stored or abs(read - stored) <= _SIZES_OFF * stored + rounding / samples:
+        return recording
+    if recording.loading.iterable and data.format in ("webdataset", "tfrecord"):
+        problem = (
+            f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave those "
+            "batches out with --skip, or record more of them"
+        )
+        return replace(recording, problems=(*recording.problems, problem))
+    if read > stored or read < (1 - _SIZES_OFF) * recording.shipped_bytes_per_sample:
+        return replace(recording, notes=(*recording.notes, f"{words}: the recipe reads what calls do"))
+    return recording
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
@@ -82,13 +174,6 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
     if recording.mapped and not recording.read_bytes_per_sample:
-        if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
-            yield (
-                f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
-                "record more steps, or a larger dataset, so that it still reads then"
-            )
-        elif not recording.loading.samples:
-            yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
         return
     read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
     if (
@@ -202,13 +287,8 @@ def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
     return found, True
 
 
-def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
+def _samples_per_file(recording: Recording, files: int) -> float:
+    """Return how many samples a file has if one is opened for each, or by the dataset's length; 0.0: not known."""
     if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
         return 1.0
-    if recording.mapped and recording.read_bytes_per_sample > 0:
-        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
-    if recording.loading.samples:
-        return max(1.0, recording.loading.samples / len(sizes))
-    if recording.read_bytes_per_sample > 0:
-        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
-    return 1.0
+    return max(1.0, recording.loading.samples / files) if recording.loading.samples else 0.0

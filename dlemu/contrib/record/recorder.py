@@ -241,12 +241,13 @@ class _Counters:
 
 
 class _Fetch:
-    """The files opened and the mapped arrays indexed while one batch is loaded."""
+    """The files opened and mapped, and the mapped arrays indexed, while one batch is loaded."""
 
-    __slots__ = ("map_bytes", "map_calls", "new", "opens")
+    __slots__ = ("last", "map_bytes", "map_calls", "mapped", "new", "opens")
 
     def __init__(self) -> None:
-        self.opens = 0
+        self.opens = self.mapped = 0
+        self.last = ""
         self.new: list[str] = []
         self.map_calls = 0
         self.map_bytes = 0
@@ -257,8 +258,13 @@ class _Fetch:
             return
         if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
             return
-        self.opens += 1
+        self.opens += name != self.last  # np.load opens a file that it maps three times
+        self.last = name
         self.note_file(name)
+
+    def maps(self, path: object) -> None:
+        self.mapped += 1
+        self.opened(path)
 
     def note_file(self, name: str) -> None:
         known = _process.files
@@ -379,8 +385,10 @@ class _Hooks:
         _process.fetches += 1
         if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
             read_before = self.meter.read()[2]
+            names, maps = _open_files(_process.folder)
+            fetch.mapped += len(maps)
             # Arrays name their files when they are indexed; others that are mapped may be those of an evaluation.
-            for name in _open_files(_process.folder, mapped=not fetch.map_calls):
+            for name in names - maps if fetch.map_calls else names | maps:  # Python's maps keep their files open
                 fetch.note_file(name)
             own_read_bytes = self.meter.read()[2] - read_before  # from /proc, by the recorder itself
         else:
@@ -407,6 +415,10 @@ class _Hooks:
             "faults": usage[1] - usage_before[1],
             "opens": fetch.opens,
         }
+        if not hasattr(fetcher, "dataset_iter"):
+            row["items"] = len(index) if isinstance(index, (list, tuple)) else 1
+        if fetch.mapped:
+            row["mapped"] = fetch.mapped
         if fetch.map_calls:
             row["maps"], row["map_bytes"] = fetch.map_calls, fetch.map_bytes
         if fetch.new:
@@ -548,19 +560,21 @@ class _Hooks:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Record the files that Python opens while a batch is loaded; an error raised here would reach the job."""
-        if event != "open":
+        """Record what Python opens and maps while a batch is loaded; an error raised here would reach the job."""
+        if event not in ("open", "mmap.__new__"):
             return
         try:
             fetch = getattr(self.local, "fetch", None)
             if fetch is None or isinstance(arguments[0], int):
+                if fetch is not None and event != "open" and arguments[0] >= 0:  # -1: memory of no file
+                    fetch.mapped += 1
                 return
             if not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
                 fetch.opened(arguments[0])
         except Exception:  # the interpreter shuts down
             return
 
-    def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    def opening(self, function: Callable[..., Any], position: int, *, maps: bool = False) -> Callable[..., Any]:
         """Wrap a function whose C code opens files, without an audit event; argument `position` is the file's name."""
         import functools
 
@@ -568,7 +582,7 @@ class _Hooks:
         def wrapper(*arguments: Any, **options: Any) -> Any:
             fetch = getattr(self.local, "fetch", None)
             if fetch is not None and len(arguments) > position:
-                _never_fails(fetch.opened)(arguments[position])
+                _never_fails(fetch.maps if maps else fetch.opened)(arguments[position])
             return function(*arguments, **options)
 
         return wrapper
@@ -593,8 +607,8 @@ def _written() -> int:
         return 0
 
 
-def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
-    """Return the data files outside `rows_folder` that are open for reading, with or without the `mapped` ones."""
+def _open_files(rows_folder: str) -> tuple[set[str], set[str]]:
+    """Return the data files outside `rows_folder` that are open for reading, and those that are mapped."""
     import fcntl
 
     found, maps = set(), set()
@@ -609,9 +623,13 @@ def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
                 maps.add(os.fsdecode(parts[5].rstrip(b"\n")))
-    found = found | maps if mapped else found - maps  # Python's maps keep their files open
-    files = (name for name in found if name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)))
-    return [name for name in files if not name.endswith((*_CODE_EXTENSIONS, " (deleted)")) and ".so." not in name]
+    files, mapped = ({name for name in names if _is_data(name, rows_folder)} for names in (found, maps))
+    return files, mapped
+
+
+def _is_data(name: str, rows_folder: str) -> bool:
+    is_code = name.endswith((*_CODE_EXTENSIONS, " (deleted)")) or ".so." in name
+    return name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)) and not is_code
 
 
 def _start_method(loader: Any) -> str:
@@ -719,12 +737,15 @@ def _patch_save(name: str) -> Callable[[Any], None]:
     return patch
 
 
-def _patch_open(*names: tuple[str, int]) -> Callable[[Any], None]:
+def _patch_open(*names: tuple[str, int], maps: bool = False) -> Callable[[Any], None]:
     def patch(module: Any) -> None:
         for dotted, position in names:
             *above, name = dotted.split(".")
             owner = getattr(module, above[0]) if above else module
-            setattr(owner, name, _hooks.opening(getattr(owner, name), position))
+            original = getattr(owner, name)
+            wrapper = _hooks.opening(original, position, maps=maps)
+            is_static = above and not hasattr(original, "__get__")  # of a class written in C
+            setattr(owner, name, staticmethod(wrapper) if is_static else wrapper)
 
     return patch
 
@@ -740,6 +761,8 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "numpy.core.memmap": _patch_memmap,
     "h5py._hl.files": _patch_open(("File.__init__", 1)),
     "pyarrow.parquet.core": _patch_open(("ParquetFile.__init__", 1)),
+    "torch": _patch_open(("from_file", 0), maps=True),
+    "torch.storage": _patch_open(("UntypedStorage.from_file", 0), maps=True),  # torch.load, safetensors
     "torchvision.io.image": _patch_open(("read_file", 0)),
     "cv2": _patch_open(("imread", 0)),
 }

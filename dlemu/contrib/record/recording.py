@@ -7,8 +7,10 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
+import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
@@ -26,9 +28,7 @@ _EQUAL_SHARE = 0.95
 _FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen in some batches only
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
-_MIN_BYTES_BY_CALLS = 512
-"""If read calls read fewer bytes than this per sample, the samples come from memory-mapped files."""
-_OVERHEAD_BYTES = 4096
+OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
@@ -48,6 +48,7 @@ _UNSEEN = {
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
+    processes, together = _by_item(processes)
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
@@ -80,14 +81,13 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     cpu = np.array([_cpu_ns(fetch) for fetch in fetches], float) / 1e9
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
-    sees_maps = any(fetch.maps for fetch in fetches)
-    mapped = sees_maps or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
-    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
-        read[:] = 0
+    made = [list(_of_training(one, rows)) for one in loops for rows in _readers(one, workers)]
+    items = sum(fetch.items or _samples(fetch) for fetch in fetches)
+    loading = _loading(loop)
     return Recording(
         ranks=ranks,
         ranks_that_read=reads,
-        loading=_loading(loop),
+        loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
         loaders_per_rank=len(loop.beside),
         batch_size=size,
         read_batch_size=read_size,
@@ -114,7 +114,9 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
-        mapped=bool(mapped),
+        mapped=2 * sum(fetch.map_bytes for fetch in fetches) > float(read.sum()),
+        maps_files=any(fetch.mapped for each in made for fetch in each)
+        or 2 * sum(fetch.faults for fetch in fetches) > samples,
         samples_before=sum(
             _samples(fetch)
             for one in loops
@@ -123,6 +125,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
             if fetch.t0 < one.begin_ns
         ),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
+        fill_bytes=max(0, round(float(np.mean([each[0].read for each in made if each]) - np.median(read)))),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
@@ -133,8 +136,29 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         cores=loop.rows.process.cores,
         memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
         problems=tuple(_problems(processes, loops, fetches, source)),
-        notes=tuple(_notes(processes, loops, fetches, source)),
+        notes=(*_notes(processes, loops, fetches, source), *_note_of_items(together)),
     )
+
+
+def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], float]:
+    """Return the rows with each item of a dataset as one sample, and how many samples of the job that is.
+
+    This is for datasets that make batches by themselves, with fewer reads than samples: a batch is then in one piece.
+    """
+    larger = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
+    samples, items = (sum(int(getattr(fetch, name)) for fetch in larger) for name in ("n", "items"))
+    if 2 * sum(max(fetch.calls, fetch.maps) for fetch in larger) >= samples:
+        return processes, 1.0
+    by_item = [
+        replace(rows, fetches=[msgspec.structs.replace(one, n=one.items or one.n) for one in rows.fetches])
+        for rows in processes
+    ]
+    return by_item, samples / items
+
+
+def _note_of_items(together: float) -> Iterator[str]:
+    if together > 1:
+        yield f"its dataset makes batches of {together:.0f} samples by itself, read as one piece: each is a sample here"
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
@@ -318,7 +342,7 @@ def _coverage(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
                 read = made[-1].process_read - first.process_read
                 device = made[-1].process_device - first.process_device
             seen += found
-            total += np.maximum(found, [read - _OVERHEAD_BYTES * len(made), device])
+            total += np.maximum(found, [read - OVERHEAD_BYTES * len(made), device])
         if loop.passes[0].workers:
             total[1] += _trainer_device_bytes(loop)
     total[1] = max(seen[1], total[1] - _CODE_BYTES)

@@ -108,7 +108,14 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     system_cpu: int
     opens: int
     arrays: int
+    items: int | None = None
+    """Items of a map dataset; a batch may be one of them."""
+    faults: int = 0
+    """Page faults that read from devices."""
+    mapped: int = 0
+    """Files that were mapped: the kernel reads their pages without a call."""
     maps: int = 0
+    """Times that a mapped array of NumPy was indexed, and the bytes taken from it."""
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)
 
