@@ -170,6 +170,50 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     assert analyse(trainer.processes, 10).coverage_percent == pytest.approx(100 * 8000 / (20_000 - 4096))
 
 
+@pytest.mark.parametrize(
+    ("fetch", "samples", "found"),
+    [  # of a dataset whose items are batches of 2048; the batch, the bytes and number of its samples
+        ({"items": 1, "n": 2048, "calls": 1}, 800, (1, 8000, 800)),  # rows in one piece
+        ({"items": 1, "n": 2048, "calls": 30, "opens": 0}, 800, (1, 8000, 800)),  # in pieces of a buffer
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 1, "map_bytes": 8000}, 800, (1, 8009, 800)),
+        ({"items": 1, "n": 2048, "calls": 2048}, 800, (2048, 8000 / 2048, 800 * 2048)),  # here and there
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 2048, "map_bytes": 8000}, 1, (2048, 3.91, 2048)),
+        ({"items": 2048, "n": 2048, "calls": 1}, 800, (2048, 8000 / 2048, 800)),  # a sampler's list of indexes
+        ({"items": None, "n": 2048, "calls": 1}, None, (2048, 8000 / 2048, None)),  # a stream
+    ],
+)
+def test_a_batch_that_a_dataset_makes_is_a_sample_if_it_is_read_in_one_piece(
+    fetch: dict[str, int | None], samples: int | None, found: tuple[int, float, int | None]
+) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.rows.passes[0].samples = samples
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.read_batch_size, recording.loading.samples) == (found[0], found[2])
+    assert recording.read_bytes_per_sample == pytest.approx(found[1], rel=0.01)
+    assert recording.mapped == ("maps" in fetch)
+    assert any("of 2048 samples by itself" in note for note in recording.notes) == (found[0] == 1)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "maps"),
+    [({"mapped": 1}, True), ({"faults": 8}, True), ({"faults": 1}, False), ({"map_bytes": 800}, False)],
+)
+def test_files_that_are_mapped_and_buffers_that_are_filled_are_seen(fetch: dict[str, int], maps: bool) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.worker.fetches[0].read = 900_000
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.maps_files, recording.mapped) == (maps, False), "a label out of a mapped array is not the sample"
+    assert recording.fill_bytes == pytest.approx(892_000, rel=0.001)
+
+
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"left no rows.*import dlemu\.contrib\.record"):
         analyse([], 10)
