@@ -68,6 +68,8 @@ class Watched:
             case SearchBegan():
                 enough = f"enough for {count(event.capacity.most, 'accelerator')}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
+                if event.others:
+                    self._print(Line(event.others, "caution"))
                 if event.finished_runs:
                     self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
             case StorageProbed():

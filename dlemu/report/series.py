@@ -129,8 +129,8 @@ def first_run(folder: str, points: Sequence[Point]) -> MeasuredRun | None:
         path = os.path.join(folder, point.folder)
         with contextlib.suppress(UserError):  # the series has its own numbers; this is for hosts and settings
             kind = kind_of(path) if point.folder else None
-            if kind is not None and kind.job:
-                run: MeasuredRun = kind.part("read")(path)
+            if kind is not None and kind.is_job:
+                run: MeasuredRun = kind.load().read(path)
                 return run
     return None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from datagen.errors import UserError
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Confidence, Finding
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
@@ -110,10 +110,17 @@ class SizeLimit:
 
     what: str
     """A cause of docs/metrics.md, section 6; or `host`: can't run more ranks; `count`: no more tried; `not known`."""
+    confidence: Confidence | None = None
+    """How sure the trials that decide are of it; None where none of them names it."""
     evidence: tuple[str, ...] = ()
     """`seen` as sentences; rates and shares of time in them are of one whole trial, its start and end included."""
     seen: tuple[Finding, ...] = ()
-    """What the failing trials saw and what they advise, or why no more were tried."""
+    """What the surest of these trials saw and advises, or why no more were tried."""
+
+    @property
+    def name(self) -> str:
+        """The cause with its confidence, as text."""
+        return f"{self.what} (confidence {self.confidence})" if self.confidence else self.what
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +139,8 @@ class HostOnly:
     """The host, not the storage, was the limit."""
 
     storage_could_feed: int | None
-    """Accelerators, at the highest rate of read probe or trials; None where the demand of one is not known."""
+    """Accelerators, at the highest rate of read probe or trials; None where the demand of one is not known, or where
+    other programs slowed down the reads."""
 
 
 @dataclass(frozen=True, kw_only=True)

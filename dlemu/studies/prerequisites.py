@@ -63,6 +63,8 @@ class SearchBegan(RunsPlanned):
     total_bytes: int
     """Size of the dataset."""
     capacity: Capacity
+    others: str
+    """Of other programs that use the cores, as a sentence; empty where they do not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -456,7 +456,7 @@ def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
     ended = CliRunner().invoke(command, [str(tmp_path), *words.split()])
     assert isinstance(ended.exception, SpaceError)
     assert len(measured) == 2
-    assert len(re.findall("\n +randread", ended.stdout)) == 2, "a line for each"
+    assert len(re.findall("\n +randread", ended.stdout)) == 3, "a line for each"
     assert "results: not saved" in ended.stdout
 
 

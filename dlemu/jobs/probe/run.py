@@ -27,7 +27,7 @@ from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import Level, Rate, Rates
-from dlemu.results.kinds import kind_with
+from dlemu.results.kinds import kind_requested
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
@@ -291,6 +291,10 @@ def probe_workload(
 ) -> tuple[ProbeAnswer, str]:
     """Measure a workload's own read pattern with an increasing number of readers; return the answer and its folder."""
     workload = load(overrides, config_dir=config_dir)
+    kind = kind_requested(workload)
+    measure_pattern = kind.load_job().measure_pattern
+    if measure_pattern is None:
+        raise UserError(f"{kind.noun} reads no dataset whose reads could be probed: wanted a training workload")
     folder = _results_folder(workload.output.folder or new_folder(workload.results_name, "probe-"), "output.folder")
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
@@ -310,7 +314,7 @@ def probe_workload(
         _save_part(folder, answer)
         on_event(_part_event(cell))
 
-    kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
+    measure_pattern(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
         f"{count(level.readers, 'reader')} had nothing more to read after {level.seconds:.1f} s: make the dataset "
         "larger for a more reliable figure"

@@ -15,7 +15,7 @@ from dlemu.report.series import Point, RunSeries, difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
 from dlemu.results.compared import Conditions
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
@@ -60,7 +60,7 @@ class OpenedComparison:
 # The terminal
 
 
-def print_comparison(answer: Comparison, console: Console) -> None:
+def print_comparison(answer: Comparison, _: str, console: Console) -> None:
     """Print what makes the sides incomparable, a table for each pair, the plan of a year, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
@@ -277,3 +277,6 @@ def open_page(folder: str) -> Opened:
     """Return the comparison in a folder with its page; raises UserError."""
     comparison = OpenedComparison(folder, read_comparison(folder))
     return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")
+
+
+PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, show=print_comparison)

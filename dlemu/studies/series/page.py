@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
-from dlemu.report.environment import facts_table
-from dlemu.report.page import STATES, About, Opened, Page, State, Text, Words, tiles
+from dlemu.report.environment import environment_of, facts_table
+from dlemu.report.page import STATES, Opened, Page, State, Text, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import (
@@ -23,9 +23,11 @@ from dlemu.report.units import (
     verdict_word,
     with_interval,
 )
+from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import catalogue_of, kind_of
+from dlemu.results.kinds import catalogue_of, kind_named
 from dlemu.results.measured import MeasuredRun
+from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 from dlemu.runner.run_list import DIGEST
@@ -58,8 +60,8 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at most "
-        f"{number(answer.storage_mb_per_second)} MB/s",
+        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at "
+        f"{'least' if answer.host_only else 'most'} {number(answer.storage_mb_per_second)} MB/s",
         Line(answer.verdict, tone),
     ]
     if answer.at_least:
@@ -177,16 +179,14 @@ def _title(series: RunSeries) -> str:
 def _lead(series: RunSeries) -> str:
     if series.run is None:
         return ""
-    about = _about(series.run)
-    return f"{about.started_at}, on {', '.join(about.hosts[:_SHOWN_HOSTS])}. {about.where}."
+    run = _conditions(series.run)
+    where = f" {run.facts['folder']}." if "folder" in run.facts else ""
+    return f"{run.started_at}, on {', '.join(host.host for host in run.hosts[:_SHOWN_HOSTS])}.{where}"
 
 
-def _about(run: MeasuredRun) -> About:
-    """Return where and on what a run was measured, as described by its kind of job."""
-    kind = kind_of(run.folder)
-    assert kind is not None  # it was read from there
-    about: About = kind.part("about")(run)
-    return about
+def _conditions(run: MeasuredRun) -> Conditions:
+    """Return where and on what a run was measured, as its kind of job says."""
+    return kind_named(run.facts.kind).load_job().conditions(run.summary)
 
 
 def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
@@ -220,13 +220,13 @@ def _words(answer: SizeAnswer | SweepAnswer | None) -> Iterator[Words]:
 
 def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     limit = answer.limited_by
-    title = f"The next count is limited by: {limit.what}"
+    title = f"The next count is limited by: {limit.name}"
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
     if answer.host_only:
         could = answer.host_only.storage_could_feed
-        enough = f", enough for about {count(could, 'accelerator')}" if could is not None else ""
-        given = f"It delivered {number(answer.storage_mb_per_second)} MB/s{enough}"
-        sentence = f"{given}: use a host with more cores, or several."
+        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}"
+        given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
+        sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
         yield Words("The host reached its limit first, not the storage", [sentence])
     if answer.issues:
         yield Words("Notes on these numbers", answer.issues)
@@ -242,7 +242,9 @@ def _tables(series: RunSeries) -> Iterator[Table]:
             ((key.replace("_", " "), value) for key, value in flat(series.answer.question) if key != DIGEST),
         )
     if series.run is not None:
-        yield from _about(series.run).tables
+        run = _conditions(series.run)
+        yield facts_table("How it was measured", flat(run.facts | run.work | run.how))
+        yield from environment_of(Environment(hosts=run.hosts, storage=run.storage))
 
 
 def _points_table(series: RunSeries) -> Table:

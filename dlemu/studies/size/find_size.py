@@ -23,6 +23,8 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Facts
+from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
@@ -149,6 +151,8 @@ def size(
         settings_digest=digest([workload]),
     )
     prepared = _prepare(question, workload, folder)
+    cores = check_free_cores(Facts(workload))
+    others = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     runs = Search(folder, question, (), on_event)
     runs.resume()
     on_event(
@@ -161,11 +165,12 @@ def size(
             page_cache=prepared.page_cache,
             total_bytes=prepared.job.found.total_bytes,
             capacity=prepared.capacity,
+            others=others,
         )
     )
     if prepared.page_cache == "evicted":
         evict(prepared.job, 0, 1, write_first=True)
-    known = prepared.known(most)
+    known = replace(prepared.known(most), others=others)
     predictor = Predictor(workload, known)
     on_event(
         StorageProbed(

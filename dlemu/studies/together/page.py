@@ -11,7 +11,7 @@ from dlemu.report.page import Opened, Page, Words
 from dlemu.report.series import difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import value_with_interval
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.together.run import JobTogether, Together, read_together
 
 
@@ -79,3 +79,6 @@ def _verdicts(answer: Together) -> Iterator[str]:
             percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %)"
             measured = f"{cost.b:,.3g} {shown.unit} alone, {cost.a:,.3g} together{percent}"
             yield f"job {number}, {_title(one)}: {shown.title} {measured}"
+
+
+PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, show=print_together)

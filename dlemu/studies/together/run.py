@@ -243,9 +243,9 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
     kind = kind_of_command(command) if command else kind_wanted(workload)
-    if not kind.job:
+    if not kind.is_job:
         raise UserError(f"`dlemu {kind.command}` is no job with ranks: wanted train, checkpoint, or another such job")
-    job = kind.part("job")
+    job = kind.load_job().job
     whole = checked(workload, job)
     check_ahead(job, whole)
     return Runnable(number, tuple(words), whole, kind)

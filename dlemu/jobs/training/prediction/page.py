@@ -17,6 +17,7 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, pr
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -90,9 +91,10 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null, needed = answer.null_model, answer.needed_mb_per_second
     who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
+    at_least = "" if answer.calibration.saturated else "at least "
     return (
-        f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
+        f"null model (only speed / demand): {at_least}{null.max_accelerators} pass; {answer.accelerators} would have "
+        f"AU {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
     )
 
 
@@ -151,3 +153,6 @@ def _points(answer: Prediction) -> Iterator[Point]:
             metrics=metrics,
         )
         yield Point(line="predicted", settings={}, figures=figures)
+
+
+PARTS = Parts(read=read_prediction, answer_type=Prediction, open_page=open_page, points=points, show=print_prediction)

@@ -172,6 +172,8 @@ def in_words(answer: Prediction) -> Prediction:
     """Return a prediction with its verdict, its evidence and its findings as sentences."""
     limit = answer.limited_by
     text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
+    if not answer.calibration.saturated:
+        text = text.replace("(AU ", "(AU at least ")
     limited = "" if limit.what in ("nothing", "unknown") else f"; limited by {limit.what}"
     return replace(
         answer,
@@ -184,13 +186,14 @@ def in_words(answer: Prediction) -> Prediction:
 def _passing(accelerators: int, au_percent: float, low: int, high: int = 0) -> str:
     """Say how many pass: `low`, or none for certain; the AU is that of `accelerators`."""
     if not low:
-        return f"none is certain to pass (AU of {accelerators}: {au_percent:.1f} %)"
+        return f"none is certain to pass (AU {au_percent:.1f} % with {accelerators})"
     return f"{low} pass{'es' * (low == 1)} (AU {au_percent:.1f} %)"
 
 
 def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
     reasons = {
         "storage": "the storage never reached its limit",
+        "others": "other programs took cores from its readers",
         "most": f"--most {high} was the limit",
         "files": "the dataset has too few files for more",
         "cores": "this host has no cores for more trainers (see --hosts, --host-cores)",
@@ -232,7 +235,8 @@ _SEEN: Wording = {
 }
 _ISSUES: Wording = {
     Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    Issue.NOT_SATURATED: "the storage never reached its limit: calibrate with a run that waits for data (--from RUN)",
+    Issue.NOT_SATURATED: "the storage never reached its limit, so it gives at least this: calibrate with a run that "
+    "waits for data (--from RUN)",
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Issue.LINE_IGNORED: "{size_bytes:,} bytes at depth {depth} are given as {mb_per_second:,.0f} MB/s, but the "
     "drive's other figures mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",
