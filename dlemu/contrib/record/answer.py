@@ -17,6 +17,9 @@ QUANTILES = 33  # steps of 3 %: more would make the workload file too long for p
 _CACHED = 0.97
 _COLD = 0.03
 """If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
+MAX_CORE_WAIT_PERCENT = 10.0
+"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
+VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,10 @@ class Parts:
     @property
     def waiting(self) -> float:
         return self.storage + self.cpu_queue + self.preprocessing + self.hand_over
+
+    @property
+    def core_wait_percent(self) -> float:
+        return 100 * self.cpu_queue / self.step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +177,10 @@ class Recording:
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
-    preprocess_size_correlation: float
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files; 0 of files that are not mapped by NumPy: not known."""
+    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
     calls_per_sample: float
     device_bytes_per_sample: float
     device_bytes_counted: bool = True
@@ -187,7 +193,7 @@ class Recording:
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0
-    """Bytes that the processes that load batches had read by calls before the first measured batch."""
+    """Size of the data files that were opened before the first batch, and of what warm-up batches read."""
     fill_bytes: int = 0
     """What a process that loads batches reads for its first more than for others: it fills a buffer."""
     shipped_bytes_per_sample: float
@@ -244,6 +250,7 @@ class Replay:
     calls_per_sample: float
     device_bytes_per_sample: float
     worker_cpu_per_sample: float
+    core_wait_percent: float = 0.0  # of the trainers' time
 
     def error_percent(self, recorded: Recording) -> float:
         """Return how much the replay's samples/s differ from the job's, %."""
@@ -260,9 +267,9 @@ class RecordAnswer:
     data: Data | None
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
-    replayable: bool = False
+    replayable: bool | None = None
     reason: str = ""
-    """Why the recipe is not replayable; empty where it is."""
+    """Why the recipe is not replayable, or (null) not verified; empty where it is."""
     recipe: str = ""
     """File name of the recipe, the workload that emulates the job."""
 

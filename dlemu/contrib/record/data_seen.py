@@ -17,8 +17,8 @@ from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
-from dlemu.contrib.record.recording import OVERHEAD_BYTES
 from dlemu.extend import DlemuError, open_regular
+from dlemu.report.units import size
 
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
@@ -30,9 +30,11 @@ _COUNTED_FILES = 4  # whose samples stand for those of all: counting reads a hea
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
-_READ_BEFORE = 0.5  # of the data: imports of workers that are spawned read some tens of MB by calls, too
+_READ_BEFORE = 0.01  # of all samples, which are larger than their files if decoded; less may be a configuration
+_UNSEEN = 0.01  # of a sample: compression and wider types of numbers explain a larger share
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
+_SMALL_BYTES = 4e6  # mean of files; of larger ones, reading takes far longer than reading their inodes
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
@@ -110,70 +112,51 @@ def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Da
 
 
 def _with_all_bytes(recording: Recording, data: Data) -> Recording:
-    """Return the recording with how many bytes a sample has, or a problem where that is not known.
+    """Return the recording with the bytes of a sample that calls don't show, and where others disagree with those.
 
-    These are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
+    They are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
     """
-    read, stored, shipped = (
-        recording.read_bytes_per_sample,
-        data.stored_bytes_per_sample or 0.0,
-        recording.shipped_bytes_per_sample,
-    )
-    words = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}" + (
-        f", and its files {stored:,.0f}" if stored else ""
-    )
+    read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
+    stored, opened = data.stored_bytes_per_sample or 0.0, recording.opens_per_sample >= _OPENED_PER_SAMPLE
+    words = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
+    alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
     least = (1 - _SIZES_OFF) * min((each for each in (stored, shipped) if each), default=0.0)
-    opened = recording.opens_per_sample >= _OPENED_PER_SAMPLE
-    alike = abs(shipped - stored) <= _SIZES_OFF * stored
-    in_messages = read * recording.read_batch_size <= OVERHEAD_BYTES  # of the loader's queues
-    by_calls = read >= least or not (recording.maps_files or alike or in_messages)
-    if by_calls or (recording.loading.iterable and data.format in COUNTERS):
-        return _with_words(recording, data, words)
-    if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
-        problem = (
-            f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
-            "record more steps, or a larger dataset, so that it still reads then"
-        )
-    elif not stored:
-        problem = "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
-    elif not recording.maps_files and not (opened and alike):
-        problem = f"{words}: it reads in a way that the recorder does not see, or has read before"
-    elif 0 < shipped < (1 - _SIZES_OFF) * stored:
-        problem = f"{words}: its files are mapped, and how much of them it reads is not known"
-    else:
-        note = f"{words}: its files are mapped, and the recipe reads what they have"
-        return replace(
-            recording,
-            mapped=not opened,
-            read_bytes_per_sample=stored if opened else 0.0,
-            notes=(*recording.notes, note),
-        )
-    return replace(recording, mapped=True, read_bytes_per_sample=0.0, problems=(*recording.problems, problem))
-
-
-def _with_words(recording: Recording, data: Data, words: str) -> Recording:
-    """Return the recording with a problem or a note if calls read other bytes than files have."""
-    read, stored = recording.read_bytes_per_sample, data.stored_bytes_per_sample
-    samples = recording.steps * recording.read_batch_size * recording.loaders
-    rounding = recording.loading.workers * read / max(recording.calls_per_sample, 1e-9)
-    if not stored or abs(read - stored) <= _SIZES_OFF * stored + rounding / samples:
-        return recording
-    if recording.loading.iterable and data.format in ("webdataset", "tfrecord"):
-        problem = (
-            f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave those "
-            "batches out with --skip, or record more of them"
-        )
-        return replace(recording, problems=(*recording.problems, problem))
-    if read > stored or read < (1 - _SIZES_OFF) * recording.shipped_bytes_per_sample:
-        return replace(recording, notes=(*recording.notes, f"{words}: the recipe reads what calls do"))
-    return recording
+    problems, notes = list[str](), list[str]()
+    if data.format in COUNTERS and recording.loading.iterable:
+        samples = recording.steps * recording.read_batch_size * recording.loaders
+        call_bytes = read / max(recording.calls_per_sample, 1 / samples)
+        off = abs(read - stored) * samples > _SIZES_OFF * stored * samples + recording.loading.workers * call_bytes
+        if stored and read and off:  # of Parquet, some columns are read
+            (notes if data.format == "parquet" else problems).append(
+                f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave "
+                "those batches out with --skip, or record more of them"
+            )
+    elif read < least and (recording.maps_files or alike):
+        recording = replace(recording, mapped=not opened, read_bytes_per_sample=stored if opened else 0.0)
+        if 0 < shipped < (1 - _SIZES_OFF) * stored:
+            problems.append(f"{words}: its files are mapped, and how much of them it reads is not known")
+        elif stored:
+            notes.append(f"{words}: its files are mapped, and the recipe reads what they have")
+    elif 0 < read < _UNSEEN * least:
+        problems.append(f"{words}: it reads in a way that the recorder does not see")
+    elif stored and read and (read < least or read > (1 + _SIZES_OFF) * stored):
+        notes.append(f"{words}: the recipe reads what calls do")
+    return replace(recording, problems=(*recording.problems, *problems), notes=(*recording.notes, *notes))
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
+    if not recording.mapped and not recording.read_bytes_per_sample:
+        before, samples = recording.read_before_bytes, recording.loading.samples or recording.steps
+        if before >= _READ_BEFORE * samples * recording.shipped_bytes_per_sample:
+            yield f"the job reads nothing while it trains: {size(before)} were read before the first batch"
+            return
+        data = None
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
     if recording.mapped and not recording.read_bytes_per_sample:
+        if not recording.loading.samples:
+            yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
         return
     read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
     if (
@@ -196,6 +179,11 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
         yield (
             "the kernel does not count what this file system reads from storage: how much of the data came from the "
             "page cache is unknown; a replay begins with the dataset evicted"
+        )
+    if data is not None and cached < 100 and not recording.mapped and data.bytes < _SMALL_BYTES * data.files:
+        yield (
+            "where the job found its files' metadata (inodes, directories) not in memory, it read that from storage: "
+            "a replay does not, as dlemu has looked at every file before, and may be faster on storage of few IOPS"
         )
     if 0 < cached < 100:
         words = " ".join(cached_words(cached))

@@ -17,14 +17,17 @@ import numpy as np
 import pytest
 import yaml
 
+from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import Data, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.run import RecordQuestion, _verification
 from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.tests.made_rows import Trainer
+from dlemu.jobs.training.wording import recording_notes
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
 
@@ -94,13 +97,13 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
-    text = recipe_text(recording, data, engine="matched", replayable=False, reason="it was not replayed", replay=None)
+    text = recipe_text(recording, data, engine="matched", replayable=None, reason="it was not replayed", replay=None)
     (tmp_path / "job.yaml").write_text(text)
     workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
     assert workload.notes == ()
     assert workload.unsupported == ()
     assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
-    assert workload.recorded.reason == "it was not replayed"
+    assert (workload.recorded.replayable, workload.recorded.reason) == (None, "it was not replayed")
 
 
 def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
@@ -225,24 +228,24 @@ def test_bytes_of_a_sample_are_those_that_calls_files_and_tensors_agree_on(
 @pytest.mark.parametrize(
     ("files", "changes", "says"),
     [
-        (LARGE, MAPS | {"read": 20_000, "shipped": 30_000}, "have 30,000, and its files 99,800: its files are mapped"),
+        (LARGE, MAPS | {"read": 20_000, "shipped": 30_000}, "have 30,000, its files 99,800: its files are mapped"),
         ({"size": 10**6}, ARROW | {"read": 9, "shipped": 80}, "how much of them it reads"),
-        ({"size": 10**6}, ROWS | {"read": 9, "shipped": 8000}, "in a way that the recorder does not see"),  # in memory
-        ({"size": 10**6}, ROWS | {"read": 9, "shipped": 1000, "read_before_bytes": 10**6}, "read 1 MB before"),
+        ({"size": 10**6}, ROWS | {"read": 5, "shipped": 8000}, "in a way that the recorder does not see"),  # in memory
         ({"size": 10**6, "samples": None}, ARROW | {"read": 9, "shipped": 80}, "has no length"),
     ],
 )
 def test_bytes_of_a_sample_that_are_not_known_are_a_problem(
     files: dict[str, Any], changes: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    (problem,) = bytes_seen(tmp_path, files, changes)[0].problems
+    recording, data = bytes_seen(tmp_path, files, changes)
+    (problem,) = (*recording.problems, *data_problems(data, recording))
     assert says in problem
 
 
 @pytest.mark.parametrize(
     ("file_format", "ending"), [("webdataset", ".tar"), ("webdataset", ".TAR"), ("tfrecord", ".tfrecord")]
 )
-@pytest.mark.parametrize(("read", "steady"), [(1, True), (1.2, True), (0.17, False), (2, False), (0.0, False)])
+@pytest.mark.parametrize(("read", "steady"), [(1, True), (1.2, True), (0.17, False), (2, False)])
 def test_a_buffer_that_fills_or_drains_does_not_change_the_bytes_of_a_sample(
     file_format: str, ending: str, read: float, steady: bool, tmp_path: Path
 ) -> None:
@@ -327,6 +330,28 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
 
 
+@pytest.mark.parametrize(
+    ("device_bytes", "counted", "mapped", "mean_bytes", "noted"),
+    [
+        (114_000.0, True, False, 110_000, True),
+        (50_000.0, True, False, 110_000, True),  # partly cached
+        (0.0, False, False, 110_000, True),  # of a network, whose bytes are not counted
+        (0.0, True, False, 110_000, False),  # all in memory
+        (114_000.0, True, True, 110_000, False),
+        (140e6, True, False, 140_000_000, False),
+    ],
+)
+def test_that_a_replay_reads_no_inodes_is_noted_where_it_matters(
+    device_bytes: float, counted: bool, mapped: bool, mean_bytes: int, noted: bool, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=10, mapped=mapped)
+    recording = replace(recording, device_bytes_per_sample=device_bytes, device_bytes_counted=counted)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    notes = data_notes(replace(data, bytes=mean_bytes * data.files), recording)
+    assert sum("(inodes, directories)" in note for note in notes) == noted
+
+
 class Storage:
     """Replays as a storage would: its reader costs CPU, and each engine makes its own calls."""
 
@@ -364,13 +389,83 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
     assert (engine, replays[1].engine) == ("fast", "fast")
 
 
+@pytest.mark.parametrize(
+    ("before", "shipped", "samples", "says"),
+    [
+        (3_012_800, 30_000.0, 100, "the job reads nothing while it trains: 3.0 MB were read before the first batch"),
+        (40_000, 600_000.0, 6, "nothing while it trains: 40,000 bytes"),  # pictures, decoded
+        (9_000_000, 30_000.0, None, "nothing while it trains: 9.0 MB"),
+        (2_000, 30_000.0, 100, "no data file was seen"),  # a configuration: samples from elsewhere
+    ],
+)
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_job_that_reads_nothing_while_it_trains_is_told_so(
+    before: int, shipped: float, samples: int | None, says: str, opened: bool, tmp_path: Path
+) -> None:
+    recording = recorded(read_bytes_per_sample=0.0, read_before_bytes=before, shipped_bytes_per_sample=shipped)
+    recording = replace(recording, loading=replace(recording.loading, samples=samples))
+    (problem,) = data_problems(data_of(files(tmp_path), recording) if opened else None, recording)
+    assert says in problem
+
+
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
     good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
-    assert verdict(recording, (), good) == ""
-    assert "differs by +6.0 % in samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
-    off = replace(good, device_bytes_per_sample=500.0)
-    assert "differs by 50 % in bytes from devices" in verdict(recording, (), off)
-    assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
-    assert verdict(recording, ("several loaders",), good) == "several loaders"
-    assert verdict(recording, (), None) == "it was not replayed"
+    fast = replace(good, samples_per_second=212.0)
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=recording.parts.step / 8))
+    assert verdict(recording, good) == verdict(busy, good) == (True, "")
+    for state, says, found in (
+        (False, "differs by +6.0 % in samples/s", verdict(recording, fast)),
+        (False, "by 50 % in bytes from devices", verdict(busy, replace(good, device_bytes_per_sample=500.0))),
+        (False, "the recorder saw 94.0 %", verdict(replace(busy, coverage_percent=94.0), fast)),
+        (False, "several loaders", verdict(replace(recording, problems=("several loaders",)), None, "it failed")),
+        (None, "by +6.0 % in samples/s: wanted 5 % at most, but other load", verdict(busy, fast)),
+        (None, "kept the replay waiting for a core, 30 %", verdict(busy, replace(fast, core_wait_percent=30.0))),
+        (None, "it was not replayed", verdict(recording, None)),
+        (None, "its replay failed", verdict(recording, None, "its replay failed")),
+    ):
+        assert found[0] is state
+        assert says in found[1]
+
+
+@pytest.mark.parametrize(
+    ("question", "replays", "queue", "command"),
+    [
+        (RecordQuestion(command=("python", "a b.py"), skip=3), 0, 0.9, "dlemu record --skip 3 --rows out/rows"),
+        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 1, 0.0, "dlemu record --rows out/rows"),
+        (RecordQuestion(rows="my rows"), 1, 0.9, "dlemu record --rows 'my rows'"),
+        (
+            RecordQuestion(command=("python", "a b.py"), steps=90, minutes=0.5),
+            1,
+            0.9,
+            "dlemu record --steps 90 --minutes 0.5 -- python 'a b.py'",
+        ),
+    ],
+)
+def test_what_is_not_verified_names_the_command_that_does(
+    question: RecordQuestion, replays: int, queue: float, command: str
+) -> None:
+    """A job that other load slowed, as a replay shows, is recorded anew: a quiet host does not repeat its rate."""
+    recording = recorded()
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=queue * recording.parts.step))
+    replay = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
+    answer = RecordAnswer(complete=True, recording=busy, data=None, replays=(replay,) * replays)
+    assert _verification(question, "out", answer) == command
+
+
+@pytest.mark.parametrize(
+    ("replayable", "shown", "notes"), [(True, "yes", 0), (False, "no", 1), (None, "not verified", 1)]
+)
+def test_all_that_read_a_recipe_know_three_states(
+    replayable: bool | None, shown: str, notes: int, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
+    data = data_of(files(tmp_path), recording)
+    text = recipe_text(recording, data, engine="matched", replayable=replayable, reason="so", replay=None)
+    (tmp_path / "job.yaml").write_text(text)
+    workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
+    assert ("  replayable", shown, "so") in _recording(workload)
+    found = list(recording_notes(workload.recorded, 1))
+    assert [("not verified: so" in note, "not replayable: so" in note) for note in found] == [
+        (replayable is None, replayable is False)
+    ] * notes
