@@ -140,6 +140,8 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     device = "an unknown number" if recording.cached_percent is None else device
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
     yield "reads per sample", f"{how}; {device} from devices" if read or recording.mapped else "none while it trains"
+    if loading.iterable and recording.fill_bytes > read * recording.read_batch_size:
+        yield "before the first batch", f"each worker reads {size(recording.fill_bytes)} more: it fills a buffer"
     if answer.data is not None:
         data = answer.data
         samples = f"{number(data.samples_per_file)} samples each"

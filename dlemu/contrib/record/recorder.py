@@ -262,12 +262,13 @@ class _Counters:
 
 
 class _Fetch:
-    """The files opened and the mapped arrays indexed while one batch is loaded."""
+    """The files opened and mapped, and the mapped arrays indexed, while one batch is loaded."""
 
-    __slots__ = ("map_bytes", "map_calls", "new", "opens")
+    __slots__ = ("last", "map_bytes", "map_calls", "mapped", "new", "opens")
 
     def __init__(self) -> None:
-        self.opens = 0
+        self.opens = self.mapped = 0
+        self.last = ""
         self.new: list[str] = []
         self.map_calls = 0
         self.map_bytes = 0
@@ -418,8 +419,10 @@ class _Hooks:
             "system_cpu": system - system_before,
             "opens": fetch.opens,
             "opened": _process.opened_bytes,
-            "mapped": sum(not name.endswith(_NO_SAMPLES) for name in mapped),
+            "mapped": fetch.mapped + sum(not name.endswith(_NO_SAMPLES) for name in mapped),
         }
+        if not hasattr(fetcher, "dataset_iter"):
+            row["items"] = len(index) if isinstance(index, (list, tuple)) else 1
         if fetch.map_calls:
             row["maps"], row["map_bytes"] = fetch.map_calls, fetch.map_bytes
         if fetch.new:
@@ -561,13 +564,15 @@ class _Hooks:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Record the files that Python opens while a batch is loaded; an error raised here would reach the job."""
-        if event != "open":
+        """Record what Python opens and maps while a batch is loaded; an error raised here would reach the job."""
+        if event not in ("open", "mmap.__new__"):
             return
         try:
-            if not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
+            if event != "open":
+                self.local.fetch.mapped += arguments[0] >= 0  # -1: memory of no file
+            elif not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
                 self.opened(arguments[0])
-        except Exception:  # the interpreter shuts down, or the file is not there
+        except Exception:  # the interpreter shuts down, no batch is loaded, or the file is not there
             return
 
     def opened(self, path: object) -> None:
@@ -583,7 +588,8 @@ class _Hooks:
         if fetch is None:
             _process.opened_bytes += os.stat(name).st_size
         else:
-            fetch.opens += 1
+            fetch.opens += name != fetch.last  # np.load opens a file that it maps three times
+            fetch.last = name
             fetch.note_file(name)
 
     def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -595,6 +601,16 @@ class _Hooks:
             if len(arguments) > position:
                 self.audit("open", (arguments[position], "r", os.O_RDONLY))
             return function(*arguments, **options)
+
+        return wrapper
+
+    def mapping(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+        """Wrap a function whose C code maps a file, as `opening`."""
+        opening = self.opening(function, position)
+
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            self.audit("mmap.__new__", (0,))
+            return opening(*arguments, **options)
 
         return wrapper
 
@@ -758,7 +774,10 @@ def _patch(wrapper: str, *places: tuple[Any, ...]) -> Callable[[Any], None]:
             *above, name = dotted.split(".")
             owner = getattr(module, above[0], None) if above else module
             if owner is not None and hasattr(owner, name):  # else another version of the library
-                setattr(owner, name, getattr(_hooks, wrapper)(getattr(owner, name), *arguments))
+                original = getattr(owner, name)
+                wrapped = getattr(_hooks, wrapper)(original, *arguments)
+                is_method = not above or hasattr(original, "__get__")  # else C code, which a class does not bind
+                setattr(owner, name, wrapped if is_method else staticmethod(wrapped))
 
     return patch
 
@@ -774,6 +793,8 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "numpy.core.memmap": _patch_memmap,
     "h5py._hl.files": _patch("opening", ("File.__init__", 1)),
     "pyarrow.parquet.core": _patch("opening", ("ParquetFile.__init__", 1)),
+    "torch": _patch("mapping", ("from_file", 0)),
+    "torch.storage": _patch("mapping", ("UntypedStorage.from_file", 0)),  # torch.load, safetensors
     "torchvision.io.image": _patch("opening", ("read_file", 0)),
     "cv2": _patch("opening", ("imread", 0)),
     **{module: _patch("using", use) for module, use in _UNSEEN.items()},

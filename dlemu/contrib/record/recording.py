@@ -7,8 +7,10 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
+import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
@@ -26,9 +28,8 @@ _EQUAL_SHARE = 0.95
 _FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen in some batches only
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
-_MIN_BYTES_BY_CALLS = 512
-"""If files are mapped, and read calls read fewer bytes than this per sample, the samples come from the mapped files."""
 _FEW_CALLS = 0.01  # per batch: nothing is read by calls
+_FEW_BYTES = 512  # of a sample, by calls, where no file was seen that they could read: no data
 _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
@@ -47,6 +48,7 @@ _UNSEEN = {
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
+    processes, together = _by_item(processes)
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
@@ -83,13 +85,13 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
     if not sees_maps and _reads_nothing(processes, fetches, float(read.sum()) / samples):
         read[:] = 0
-    mapped = sees_maps or _is_mapped(made, fetches, float(read.sum()))
-    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
-        read[:] = 0
+    from_devices = sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
+    items = sum(fetch.items or _samples(fetch) for fetch in fetches)
+    loading = _loading(loop)
     return Recording(
         ranks=ranks,
         ranks_that_read=reads,
-        loading=_loading(loop),
+        loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
         loaders_per_rank=len(loop.beside),
         batch_size=size,
         read_batch_size=read_size,
@@ -115,9 +117,11 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
-        mapped=bool(mapped),
+        mapped=2 * sum(fetch.map_bytes for fetch in fetches) > float(read.sum()),
+        maps_files=any(fetch.mapped for fetch in made) or (from_devices and not read.any()),
         samples_before=sum(_samples(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
+        fill_bytes=_fill_bytes(loops, workers, float(np.median(read))),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
@@ -128,8 +132,29 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         cores=loop.rows.process.cores,
         memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
         problems=tuple(_problems(processes, loops, fetches, source)),
-        notes=tuple(_notes(processes, loops, fetches, source)),
+        notes=(*_notes(processes, loops, fetches, source), *_note_of_items(together)),
     )
+
+
+def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], float]:
+    """Return the rows with each item of a dataset as one sample, and how many samples of the job that is.
+
+    This is for datasets that make batches by themselves, with fewer reads than samples: a batch is then in one piece.
+    """
+    larger = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
+    samples, items = (sum(int(getattr(fetch, name)) for fetch in larger) for name in ("n", "items"))
+    if 2 * sum(max(fetch.calls, fetch.maps) for fetch in larger) >= samples:
+        return processes, 1.0
+    by_item = [
+        replace(rows, fetches=[msgspec.structs.replace(one, n=one.items or one.n) for one in rows.fetches])
+        for rows in processes
+    ]
+    return by_item, samples / items
+
+
+def _note_of_items(together: float) -> Iterator[str]:
+    if together > 1:
+        yield f"its dataset makes batches of {together:.0f} samples by itself, read as one piece: each is a sample here"
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
@@ -279,18 +304,12 @@ def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], b
     later = [fetch for fetch in fetches if id(fetch) not in first] or fetches
     files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
     few = sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later)
-    return few or (not files and bytes_per_sample < _MIN_BYTES_BY_CALLS)
+    return few or (not files and bytes_per_sample < _FEW_BYTES)
 
 
-def _is_mapped(made: Sequence[Fetch], fetches: Sequence[Fetch], read: float) -> bool:
-    """Return whether samples come from files that other libraries than NumPy mapped: read calls don't explain them.
-
-    `fetches` are those of `made` that count.
-    """
-    device, samples = sum(max(fetch.device, 0) for fetch in fetches), sum(map(_samples, fetches))
-    if any(fetch.mapped for fetch in made):
-        return read < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
-    return read == 0 and sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
+def _fill_bytes(loops: Sequence[Loop], workers: dict[int, ProcessRows], usual: float) -> int:
+    first = [next(_of_training(one, rows), None) for one in loops for rows in _readers(one, workers)]
+    return max(0, round(float(np.mean([fetch.read for fetch in first if fetch is not None])) - usual))
 
 
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:

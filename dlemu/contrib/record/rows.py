@@ -113,9 +113,12 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     opened: int = 0
     """Size of the data files that a worker opened before its first batch."""
     mapped: int = 0
-    """Data files that were mapped; not counted after each batch."""
+    """Files that the batch mapped; after some batches also those that others had mapped."""
     arrays: int
+    items: int | None = None
+    """Items of a map dataset; a batch may be one of them."""
     maps: int = 0
+    """Times that a mapped array of NumPy was indexed, and the bytes taken from it."""
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)
 

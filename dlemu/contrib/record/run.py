@@ -12,7 +12,7 @@ from functools import partial
 from datagen import owned
 from dlemu.comm.environment import describe_folder
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, RECORD, Data, RecordAnswer, Recording, Replay
-from dlemu.contrib.record.data_seen import data_notes, data_of, data_problems
+from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
@@ -111,8 +111,7 @@ def _recorded(
             f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
             "above, and run it without `dlemu record --`"
         )
-    recording = analyse(processes, question.skip)
-    return recording, data_of(files_of(processes, question.skip), recording), status
+    return *dataset_of(files_of(processes, question.skip), analyse(processes, question.skip)), status
 
 
 def how_ended(status: int) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import getpass
+import io
 import re
 import socket
+import struct
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +20,8 @@ import yaml
 from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, Spread
-from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
+from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
+from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.run import RecordQuestion, _verification
@@ -159,6 +163,128 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert tree["recorded"]["files_per_sample"] == 2
     (note,) = simplified(recording, data)
     assert "from 2 files (.jpg, .png)" in note
+
+
+@pytest.mark.parametrize(
+    ("endings", "opens", "found"),
+    [
+        ((".jpg", ".JPEG"), 1.0, (60, "jpeg", ".jpg, .jpeg")),
+        ((".png", ".PNG", ".json"), 1.0, (60, "png", ".png")),
+        ((".tif", ".tiff", ".TIFF"), 1.0, (90, "tiff", ".tiff, .tif")),
+        ((".tar", ".TAR", ".csv"), 0.01, (60, "webdataset", ".tar")),
+        ((".h5", ".hdf5"), 0.1, (60, "indexed_binary", ".h5, .hdf5")),
+        ((".jpg", ".png", ".webp", ".txt"), 1.0, (90, "raw", ".jpg, .png, .webp")),
+        ((".jpg", ".jpeg", ".png", ".PNG"), 2.0, (120, "raw", ".jpg, .jpeg, .png")),
+        ((".pt", ".pth"), 1.0, (60, "raw", ".pt, .pth")),
+    ],
+)
+def test_files_of_one_format_are_one_dataset_however_their_names_end(
+    endings: tuple[str, ...], opens: float, found: tuple[int, str, str], tmp_path: Path
+) -> None:
+    for number in range(30):
+        for ending in endings:
+            (tmp_path / f"{number}{ending}").write_bytes(bytes(1000))
+    paths = Counter(str(path) for path in sorted(tmp_path.iterdir()) if path.suffix != ".csv" or path.stem == "7")
+    recording = recorded(opens_per_sample=opens, read_bytes_per_sample=1000.0 * opens)
+    data = data_of(paths, replace(recording, loading=replace(recording.loading, samples=None)))
+    assert data is not None
+    assert (data.files, data.format) == found[:2]
+    assert set(data.ending.split(", ")) == set(found[2].split(", "))
+
+
+ROWS, LARGE = {"opens_per_sample": 0.01, "calls_per_sample": 1.0}, {"files": 100, "size": 99_800}
+MAPS = {"maps_files": True, "opens_per_sample": 1.0, "calls_per_sample": 12.0}
+ARROW = MAPS | {"opens_per_sample": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "found"),
+    [  # the format, the bytes of a record, those of the job's reads
+        ({"size": 160_000}, ROWS | {"read": 160, "shipped": 160}, ("indexed_binary", 160)),  # by pread
+        ({"size": 200_000}, ROWS | {"read": 4096, "shipped": 200}, ("indexed_binary", 4096)),  # by a buffered file
+        ({"size": 60_000}, ROWS | {"read": 61, "shipped": 120}, ("indexed_binary", 61)),  # of bfloat16
+        ({"size": 160_000}, ROWS | {"read": 160, "shipped": 160, "device": 4096}, ("indexed_binary", 160)),
+        ({"size": 200_000}, ROWS | {"read": 200, "shipped": 200, "mapped": True}, ("mmap_indexed_binary", 200)),
+        (LARGE, MAPS | {"read": 26_900, "shipped": 98_300}, ("raw", 99_800)),  # torch.load(mmap=True)
+        (LARGE | {"size": 3_000_000}, MAPS | {"read": 40_000, "shipped": 2_900_000}, ("raw", 3_000_000)),
+        (LARGE | {"ending": ".safetensors"}, MAPS | {"read": 4, "shipped": 199_000}, ("raw", 99_800)),
+        (LARGE | {"ending": ".npy"}, MAPS | {"read": 8200, "shipped": 399_000}, ("npy", 99_800)),  # mmap_mode="r"
+        (LARGE, MAPS | {"read": 26_900, "shipped": 99_000, "maps_files": False}, ("raw", 99_800)),  # not seen to map
+        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 2000}, ("mmap_indexed_binary", 1000)),
+        ({"ending": ".jpg"} | LARGE, MAPS | {"read": 99_800, "shipped": 602_000}, ("jpeg", 99_800)),
+        (LARGE, {"opens_per_sample": 1.0, "read": 11_000, "shipped": 44_000}, ("indexed_binary", 11_000)),  # a crop
+    ],
+)  # fmt: skip
+def test_bytes_of_a_sample_are_those_that_calls_files_and_tensors_agree_on(
+    files: dict[str, Any], changes: dict[str, Any], found: tuple[str, int], tmp_path: Path
+) -> None:
+    recording, data = bytes_seen(tmp_path, files, changes)
+    assert data is not None
+    assert recording.problems == tuple(data_problems(data, recording)) == ()
+    dataset = workload_of(recording, data, engine="matched")["dataset"]
+    assert (dataset["format"], dataset["record_length_bytes"]) == (found[0], pytest.approx(found[1], rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "says"),
+    [
+        (LARGE, MAPS | {"read": 20_000, "shipped": 30_000}, "have 30,000, its files 99,800: its files are mapped"),
+        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 80}, "how much of them it reads"),
+        ({"size": 10**6}, ROWS | {"read": 5, "shipped": 8000}, "in a way that the recorder does not see"),  # in memory
+        ({"size": 10**6, "samples": None}, ARROW | {"read": 9, "shipped": 80}, "has no length"),
+    ],
+)
+def test_bytes_of_a_sample_that_are_not_known_are_a_problem(
+    files: dict[str, Any], changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    recording, data = bytes_seen(tmp_path, files, changes)
+    (problem,) = (*recording.problems, *data_problems(data, recording))
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("file_format", "ending"), [("webdataset", ".tar"), ("webdataset", ".TAR"), ("tfrecord", ".tfrecord")]
+)
+@pytest.mark.parametrize(("read", "steady"), [(1, True), (1.2, True), (0.17, False), (2, False)])
+def test_a_buffer_that_fills_or_drains_does_not_change_the_bytes_of_a_sample(
+    file_format: str, ending: str, read: float, steady: bool, tmp_path: Path
+) -> None:
+    record = bytes(10_000) if file_format == "tfrecord" else b""
+    made = struct.pack("<QI", len(record), 0) + record + bytes(4)
+    for shard in range(6):
+        path = tmp_path / f"{shard}{ending}"
+        if record:
+            path.write_bytes(made * (40 + shard))
+            continue
+        with tarfile.open(path, "w") as tar:
+            for sample in range(40 + shard):
+                for member, size in ((f"{sample}.jpg", 8000), (f"{sample}.json", 50)):
+                    entry = tarfile.TarInfo(member)
+                    entry.size = size
+                    tar.addfile(entry, io.BytesIO(bytes(size)))
+    stored = sum(path.stat().st_size for path in tmp_path.iterdir()) / sum(range(40, 46))
+    changes = ROWS | {"read": read * stored, "shipped": 16, "calls_per_sample": 8.0}
+    recording, data = bytes_seen(tmp_path, {"samples": None, "iterable": True}, changes)
+    assert data is not None
+    dataset = workload_of(recording, data, engine="matched")["dataset"]
+    assert dataset["record_length_bytes"] == pytest.approx(stored, rel=0.02)
+    assert (dataset["format"], dataset["num_samples_per_file"]) == (file_format, pytest.approx(42.5, abs=1.5))
+    assert ["fills or drains" in problem for problem in recording.problems] == [True] * (not steady)
+
+
+def bytes_seen(folder: Path, files: dict[str, Any], changes: dict[str, Any]) -> tuple[Recording, Data | None]:
+    """Make files as given, if any; return what is known of 1000 samples in one, or of one sample in each."""
+    for number in range(files.get("files", 1) if "size" in files else 0):
+        (folder / f"{number}{files.get('ending', '.pt')}").write_bytes(bytes(files["size"]))
+    names = {
+        "read": "read_bytes_per_sample",
+        "shipped": "shipped_bytes_per_sample",
+        "device": "device_bytes_per_sample",
+    }
+    recording = recorded(**{names.get(key, key): value for key, value in changes.items()})
+    samples, iterable = files.get("samples", 1000), files.get("iterable", False)
+    recording = replace(recording, loading=replace(recording.loading, samples=samples, iterable=iterable))
+    return dataset_of(Counter(map(str, sorted(folder.iterdir()))), recording)
 
 
 def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> None:

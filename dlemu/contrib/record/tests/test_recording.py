@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 
 from datagen.errors import UserError
+from dlemu.contrib.record.data_seen import dataset_of
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import ProcessRows, Step
@@ -173,6 +177,55 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fetch", "samples", "found"),
+    [  # of a dataset whose items are batches of 2048; the batch, the bytes and number of its samples
+        ({"items": 1, "n": 2048, "calls": 1}, 800, (1, 8000, 800)),  # rows in one piece
+        ({"items": 1, "n": 2048, "calls": 30, "opens": 0}, 800, (1, 8000, 800)),  # in pieces of a buffer
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 1, "map_bytes": 8000}, 800, (1, 8009, 800)),
+        ({"items": 1, "n": 2048, "calls": 2048}, 800, (2048, 8000 / 2048, 800 * 2048)),  # here and there
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 2048, "map_bytes": 8000}, 1, (2048, 3.91, 2048)),
+        ({"items": 2048, "n": 2048, "calls": 1}, 800, (2048, 8000 / 2048, 800)),  # a sampler's list of indexes
+        ({"items": None, "n": 2048, "calls": 1}, None, (2048, 8000 / 2048, None)),  # a stream
+    ],
+)
+def test_a_batch_that_a_dataset_makes_is_a_sample_if_it_is_read_in_one_piece(
+    fetch: dict[str, int | None], samples: int | None, found: tuple[int, float, int | None]
+) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.rows.passes[0].samples = samples
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.read_batch_size, recording.loading.samples) == (found[0], found[2])
+    assert recording.read_bytes_per_sample == pytest.approx(found[1], rel=0.01)
+    assert recording.mapped == ("maps" in fetch)
+    assert any("of 2048 samples by itself" in note for note in recording.notes) == (found[0] == 1)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "maps"),
+    [
+        ({"mapped": 1}, True),
+        ({"calls": 0, "device": 4096}, True),
+        ({"device": 4096}, False),
+        ({"map_bytes": 800}, False),
+    ],
+)
+def test_files_that_are_mapped_and_buffers_that_are_filled_are_seen(fetch: dict[str, int], maps: bool) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.worker.fetches[0].read = 900_000
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.maps_files, recording.mapped) == (maps, False), "a label out of a mapped array is not the sample"
+    assert recording.fill_bytes == pytest.approx(892_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
     ("read", "calls", "device", "mapped_files", "mapped", "read_per_sample"),
     [
         (20, 0, 0, 0, False, 0.0),  # all in memory: the recorder's own bytes
@@ -186,14 +239,17 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     ],
 )
 def test_files_are_mapped_where_calls_do_not_read_what_a_sample_has(
-    read: int, calls: int, device: int, mapped_files: int, mapped: bool, read_per_sample: float
+    read: int, calls: int, device: int, mapped_files: int, mapped: bool, read_per_sample: float, tmp_path: Path
 ) -> None:
     trainer = Trainer()
     steady(trainer, 60, wait_ms=0.1, body_ms=20)
     trainer.rows.passes[0].opened = 700
     for fetch in trainer.worker.fetches:
         fetch.read, fetch.calls, fetch.device, fetch.mapped, fetch.opened = read, calls, device, mapped_files, 55
-    recording = analyse(trainer.processes, 10)
+        fetch.opens = 0
+    trainer.worker.fetches[0].opens = calls
+    (tmp_path / "samples.bin").write_bytes(bytes(800_000))
+    recording, _ = dataset_of(Counter([str(tmp_path / "samples.bin")]), analyse(trainer.processes, 10))
     assert (recording.mapped, recording.read_bytes_per_sample) == (mapped, read_per_sample)
     assert recording.read_before_bytes == 700 + 55 + 12 * read * (calls > 0)
 
