@@ -221,7 +221,8 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
     if not recorded.version:
         return
     if not recorded.replayable:
-        yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay matched it'}"
+        state = "verified" if recorded.replayable is None else "replayable"
+        yield f"the recording of this workload is not {state}: {recorded.reason or 'no replay matched it'}"
     if recorded.ranks and ranks != recorded.ranks:
         yield (
             f"the job was recorded with {count(recorded.ranks, 'rank')}: with {ranks}, its collectives, which are "
