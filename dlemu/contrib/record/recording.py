@@ -29,6 +29,7 @@ _FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
 _FEW_CALLS = 0.01  # per batch: nothing is read by calls
+_FEW_BYTES = 512  # of a sample, by calls, where no file was seen that they could read: no data
 _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
@@ -82,9 +83,8 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     device = sum(max(fetch.device, 0) for fetch in fetches)
     sees_maps = any(fetch.maps for fetch in fetches)
     made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
-    few = _FEW_CALLS if any(fetch.files for fetch in made) else _FEW  # a worker may load libraries with its first batch
-    if not sees_maps and sum(abs(fetch.calls) for fetch in fetches) <= few * len(fetches):
-        read[:] = 0  # nothing of the job's
+    if not sees_maps and _reads_nothing(processes, fetches, float(read.sum()) / samples):
+        read[:] = 0
     from_devices = sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
     items = sum(fetch.items or _samples(fetch) for fetch in fetches)
     loading = _loading(loop)
@@ -296,6 +296,15 @@ def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Sp
     mean = float(batches.sum() / counts.sum())
     values = np.maximum(mean + (batches / counts - mean) * np.sqrt(counts), 0)
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
+
+
+def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], bytes_per_sample: float) -> bool:
+    """Return whether calls read no data: the headers of libraries that a worker loads with its first batch are none."""
+    first = {id(rows.fetches[0]) for rows in processes if rows.fetches}
+    later = [fetch for fetch in fetches if id(fetch) not in first] or fetches
+    files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
+    few = sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later)
+    return few or (not files and bytes_per_sample < _FEW_BYTES)
 
 
 def _fill_bytes(loops: Sequence[Loop], workers: dict[int, ProcessRows], usual: float) -> int:

@@ -66,11 +66,10 @@ def run_page(run: Run, config: str) -> Page:
 def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
-    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     hosts = summary.hosts
     names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
     where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
-    return f"{summary.name}{scale}: {kind}{where}"
+    return f"{summary.name}{scale}: {summary.emulated}{where}"
 
 
 def verdict(summary: Summary) -> Line:

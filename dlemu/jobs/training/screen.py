@@ -23,11 +23,10 @@ def screen(summary: Summary, folder: str) -> Screen:
 
 def _title(summary: Summary) -> str:
     storage, metrics = summary.environment.storage, summary.metrics
-    what = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{what} on {summary.dataset.data_folder}{below}",
+        f"{summary.emulated} on {summary.dataset.data_folder}{below}",
         *([f"{len(summary.hosts)} hosts"] if len(summary.hosts) > 1 else []),
         count(metrics.epochs, "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),

@@ -33,6 +33,7 @@ from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+from dlemu.results.wording import count, scaled
 
 
 class Issue(StrEnum):
@@ -376,6 +377,8 @@ class Summary(JobSummary):
     """Name of the accelerator; None when none was chosen."""
     scale: str | None
     """Name of the workload's scale; None when none was chosen."""
+    sample_divisor: float | None = None
+    """How many times larger samples are at full size; None where it is not known."""
     ranks_per_host: tuple[int, ...] = ()
     seed: int = 0
     """Seed of shuffles and random draws: `train.seed`, or a new one when a shuffle is `random`."""
@@ -429,8 +432,13 @@ class Summary(JobSummary):
     @property
     def title(self) -> str:
         """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
-        kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.name}: {self.ranks} {kind}"
+        return f"{self.name}: {self.emulated}"
+
+    @property
+    def emulated(self) -> str:
+        """Ranks and accelerator, with the size of their samples: `8 x h100 with samples 1/256 of real size`."""
+        kind = f"{self.ranks} x {self.accelerator}" if self.accelerator else count(self.ranks, "rank")
+        return f"{kind}{scaled(self.sample_divisor)}"
 
     @property
     def name(self) -> str:

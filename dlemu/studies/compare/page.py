@@ -164,7 +164,8 @@ def _fed_tiles(answer: Comparison) -> Iterator[TileRow]:
     for label, field, unit, what in _FED:
         for place, (name, side) in enumerate(zip("AB", answer.sides, strict=True)):
             bound = _bound(side) if field == "accelerators_fed" else ""
-            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{bound}: {what}" if bound else what
+            about = f"{bound}: {what}" if bound else what
+            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{about},{side.scaled}" if side.scaled else about
 
 
 def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
@@ -215,6 +216,9 @@ def _fed_table(sides: tuple[ComparedSide, ComparedSide]) -> Table:
             shown = zip(bounds, values, strict=True)
             cells = ("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown)
             rows.append((label, *cells))
+    small = [side.scaled.removeprefix(" with ") or "samples of full size" for side in sides]
+    if any(side.scaled for side in sides):
+        rows.append(("samples", *(one.removeprefix("samples ") for one in small)))
     return Table(title="Accelerators fed", columns=columns("", "A", "B", right=(1, 2)), rows=rows)
 
 

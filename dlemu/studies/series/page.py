@@ -9,7 +9,7 @@ from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, Opened, Page, State, Text, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, State, Text, TileRow, Words, tiles
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import (
@@ -29,19 +29,20 @@ from dlemu.results.kinds import catalogue_of, kind_named
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
+from dlemu.studies.size.size_verdict import at_full_size
 
 _SHOWN_HOSTS = 4
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 _SIZE_TILES = (
     ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
+    ("with samples of full size", "full_size.accelerators", "", "accelerators that this storage would feed"),
     ("pass line", "threshold_percent", "%", "AU at which a count passes"),
     ("one more would need", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
     ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
     ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
-    ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
     ("time to the answer", "seconds", "s", "all trials"),
     ("time without the search", "naive_seconds", "s", "every count at full length, nominal"),
 )
@@ -63,9 +64,12 @@ def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
         f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at "
         f"{'least' if answer.host_only else 'most'} {number(answer.storage_mb_per_second)} MB/s",
         Line(answer.verdict, tone),
+        *([Line(at_full_size(answer), "strong")] if answer.full_size else []),
     ]
     if answer.at_least:
-        lines.append(Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
+        lines.append(
+            Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}", tone)
+        )
     naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
     lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
     print_lines([*lines, f"results: {folder}"], console)
@@ -90,7 +94,8 @@ def _counts_table(answer: SizeAnswer) -> Table:
     predicted = ["predicted"] if answer.predicted else []
     names = ("accelerators", "sustained\nau %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
-    title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
+    kind = f"x {question.accelerator}" if question.accelerator else "accelerators"
+    title = f"{question.workload}: how many {kind}{answer.scaled}"
     notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
 
@@ -118,7 +123,9 @@ def _sweep_table(swept: SweepAnswer) -> Table:
         for point in swept.points
     ]
     head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
-    return Table(columns=head, rows=rows, dense=True)
+    divisors = {point.figures.sample_divisor for point in swept.points if point.figures}
+    small = [f"{catalogue.rank}s{phrase}" for phrase in sorted(filter(None, map(scaled, divisors)))]
+    return Table(columns=head, rows=rows, notes=small, dense=True)
 
 
 def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
@@ -157,7 +164,7 @@ def open_series(series: RunSeries) -> Opened:
         lead=_lead(series),
         state=state,
         verdict=verdict,
-        tiles=tiles(series.answer, _SIZE_TILES) if isinstance(series.answer, SizeAnswer) else [],
+        tiles=tiles(series.answer, _size_tiles(series.answer)) if isinstance(series.answer, SizeAnswer) else [],
         words=list(_words(series.answer)),
         tables=list(_tables(series)),
         texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
@@ -166,11 +173,18 @@ def open_series(series: RunSeries) -> Opened:
     return Opened(series, page, "dlemu.studies.series.figures")
 
 
+def _size_tiles(answer: SizeAnswer) -> Iterator[TileRow]:
+    yield from _SIZE_TILES
+    no_more = answer.predicted.no_more if answer.predicted else ""
+    what = f"at least, from the read probe: {no_more}" if no_more else "from the read probe, by the model"
+    yield "predicted", "predicted.max_accelerators", "", what
+
+
 def _title(series: RunSeries) -> str:
     if isinstance(series.answer, SizeAnswer):
         question = series.answer.question
         what = " ".join(filter(None, [question.workload, question.accelerator]))
-        return f"How many accelerators does this storage feed? {what}"
+        return f"How many accelerators does this storage feed? {what}{series.answer.scaled}"
     lines = sorted({point.line for point in series.points})
     what = lines[0] if len(lines) == 1 else count(len(lines), "line")
     return f"Sweep: {what}" if series.answer else f"{count(len(series.points), 'run')}: {what}"
@@ -193,7 +207,7 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
     """Return the state of the page, and its verdict: the emphasised word and the rest of the line."""
     answer = series.answer
     if isinstance(answer, SizeAnswer):
-        sentence = answer.verdict or "the search was interrupted"
+        sentence = ". ".join(filter(None, [answer.verdict or "the search was interrupted", at_full_size(answer)]))
         if not answer.complete:
             return "open", ("INCOMPLETE", f": {sentence}")
         if answer.at_least:
@@ -224,7 +238,7 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
     if answer.host_only:
         could = answer.host_only.storage_could_feed
-        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}"
+        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}{answer.scaled}"
         given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
         sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
         yield Words("The host reached its limit first, not the storage", [sentence])

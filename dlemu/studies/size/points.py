@@ -46,6 +46,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
+        sample_divisor=answer.sample_divisor,
         ranks=count.accelerators,
         passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
         limited_by={RUN: limit.what if limit.confidence else None},
@@ -65,6 +66,7 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             figures = JobFigures(
                 kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
+                sample_divisor=answer.sample_divisor,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,

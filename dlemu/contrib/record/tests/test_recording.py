@@ -6,12 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from datagen.errors import UserError
 from dlemu.contrib.record.data_seen import dataset_of
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import analyse
-from dlemu.contrib.record.rows import Step
+from dlemu.contrib.record.rows import ProcessRows, Step
 from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
 
 
@@ -246,11 +247,36 @@ def test_files_are_mapped_where_calls_do_not_read_what_a_sample_has(
     for fetch in trainer.worker.fetches:
         fetch.read, fetch.calls, fetch.device, fetch.mapped, fetch.opened = read, calls, device, mapped_files, 55
         fetch.opens = 0
-    trainer.worker.fetches[20].calls += 1  # the header of a library
+    trainer.worker.fetches[0].opens = calls
     (tmp_path / "samples.bin").write_bytes(bytes(800_000))
     recording, _ = dataset_of(Counter([str(tmp_path / "samples.bin")]), analyse(trainer.processes, 10))
     assert (recording.mapped, recording.read_bytes_per_sample) == (mapped, read_per_sample)
     assert recording.read_before_bytes == 700 + 55 + 12 * read * (calls > 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "batches_of_a_worker", "read_per_sample"),
+    [([], 1, 0.0), ([], 9, 0.0), (["/data/a.h5"], 9, 0.0), (["/data/a.h5"], 1, 104.0)],
+)
+def test_libraries_that_workers_load_with_their_first_batch_are_no_data(
+    files: list[str], batches_of_a_worker: int, read_per_sample: float
+) -> None:
+    """Workers are forked for each pass; of a file that one has open, a single batch may have been all that it read."""
+    trainer = Trainer()
+    steady(trainer, 72, wait_ms=0.1, body_ms=20)
+    worker = trainer.worker
+    made, worker.fetches = worker.fetches, []
+    workers = [
+        ProcessRows(worker.process, fetches=made[at : at + batches_of_a_worker])
+        for at in range(0, 72, batches_of_a_worker)
+    ]
+    for place, rows in enumerate(workers):
+        rows.process = replace(rows.process, pid=300 + place)
+        for fetch in rows.fetches:
+            fetch.read, fetch.calls, fetch.opens, fetch.files = 20, 0, 0, []
+        rows.fetches[0].read, rows.fetches[0].calls, rows.fetches[0].files = 832, 1, files
+    trainer.rows.batches[0].pids = [rows.process.pid for rows in workers]
+    assert analyse([trainer.rows, *workers], 10).read_bytes_per_sample == read_per_sample
 
 
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:

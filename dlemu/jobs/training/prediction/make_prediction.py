@@ -30,7 +30,7 @@ from dlemu.jobs.training.prediction.prediction import (
     in_words,
 )
 from dlemu.jobs.training.wording import recording_notes
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT
 from dlemu.metrics.t_interval import quantile
@@ -96,14 +96,16 @@ def predict(
     else:
         code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
-    if code == PredictedVerdict.MOST_TRIED:
-        _, numbers["ended_by"] = predictor.limit(most)
-    elif code == PredictedVerdict.MOST_OR_MORE and calibration.saturated:
-        numbers["ended_by"] = "others"
+        limit, ended_by = predictor.limit(most)
+        if code == PredictedVerdict.MOST_OR_MORE:
+            numbers |= {"ended_by": "others"} if calibration.saturated else {}
+        elif found[1][1] >= limit:
+            numbers["ended_by"] = ended_by
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
             accelerator=workload.accelerator,
+            sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
             verdict=metric.verdict,

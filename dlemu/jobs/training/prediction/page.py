@@ -19,7 +19,7 @@ from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 
 _TILES = (
     ("accelerators", "accelerators", "", "of the numbers here"),
@@ -67,7 +67,7 @@ def _title(answer: Prediction) -> str:
     question = answer.question
     kind = f" on {question.accelerator}" if question.accelerator else ""
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{kind}: predicted{hosts}"
+    return f"{question.workload}{kind}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
 def _storage(answer: Prediction) -> str:
@@ -146,6 +146,7 @@ def _points(answer: Prediction) -> Iterator[Point]:
         figures = JobFigures(
             kind="training",
             workload=question.workload,
+            sample_divisor=question.sample_divisor,
             ranks=predicted.accelerators,
             passed=predicted.passed,
             limited_by={RUN: answer.limited_by.what},
