@@ -58,7 +58,6 @@ def command(
     from dlemu.contrib.record.page import print_record
     from dlemu.contrib.record.run import RecordQuestion, how_ended, record
     from dlemu.extend import DlemuError
-    from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
     from dlemu.results.answer_files import to_json
 
     question = RecordQuestion(command=job, rows=rows, steps=steps, minutes=minutes, skip=skip, out=out, replay=replay)
@@ -70,6 +69,5 @@ def command(
     else:
         print_record(recorded, Console())
         report_result(report, recorded.folder)
-    outcomes: dict[bool | None, Outcome] = {True: "pass", False: "fail", None: "no verdict"}
-    status = EXIT_STATUSES[outcomes[recorded.answer.replayable]]
+    status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)
