@@ -18,15 +18,17 @@ from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.screen import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
+from dlemu.report.any_run import show
 from dlemu.report.page import render
 from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import SIZE, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
-from dlemu.studies.series.page import open_series, print_answer, print_sweep
+from dlemu.studies.series.page import open_series, print_sweep
 from dlemu.studies.size.find_size import _full_size
 from dlemu.studies.size.points import points
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
@@ -128,13 +130,13 @@ def test_size_says_what_the_storage_feeds_at_full_size(
         assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
         assert small == " with samples 1/256 of real size"
     shown = io.StringIO()
-    print_answer(answer, "x", Console(file=shown, width=500))
+    show(kind_named("size"), answer, "x", Console(file=shown, width=500))
     assert last in shown.getvalue()
     save_answer(str(tmp_path), SIZE, answer)
     opened = open_series(points(str(tmp_path))).page
-    assert last in opened.verdict[1]
+    assert last in [line.value for line in opened.said]
     assert small in opened.title
-    assert any(tile.name == "with samples of full size" for tile in opened.tiles)
+    assert any(line.label == "full size" for line in opened.said)
     assert "this drive would feed" in render(opened, [])
 
 
