@@ -311,7 +311,9 @@ def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, step
     worker.ready()
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + worker.number, steps + 1, readers), steps // readers
-    if job.workload.reader.worker_streams:  # consecutive steps for each reader, as the loader gives its workers
+    if (
+        job.workload.reader.worker_streams or job.group_rows
+    ):  # consecutive steps for each reader: no group is read twice
         own_steps = range(1 + worker.number * share, 1 + (worker.number + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:

@@ -21,6 +21,7 @@ from dlemu.config.schema import Train, Workload
 from dlemu.jobs.training.schedule import Epoch, make_schedule
 from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.metrics.demand import row_group_reads
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from dlemu.runner.job import Job
@@ -92,12 +93,11 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where the first batch that has one of them reads the group for all; 0 elsewhere."""
-        data, reader = self.found.spec, self.workload.reader
-        if data.format != "parquet" or reader.sample_shuffle != "off":
+        """Rows of a row group, where a worker's first batch that has one of them reads the group for all; else 0."""
+        data = self.found.spec
+        if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
-        in_order = reader.worker_streams or reader.read_threads <= 1
-        return min(data.parquet.row_group_size, data.num_samples_per_file) if in_order else 0
+        return min(data.parquet.row_group_size, data.num_samples_per_file)
 
     @property
     def batches_ahead(self) -> int:
@@ -107,7 +107,11 @@ class TrainingJob(Job):
     @property
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
-        return self.traits.notes(self.workload.dataset.format)
+        notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
+        if times > 1:
+            readers = f"each of {self.workload.reader.read_threads} workers reads those of which its batches have rows"
+            notes += (f"row groups are read {times:.3g} times: {readers}; reader.worker_streams=true reads them once",)
+        return notes
 
     def cut_to(self, steps: int) -> TrainingJob:
         """Return the job of a run that ended after `steps` training steps."""

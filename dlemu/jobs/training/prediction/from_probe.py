@@ -20,6 +20,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, scaled, smoothed
 from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.metrics.demand import row_group_reads
 from dlemu.results.drive import Level, ReadRows
 
 MIN_PARALLEL_READERS = 4
@@ -82,7 +83,9 @@ def calibrate_from_levels(
         work=work_quantiles([(_reads(level), level.rows["reader"]) for level in parallel]),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=sample_bytes,
-        bytes_factor=all_sample_bytes / planned_sample_bytes if planned_sample_bytes else 1.0,
+        bytes_factor=row_group_reads(job.workload) * all_sample_bytes / planned_sample_bytes
+        if planned_sample_bytes
+        else 1.0,
         decode_seconds_per_sample=float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum() / samples / 1e9)
         if decodes
         else 0.0,

@@ -221,7 +221,7 @@ class Model:
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             if group_rows:
-                app_bytes *= row_group_shares(plan, group_rows, epoch.steps)
+                app_bytes *= row_group_shares(plan, group_rows, max(1, reader.read_threads), epoch.steps)
             work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
             work_bytes = app_bytes * work
             decode = plan.batch_size * calibration.decode_seconds_per_sample
