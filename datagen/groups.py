@@ -1,8 +1,8 @@
 """Reading row groups: every row group that holds a row of the batch is read once, in full.
 
 That is how training reads columnar files: the columns of a row group are read together and cut into batches. A reader
-keeps the row group in which its last batch ended, for the next one that has later rows of it. A batch whose rows are far
-apart would read far more than it uses, and raises SpaceError.
+keeps the row group in which its last batch ended, for the next one that has later rows of it. A batch whose rows are
+far apart would read far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations

@@ -30,6 +30,23 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
+def largest_dataset(path: str) -> tuple[str, int]:
+    """Return name and shape of a file's largest dataset of several axes, and the bytes stored of a row (of its chunk).
+
+    The name is empty if there is none, or the file is not HDF5.
+    """
+    found: list[Any] = []
+    try:
+        with hdf5().File(path, "r") as file:
+            file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
+            largest = max(found, key=lambda item: item.nbytes)
+            items = math.prod(largest.chunks or largest.shape[1:])
+            size = largest.id.get_storage_size() * items // largest.size
+            return f"{largest.name} {largest.shape}", max(1, size)
+    except (*HDF5_ERRORS, ZeroDivisionError):  # an empty one
+        return "", 0
+
+
 class Hdf5File(KeptFile):
     """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
 

@@ -105,7 +105,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
     data = workload.dataset
     if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
         data = replace(data, format="")  # nobody chose the format of the default workload: the files decide
-    own = inspect_own_folder(data, workload.storage_spec)
+    own = inspect_own_folder(data, workload.storage_spec, decodes=workload.reader.decode == "full")
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 

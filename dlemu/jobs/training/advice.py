@@ -30,7 +30,13 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
         few = count(steps_of(workload, ranks, files_there), "step")
         few = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size} get {few} per epoch"
-        return f"{few}: lower ranks or reader.batch_size, or set dataset.data_folder to a folder with more files"
+        more = f"{few}: lower ranks or reader.batch_size, or set dataset.data_folder to a folder with more files"
+        if workload.dataset.num_samples_per_file > 1 or workload.dataset.format == "raw":
+            return more
+        return (
+            f"{more}; if each holds many samples, cut them by dataset.format=indexed_binary and "
+            "dataset.record_length_bytes, or record your job: `dlemu record`"
+        )
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
