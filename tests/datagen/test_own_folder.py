@@ -10,7 +10,6 @@ import re
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -215,7 +214,7 @@ def test_a_picture_that_nothing_decodes_is_named_before_a_run_that_decodes(tmp_p
     [
         ({"images": {"shape": (600, 3, 8, 8), "chunks": (12, 3, 8, 8)}, "labels": {"shape": (600,)}}, 12 * 192),
         ({"train/images": {"shape": (60, 3, 8, 8)}, "masks": {"shape": (60, 8, 8)}}, 192),
-        ({"images": {"shape": (60, 90, 90), "chunks": (1, 90, 90), "compression": "gzip"}}, len(zlib.compress(bytes(8100), 4))),
+        ({"images": {"shape": (60, 90, 90), "chunks": (1, 90, 90), "compression": "gzip"}}, 31),
         ({"records_0": {"shape": (60, 50)}}, 50),
         ({"labels": {"shape": (60,)}}, 0),
         ({"images": {"shape": (0, 50)}}, 0),
