@@ -14,7 +14,7 @@ import click
 import psutil
 from rich.console import Console
 
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what
 from dlemu.config import check_data, load
@@ -180,20 +180,28 @@ def typed_command() -> list[str]:
 
 
 def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
-    """Prompt before so much is made (for `ranks`, if it depends on them); raises UserError for no, or no terminal."""
+    """Prompt before so much is made (for `ranks`, if it depends on them).
+
+    Raises UserError for no, or no terminal; SpaceError where a dataset does not fit.
+    """
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
-    from dlemu.runner.datasets import free_bytes
+    from dlemu.runner.datasets import check_room, free_bytes
 
+    smaller = (
+        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
+    )
+    if folder == workload.dataset.data_folder:
+        try:
+            check_room(workload)
+        except SpaceError as error:
+            raise SpaceError(f"{error}{smaller}") from None
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
     plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
     if sys.stdin.isatty() and sys.stderr.isatty():
         if click.confirm(f"{plan}{free_text}. Continue?", err=True):
             return
         raise UserError("nothing was made")
-    smaller = (
-        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
-    )
     raise UserError(f"{plan}{free_text}: add --yes to make them{smaller}")
 
 

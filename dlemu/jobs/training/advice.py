@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import psutil
 
+from datagen.generate import SPACE_USED
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
@@ -46,13 +47,20 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
+    heading, fitting = "At full size", _fitting(workload, ranks, need)
+    if fitting is None:
+        larger = "set dataset.data_folder to a larger file system"
+        full = [f"At full size it takes {size(need.bytes)}, and no part that fits there gives a verdict: {larger}."]
+        return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
+    if fitting.files < need.files:
+        heading, need, given = f"As large as fits, instead of {size(need.bytes)}", fitting, True
     if files_there:
         words.append(_folder_beside(workload, str(need.files)))
-    if given and files < need.files:
+    if given and files != need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= CONFIRM_ABOVE_BYTES:
         return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
-    full = _step("At full size", workload, need, command, [*words, "--yes"])
+    full = _step(heading, workload, need, command, [*words, "--yes"])
     return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
 
 
@@ -61,6 +69,17 @@ def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
     files = workload.dataset.num_files_train
     keep_count = given and can_be_judged(workload, steps_of(workload, ranks, files))
     return enough(workload, ranks, files=files if keep_count else 0)
+
+
+def _fitting(workload: Workload, ranks: int, need: Need) -> Need | None:
+    """Return the need, or what fits the free space of it; None if that gives no verdict."""
+    free = free_bytes(workload, workload.dataset.data_folder)
+    if free is None or need.bytes <= free:
+        return need
+    files = int(SPACE_USED * free / need.bytes * need.files)
+    if not files or not can_be_judged(workload, steps_of(workload, ranks, files)):
+        return None
+    return enough(workload, ranks, files=files)
 
 
 def _trial(
