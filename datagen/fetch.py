@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
-from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
@@ -290,13 +290,7 @@ class Fetcher:
             size = len(data)
             offset = -1 if data.readonly else address_of(data) - base
             if not 0 <= offset < len(out):  # it was decoded into other memory
-                if self._is_own:  # nobody knows how large its decoded samples are: what there is room for is delivered
-                    size = min(size, place_bytes)
-                if begin + size > len(out):
-                    raise SpaceError(
-                        f"sample {sample} has {size} bytes, and {self._spec.place_bytes} are reserved for each: set "
-                        "dataset.record_length_bytes_resize, to crop samples to that many bytes"
-                    )
+                size = min(size, place_bytes)  # larger once decoded than anybody knew: its beginning is delivered
                 offset = begin
                 np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8)[:size])
             flat += (offset, size)

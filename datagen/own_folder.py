@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
-from datagen.formats._hdf5_read import largest_dataset
+from datagen.formats._hdf5_read import row_bytes
 from datagen.formats._picture import pillow_pixels
 from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
@@ -234,12 +234,10 @@ def _with_samples(
     if count is None:
         if storage.local_path(layout.path(0)) is not None and name != RAW and not _can_read(name, layout, storage):
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
-            dataset, size = largest_dataset(str(storage.local_path(layout.path(0)))) if name == "hdf5" else ("", 0)
-            if dataset:
+            if name == "hdf5" and (size := row_bytes(str(storage.local_path(layout.path(0))))):
                 note += (
-                    f". If each row of {dataset} is one, cut the files: dataset.format=indexed_binary "
-                    f"dataset.record_length_bytes={size} (h5py reads that much for a row), or record your job: "
-                    "`dlemu record`"
+                    ". If each row of its largest dataset is one, cut it: dataset.format=indexed_binary "
+                    f"dataset.record_length_bytes={size} (what h5py reads), or record your job: `dlemu record`"
                 )
             return RAW, layout, sizes, [note]
         return name, layout, sizes, []

@@ -5,6 +5,7 @@ HDF5 parses the structure once for all files with the same structure. Chunks are
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -30,21 +31,15 @@ def hdf5() -> Any:
     return library("h5py", "hdf5")
 
 
-def largest_dataset(path: str) -> tuple[str, int]:
-    """Return name and shape of a file's largest dataset of several axes, and the bytes stored of a row (of its chunk).
-
-    The name is empty if there is none, or the file is not HDF5.
-    """
+def row_bytes(path: str) -> int:
+    """Return the bytes stored of a row (with its chunk) of a file's largest dataset of several axes; 0 without one."""
     found: list[Any] = []
-    try:
-        with hdf5().File(path, "r") as file:
-            file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
-            largest = max(found, key=lambda item: item.nbytes)
-            items = math.prod(largest.chunks or largest.shape[1:])
-            size = largest.id.get_storage_size() * items // largest.size
-            return f"{largest.name} {largest.shape}", max(1, size)
-    except (*HDF5_ERRORS, ZeroDivisionError):  # an empty one
-        return "", 0
+    with contextlib.suppress(*HDF5_ERRORS, ZeroDivisionError), hdf5().File(path, "r") as file:
+        file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
+        largest = max(found, key=lambda item: item.nbytes)
+        row = math.prod(largest.chunks or largest.shape[1:])
+        return max(1, int(largest.id.get_storage_size() * row // largest.size))
+    return 0
 
 
 class Hdf5File(KeptFile):

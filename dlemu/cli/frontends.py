@@ -14,7 +14,8 @@ import click
 import psutil
 from rich.console import Console
 
-from datagen.errors import SpaceError, UserError
+from datagen.errors import UserError
+from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what
 from dlemu.config import check_data, load
@@ -138,7 +139,10 @@ class Terminal:
                     event.phase, event.checkpoint, event.checkpoints, event.bytes, event.total_bytes
                 )
             case DatasetMade():
-                print(_made_line(event), file=sys.stderr if self.as_json else sys.stdout)
+                rate = f", {event.bytes / 1e6 / event.seconds:.0f} MB/s" if event.bytes else ""
+                there = f"; {event.kept_files} existed already" if event.kept_files else ""
+                made = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}{rate}{there}"
+                print(made, file=sys.stderr if self.as_json else sys.stdout)
             case DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
@@ -155,12 +159,6 @@ class Terminal:
                 complain_of(self.advised(event.error))
             case Warned() | RankFailed():
                 complain(event.message)
-
-
-def _made_line(made: DatasetMade) -> str:
-    rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
-    there = f"; {made.kept_files} existed already" if made.kept_files else ""
-    return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"
 
 
 def typed_command() -> list[str]:
@@ -186,22 +184,20 @@ def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int,
     """
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
-    from dlemu.runner.datasets import check_room, free_bytes
+    from datagen.generate import check_space, files_of
+    from dlemu.runner.datasets import free_bytes
 
-    smaller = (
-        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
-    )
     if folder == workload.dataset.data_folder:
-        try:
-            check_room(workload)
-        except SpaceError as error:
-            raise SpaceError(f"{error}{smaller}") from None
+        check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
     plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
     if sys.stdin.isatty() and sys.stderr.isatty():
         if click.confirm(f"{plan}{free_text}. Continue?", err=True):
             return
         raise UserError("nothing was made")
+    smaller = (
+        f"; to try it with less: scale={TRIAL_SCALE}" if TRIAL_SCALE in workload.scales and not workload.scale else ""
+    )
     raise UserError(f"{plan}{free_text}: add --yes to make them{smaller}")
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from datagen import manifest
 from datagen.errors import DatasetError, UserError
-from datagen.generate import check_space, files_of, finish, generate
+from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
 from datagen.storage.storage_base import open_storage
 from datagen.thread_pool import Progress
@@ -43,11 +43,6 @@ def free_bytes(workload: Workload, folder: str) -> int | None:
     storage = open_storage(workload.storage_spec.buffered)
     local = storage.local_path(folder)
     return storage.free_bytes(existing_folder(local) if local is not None else folder)
-
-
-def check_room(workload: Workload) -> None:
-    """Raise SpaceError where the missing files of a dataset don't fit the free space."""
-    check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
 
 
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsync: bool = False) -> None:

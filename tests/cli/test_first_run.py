@@ -17,7 +17,6 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training import advice
 from dlemu.jobs.training.advice import with_words
 from dlemu.runner import datasets
-from dlemu.runner.datasets import check_room
 from dlemu.runner.job import NoVerdictError
 from tests.parts import of_parts
 
@@ -44,7 +43,7 @@ def commands(text: str) -> list[list[str]]:
     [
         (5e10, [], "num_files_train=337"),
         (5e10, ["dataset.num_files_train=168000"], "num_files_train=337"),
-        (1.9e10, [], "no part that fits there gives a verdict: set dataset.data_folder to a larger file system."),
+        (1.9e10, [], "too few for a verdict: set dataset.data_folder to a larger file system."),
     ],
 )
 def test_nobody_is_told_to_agree_to_what_does_not_fit(
@@ -53,10 +52,10 @@ def test_nobody_is_told_to_agree_to_what_does_not_fit(
     monkeypatch.setattr(FREE, lambda *_: int(free))
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path}/none", *words]
     assert said in advise(words, 18, 0)
-    with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit; .* scale=laptop") as full:
+    with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit") as full:
         CliRunner().invoke(cli, ["train", *words, "ranks=18", "--make"], catch_exceptions=False)
     (fits,) = re.findall(r"num_files_train=\d+", str(full.value))
-    check_room(load([*words, f"dataset.{fits}"]))
+    allow(load([*words, f"dataset.{fits}"]), f"{tmp_path}/none", 18, 1, yes=False)
 
 
 def test_the_first_command_tries_it_and_the_second_takes_it_whole() -> None:

@@ -183,15 +183,6 @@ def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[s
     assert fetch.buffer_bytes >= fetch.max_group_bytes, "the memory of the row group that is kept is counted"
 
 
-def test_rows_read_elsewhere_are_read_anew(dataset: DatasetSpec) -> None:
-    fetch = fetch_of(dataset)
-    fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(10)))
-    for first in (0, 10, 45, 60, 5):
-        wanted = list(range(first, first + 10))
-        got = fetcher.fetch(wanted, room)
-        assert [bytes(room[start : start + size]) for start, size in got.places.tolist()] == fetched(fetch, wanted)[1]
-
-
 @pytest.mark.parametrize("options", [{"engine": "matched"}, {"decode": "full"}])
 @pytest.mark.parametrize(("workers", "batch", "group_rows"), [(2, 7, 200), (3, 5, 40), (8, 3, 64), (3, 30, 20)])
 def test_workers_in_turn_each_read_a_row_group_once_an_epoch(

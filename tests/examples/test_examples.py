@@ -121,7 +121,7 @@ def test_the_batch_job_that_sizes_makes_its_data_and_starts_trials_by_srun(tmp_p
     env = {**os.environ, "PATH": path, "STORAGE": str(tmp_path), "SLURM_JOB_ID": "7"}
     words = "dataset.record_length_bytes=4096 dataset.record_length_bytes_stdev=0 dataset.record_length_bytes_resize=0 "
     words += "dataset.num_files_train=2000 reader.batch_size=1 reader.odirect=false metric.cached=true --most 1"
-    command = ["bash", EXAMPLES / "slurm" / "size.sbatch", *words.split()]
+    command = ["bash", str(EXAMPLES / "slurm" / "size.sbatch"), *words.split()]
     ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert ended.returncode == 3, ended.stderr
     asked = (tmp_path / "asked").read_text()

@@ -31,13 +31,8 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
         few = count(steps_of(workload, ranks, files_there), "step")
         few = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size} get {few} per epoch"
-        more = f"{few}: lower ranks or reader.batch_size, or set dataset.data_folder to a folder with more files"
-        if workload.dataset.num_samples_per_file > 1 or workload.dataset.format == "raw":
-            return more
-        return (
-            f"{more}; if each holds many samples, cut them by dataset.format=indexed_binary and "
-            "dataset.record_length_bytes, or record your job: `dlemu record`"
-        )
+        larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
+        return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
@@ -47,13 +42,15 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
-    heading, fitting = "At full size", _fitting(workload, ranks, need)
-    if fitting is None:
-        larger = "set dataset.data_folder to a larger file system"
-        full = [f"At full size it takes {size(need.bytes)}, and no part that fits there gives a verdict: {larger}."]
-        return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
-    if fitting.files < need.files:
-        heading, need, given = f"As large as fits, instead of {size(need.bytes)}", fitting, True
+    heading = "At full size"
+    free = free_bytes(workload, workload.dataset.data_folder)
+    if free is not None and free < need.bytes:
+        number = int(SPACE_USED * free / need.bytes * need.files)
+        if not can_be_judged(workload, steps_of(workload, ranks, number)):
+            trial = _trial(workload, ranks, command, overrides, config_dir)
+            larger = f"{size(free)} are free, too few for a verdict: set dataset.data_folder to a larger file system."
+            return "\n".join([f"{wanted}.", *trial, f"At full size it takes {size(need.bytes)}; {larger}"])
+        heading, need, given = f"As large as fits, of {size(need.bytes)}", enough(workload, ranks, files=number), True
     if files_there:
         words.append(_folder_beside(workload, str(need.files)))
     if given and files != need.files:
@@ -69,17 +66,6 @@ def _need(workload: Workload, ranks: int, *, given: bool) -> Need:
     files = workload.dataset.num_files_train
     keep_count = given and can_be_judged(workload, steps_of(workload, ranks, files))
     return enough(workload, ranks, files=files if keep_count else 0)
-
-
-def _fitting(workload: Workload, ranks: int, need: Need) -> Need | None:
-    """Return the need, or what fits the free space of it; None if that gives no verdict."""
-    free = free_bytes(workload, workload.dataset.data_folder)
-    if free is None or need.bytes <= free:
-        return need
-    files = int(SPACE_USED * free / need.bytes * need.files)
-    if not files or not can_be_judged(workload, steps_of(workload, ranks, files)):
-        return None
-    return enough(workload, ranks, files=files)
 
 
 def _trial(
@@ -98,10 +84,8 @@ def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], 
     """Return a heading with size and time of the dataset, and the command with `words` added."""
     if _fits_page_cache(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
-    free = free_bytes(workload, workload.dataset.data_folder)
-    free_text = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
     facts = (
-        f"{need.files:,} files, {size(need.bytes)}{free_text}; {duration(max(1, need.write_seconds))} to write at 500 "
+        f"{need.files:,} files, {size(need.bytes)}; {duration(max(1, need.write_seconds))} to write at 500 "
         f"MB/s, then at least {duration(need.train_seconds)} of training"
     )
     return [f"{heading} ({facts}):", f"    {with_words(command, words)}"]

@@ -108,10 +108,8 @@ class TrainingJob(Job):
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
         notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
-        if times > 1:
-            readers = f"each of {self.workload.reader.read_threads} workers reads those of which its batches have rows"
-            notes += (f"row groups are read {times:.3g} times: {readers}; reader.worker_streams=true reads them once",)
-        return notes
+        again = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
+        return (*notes, f"{again}reader.worker_streams=true") if times > 1 else notes
 
     def cut_to(self, steps: int) -> TrainingJob:
         """Return the job of a run that ended after `steps` training steps."""
