@@ -29,16 +29,13 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
     """
     import signal
 
-    from rich.console import Console
-
     from datagen.registry import installed_part
-    from dlemu.cli.options import report_result
+    from dlemu.cli.options import report_result, show
     from dlemu.comm import interrupt_on
     from dlemu.results.answer_files import save_answer, to_json
     from dlemu.runner.run_folder import check_new, new_folder
     from dlemu.studies.answers import COMPARE
     from dlemu.studies.compare.compare_sides import compare
-    from dlemu.studies.compare.page import print_comparison
     from dlemu.studies.compare.sides import read_sides
 
     interrupt_on(signal.SIGTERM)
@@ -50,7 +47,7 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
     if as_json:
         click.echo(to_json(comparison), nl=False)
     else:
-        print_comparison(comparison, Console())
+        show("comparison", comparison, "")
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or (None if as_json else new_folder(name_of, "compare-"))

@@ -503,7 +503,7 @@ class Workload:
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
     """Batch size and computation time by type of accelerator, for `accelerator=NAME`."""
     scales: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Settings of smaller variants of the workload by name, for `scale=NAME`."""
+    """Settings of smaller variants of the workload by name, for `scale=NAME`; by the name '' those it replaced."""
     notes: tuple[str, ...] = ()
     """What in the configuration has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()

@@ -104,7 +104,7 @@ def test_no_year_follows_from_runs_that_did_other_work(tmp_path: Path) -> None:
     few, many = (write_run(tmp_path / f"{ranks}", telemetry=False, ranks=ranks) for ranks in (2, 3))
     comparison = open_comparison(str(write_comparison(tmp_path / "both", few, many)))
     out = io.StringIO()
-    print_comparison(comparison.answer, Console(file=out, width=100))
+    print_comparison(comparison.answer, "", Console(file=out, width=100))
     page = read_page(Path(write_page([comparison.folder])))
     for words in (out.getvalue(), " ".join(page.words)):
         assert "not comparable: A had 2 accelerators, B 3" in words
@@ -126,5 +126,5 @@ def test_no_days_are_saved_by_a_difference_that_is_not_shown(
     keys = [key for key, _ in read_page(Path(write_page([str(tmp_path)]))).numbers]
     assert any("days_saved" in key for key in keys) == said
     out = io.StringIO()
-    print_comparison(open_comparison(str(tmp_path)).answer, Console(file=out, width=100))
+    print_comparison(open_comparison(str(tmp_path)).answer, "", Console(file=out, width=100))
     assert ("what B trains in a year" in out.getvalue()) == said

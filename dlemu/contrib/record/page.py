@@ -13,6 +13,7 @@ from dlemu.contrib.record.run import Recorded
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 PARTS = {
@@ -170,3 +171,6 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
         rows=rows,
         notes=["the last replay decides whether the recipe is replayable"],
     )
+
+
+RESULT = Parts(read=read_record, answer_type=RecordAnswer, open_page=open_page)

@@ -44,7 +44,7 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but random computation times allow only "
     "{au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
-    "reaches only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
+    "reached only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
     VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
     "empty the page cache, or set metric.cached=true to judge it anyway",
     VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and {prefetched_steps} are read before them; "

@@ -15,7 +15,7 @@ from dlemu.report.series import Point, RunSeries, difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
 from dlemu.results.compared import Conditions
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
@@ -60,7 +60,7 @@ class OpenedComparison:
 # The terminal
 
 
-def print_comparison(answer: Comparison, console: Console) -> None:
+def print_comparison(answer: Comparison, _: str, console: Console) -> None:
     """Print what makes the sides incomparable, a table for each pair, the plan of a year, and the verdict."""
     print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
     main = answer.main_pair
@@ -164,7 +164,8 @@ def _fed_tiles(answer: Comparison) -> Iterator[TileRow]:
     for label, field, unit, what in _FED:
         for place, (name, side) in enumerate(zip("AB", answer.sides, strict=True)):
             bound = _bound(side) if field == "accelerators_fed" else ""
-            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{bound}: {what}" if bound else what
+            about = f"{bound}: {what}" if bound else what
+            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{about},{side.scaled}" if side.scaled else about
 
 
 def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
@@ -215,6 +216,9 @@ def _fed_table(sides: tuple[ComparedSide, ComparedSide]) -> Table:
             shown = zip(bounds, values, strict=True)
             cells = ("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown)
             rows.append((label, *cells))
+    small = [side.scaled.removeprefix(" with ") or "samples of full size" for side in sides]
+    if any(side.scaled for side in sides):
+        rows.append(("samples", *(one.removeprefix("samples ") for one in small)))
     return Table(title="Accelerators fed", columns=columns("", "A", "B", right=(1, 2)), rows=rows)
 
 
@@ -277,3 +281,6 @@ def open_page(folder: str) -> Opened:
     """Return the comparison in a folder with its page; raises UserError."""
     comparison = OpenedComparison(folder, read_comparison(folder))
     return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")
+
+
+PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, show=print_comparison)

@@ -11,6 +11,7 @@ from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
 from dlemu.report.page import Opened, Page, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number
+from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
@@ -20,7 +21,7 @@ _TILES = (
     ("read", "read.seconds", "s", "one checkpoint, slowest rank"),
     ("read", "read.gib_per_second", "GiB/s", "all ranks"),
     ("training paused", "training.percent", "%", "at the requested interval"),
-    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly"),
+    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly, at least the drain"),
     ("time lost", "training.wasted_percent", "%", "at that interval, with work done again and recovery"),
 )
 
@@ -82,3 +83,6 @@ def open_page(folder: str) -> Opened:
         source=os.path.basename(os.path.abspath(folder)),
     )
     return Opened(answer, page, "dlemu.jobs.checkpoint.prediction.figures")
+
+
+PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, open_page=open_page, show=print_prediction)

@@ -17,8 +17,9 @@ from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, pr
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 
 _TILES = (
     ("accelerators", "accelerators", "", "of the numbers here"),
@@ -66,7 +67,7 @@ def _title(answer: Prediction) -> str:
     question = answer.question
     kind = f" on {question.accelerator}" if question.accelerator else ""
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{kind}: predicted{hosts}"
+    return f"{question.workload}{kind}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
 def _storage(answer: Prediction) -> str:
@@ -90,9 +91,10 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null, needed = answer.null_model, answer.needed_mb_per_second
     who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
+    at_least = "" if answer.calibration.saturated else "at least "
     return (
-        f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
+        f"null model (only speed / demand): {at_least}{null.max_accelerators} pass; {answer.accelerators} would have "
+        f"AU {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
     )
 
 
@@ -144,6 +146,7 @@ def _points(answer: Prediction) -> Iterator[Point]:
         figures = JobFigures(
             kind="training",
             workload=question.workload,
+            sample_divisor=question.sample_divisor,
             ranks=predicted.accelerators,
             passed=predicted.passed,
             limited_by={RUN: answer.limited_by.what},
@@ -151,3 +154,6 @@ def _points(answer: Prediction) -> Iterator[Point]:
             metrics=metrics,
         )
         yield Point(line="predicted", settings={}, figures=figures)
+
+
+PARTS = Parts(read=read_prediction, answer_type=Prediction, open_page=open_page, points=points, show=print_prediction)
