@@ -11,6 +11,7 @@ from typing import Any
 from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
+from datagen.groups import max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, layouts, nominal_sample_bytes
 from datagen.spec import DatasetSpec
@@ -128,6 +129,14 @@ class TrainingJob(Job):
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
+        rows, group_rows = layout.num_samples_per_file, self.found.spec.parquet.row_group_size
+        if self.found.spec.format == "parquet" and settings["sample_shuffle"]:
+            touched = min(batch_size, layout.num_files * ceil(rows / group_rows))
+            if touched > max_groups(batch_size, rows, group_rows):
+                raise UserError(
+                    f"reader.sample_shuffle is {reader.sample_shuffle}: {batch_size} shuffled rows would read "
+                    f"{touched} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
+                )
         turns = self.traits.interleave(reader, self.workload.dataset)
         if turns is None:
             return Plan(**settings, worker_streams=max(1, reader.read_threads) if reader.worker_streams else 1)
