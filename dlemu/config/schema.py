@@ -418,10 +418,10 @@ class Recorded:
 
     version: Annotated[int, at_least(0)] = 0
     """Version of the recording's format; 0: the workload was not recorded."""
-    replayable: bool = False
-    """A replay on the storage of the recording agreed with it."""
+    replayable: bool | None = None
+    """A replay on the storage of the recording agreed with it; null: not verified."""
     reason: str = ""
-    """Why it is not replayable."""
+    """Why it is not replayable, or not verified."""
     coverage_percent: Annotated[float, at_least(0)] = 0.0
     """Share of the bytes read, as counted by the kernel, that the recorder saw."""
     steps: Annotated[int, at_least(0)] = 0

@@ -18,15 +18,17 @@ from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.screen import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
+from dlemu.report.any_run import show
 from dlemu.report.page import render
 from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import SIZE, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
-from dlemu.studies.series.page import open_series, print_answer, print_sweep
+from dlemu.studies.series.page import open_series, print_sweep
 from dlemu.studies.size.find_size import _full_size
 from dlemu.studies.size.points import points
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
@@ -121,20 +123,20 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     assert last.endswith(f": this drive would feed {line}.")
     assert answer.full_size is not None
     assert answer.full_size.accelerators == (0 if line == "none (0)" else int(line))
-    assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (au 94.0 %" in answer.verdict
+    assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (AU 94.0 %" in answer.verdict
     by_host = at_full_size(replace(answer, host_only=HostOnly(storage_could_feed=9)))
     assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
     if accelerator == "h100":
         assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
         assert small == " with samples 1/256 of real size"
     shown = io.StringIO()
-    print_answer(answer, "x", Console(file=shown, width=500))
+    show(kind_named("size"), answer, "x", Console(file=shown, width=500))
     assert last in shown.getvalue()
     save_answer(str(tmp_path), SIZE, answer)
     opened = open_series(points(str(tmp_path))).page
-    assert last in opened.verdict[1]
+    assert last in [line.value for line in opened.said]
     assert small in opened.title
-    assert any(tile.name == "with samples of full size" for tile in opened.tiles)
+    assert any(line.label == "full size" for line in opened.said)
     assert "this drive would feed" in render(opened, [])
 
 
@@ -159,9 +161,9 @@ def test_a_run_is_of_accelerators_with_smaller_samples(
 def test_nothing_is_added_at_full_size() -> None:
     answer = with_evidence(build_answer(question(), known(), [make_trial(4, [95.0] * 8)]))
     assert (at_full_size(answer), answer.full_size) == ("", None)
-    assert sentence(answer).startswith("4 x h100 pass (au")
+    assert sentence(answer).startswith("4 x h100 pass (AU")
     old = with_evidence(build_answer(question(scale="laptop"), known(), [make_trial(4, [95.0] * 8)]))
-    assert sentence(old).startswith("4 x h100 at scale=laptop pass (au"), "an older result does not know"
+    assert sentence(old).startswith("4 x h100 at scale=laptop pass (AU"), "an older result does not know"
 
 
 @pytest.mark.parametrize(

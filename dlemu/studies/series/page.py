@@ -9,11 +9,10 @@ from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, Opened, Page, State, Text, TileRow, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, State, Text, Words
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import (
-    duration,
     flat,
     interval,
     number,
@@ -32,46 +31,22 @@ from dlemu.results.tables import read_config
 from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
-from dlemu.studies.size.size_verdict import at_full_size
+from dlemu.studies.size.screen import TONES, screen
 
 _SHOWN_HOSTS = 4
-_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
-_SIZE_TILES = (
-    ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
-    ("with samples of full size", "full_size.accelerators", "", "accelerators that this storage would feed"),
-    ("pass line", "threshold_percent", "%", "AU at which a count passes"),
-    ("one more would need", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
-    ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
-    ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
-    ("time to the answer", "seconds", "s", "all trials"),
-    ("time without the search", "naive_seconds", "s", "every count at full length, nominal"),
-)
 
 
 # The terminal
 
 
 def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
-    """Print the table of all counts that a search tried, and the answer."""
+    """Print the table of all counts that a search tried, with its evidence and notes."""
     print_table(_counts_table(answer), console)
-    more = answer.for_one_more
-    word = answer.outcome or verdict_word(answer.passed)
-    tone = _TONES.get(word, "open")
-    wanted = f"for an AU of {answer.threshold_percent:g} %, {more.accelerators} would need"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at "
-        f"{'least' if answer.host_only else 'most'} {number(answer.storage_mb_per_second)} MB/s",
-        Line(answer.verdict, tone),
-        *([Line(at_full_size(answer), "strong")] if answer.full_size else []),
+        Line(answer.verdict, TONES.get(answer.outcome or verdict_word(answer.passed), "open")),
     ]
-    if answer.at_least:
-        lines.append(
-            Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}", tone)
-        )
-    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
-    lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
     print_lines([*lines, f"results: {folder}"], console)
 
 
@@ -92,7 +67,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
     question = answer.question
     predicted = ["predicted"] if answer.predicted else []
-    names = ("accelerators", "sustained\nau %", "interval", *predicted, "trials", "MB/s", "verdict")
+    names = ("accelerators", "AU %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
     kind = f"x {question.accelerator}" if question.accelerator else "accelerators"
     title = f"{question.workload}: how many {kind}{answer.scaled}"
@@ -149,7 +124,7 @@ def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequen
 def _sweep_verdict(figures: JobFigures) -> Line:
     word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
     named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
-    return Line(named, _TONES.get(word, "open"))
+    return Line(named, TONES.get(word, "open"))
 
 
 # The page
@@ -164,20 +139,13 @@ def open_series(series: RunSeries) -> Opened:
         lead=_lead(series),
         state=state,
         verdict=verdict,
-        tiles=tiles(series.answer, _size_tiles(series.answer)) if isinstance(series.answer, SizeAnswer) else [],
+        said=screen(series.answer, "").lines if isinstance(series.answer, SizeAnswer) else [],
         words=list(_words(series.answer)),
         tables=list(_tables(series)),
         texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
         source=os.path.basename(os.path.abspath(series.folder)) if series.answer else series.folder,
     )
     return Opened(series, page, "dlemu.studies.series.figures")
-
-
-def _size_tiles(answer: SizeAnswer) -> Iterator[TileRow]:
-    yield from _SIZE_TILES
-    no_more = answer.predicted.no_more if answer.predicted else ""
-    what = f"at least, from the read probe: {no_more}" if no_more else "from the read probe, by the model"
-    yield "predicted", "predicted.max_accelerators", "", what
 
 
 def _title(series: RunSeries) -> str:
@@ -207,13 +175,13 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
     """Return the state of the page, and its verdict: the emphasised word and the rest of the line."""
     answer = series.answer
     if isinstance(answer, SizeAnswer):
-        sentence = ". ".join(filter(None, [answer.verdict or "the search was interrupted", at_full_size(answer)]))
+        sentence = answer.verdict or "the search was interrupted"
         if not answer.complete:
             return "open", ("INCOMPLETE", f": {sentence}")
         if answer.at_least:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
         word = answer.outcome or verdict_word(answer.passed)
-        return STATES[_TONES.get(word, "open")], (word.upper(), f": {sentence}")
+        return STATES[TONES.get(word, "open")], (word.upper(), f": {sentence}")
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
     if answer and not series.catalogue.judged:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
@@ -307,6 +275,6 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "sustained AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

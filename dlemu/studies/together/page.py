@@ -8,6 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from dlemu.report.page import Opened, Page, Words
+from dlemu.report.screen import Said, Screen
 from dlemu.report.series import difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import value_with_interval
@@ -16,12 +17,17 @@ from dlemu.studies.together.run import JobTogether, Together, read_together, ver
 
 
 def print_together(answer: Together, folder: str, console: Console) -> None:
-    """Print one table per job, what a reader of the numbers must know, and the verdicts, the headline last."""
+    """Print one table per job, and what a reader of the numbers must know."""
     for number, one in enumerate(answer.jobs, start=1):
         print_table(_table(one, number), console)
-    print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
-    headline = [Line(answer.verdict, "strong")] if answer.verdict else []
-    print_lines([*answer.verdicts, *headline, f"results: {folder}"], console)
+    print_lines([*(Line(f"- {issue}", "caution") for issue in answer.issues), f"results: {folder}"], console)
+
+
+def _screen(answer: Together, folder: str) -> Screen:
+    headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
+    lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.verdicts)]
+    title = " and ".join(one.title for one in answer.jobs)
+    return Screen(title=f"{title}: what does each cost the others?", lines=lines, notes=answer.issues, folder=folder)
 
 
 def open_page(folder: str) -> Opened:
@@ -35,7 +41,8 @@ def open_page(folder: str) -> Opened:
         lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
         state="neutral" if answer.complete else "open",
         verdict=(answer.verdict or ("INCOMPLETE" if not answer.complete else "NOT RUN ALONE"), ""),
-        words=[Words("What the others cost each job", answer.verdicts), *notes],
+        said=_screen(answer, "").lines,
+        words=notes,
         tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
         source=os.path.basename(os.path.abspath(folder)),
     )
@@ -62,4 +69,4 @@ def _table(one: JobTogether, number: int) -> Table:
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
-PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, show=print_together)
+PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, screen=_screen, show=print_together)
