@@ -104,15 +104,14 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
     found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
     if found:
         raise UserError(
-            f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
-            f"{', '.join(f'dataset.{key}' for key in found)} {'is' if len(found) == 1 else 'are'} determined from it: "
-            f"leave {'it' if len(found) == 1 else 'them'} out"
+            f"dataset.source=folder reads what is in {workload.dataset.data_folder}, which determines "
+            f"{', '.join(f'dataset.{key}' for key in found)}: leave {'it' if len(found) == 1 else 'them'} out"
         )
     check_data_folder(workload)
     data = workload.dataset
     if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
         data = replace(data, format="")  # nobody chose the format of the default workload: the files decide
-    own = inspect_own_folder(data, workload.storage_spec)
+    own = inspect_own_folder(data, workload.storage_spec, decodes=workload.reader.decode == "full")
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
