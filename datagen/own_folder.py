@@ -234,7 +234,7 @@ def _chosen(
         is_found = wanted == RAW and 0 < spec.num_files_train <= len(names)
         any_kind = wanted in (RAW, *FLAT) or registry.is_dotted(wanted)
         if not is_found and (any_kind or (wanted and best not in known)):
-            pool = listed if best in known and wanted == RAW else data
+            pool = [name for name in listed if kinds[name] != ".idx"] if best in known and wanted == RAW else data
             of_kind = sorted(itertools.chain(*_common(pool, kinds).values()))
             names, notes = _training(of_kind, spec.data_folder)
         elif not is_found:
@@ -243,8 +243,8 @@ def _chosen(
         endings = Counter(_ending(other) or "no ending" for other in others)
         shown = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(SHOWN_NAMES))
         verb = "files are" if len(others) != 1 else "file is"
-        formats = " or ".join(sorted(kind for kind in common if kind in known and kinds[of_kind[0]] != kind))
-        way = f"; dataset.format={formats} reads those" if formats and wanted != RAW else ""
+        formats = " or ".join(sorted({kinds[other] for other in others} & known & common.keys()))
+        way = f"; to read others, set dataset.format={formats}" if formats else ""
         notes = [f"{len(others)} {verb} of other kinds and not read: {shown}{way}", *notes]
     return wanted, names, notes
 
@@ -274,7 +274,7 @@ def _training(names: list[str], folder: str) -> tuple[list[str], list[str]]:
     left_out = sorted(set(names).difference(train))
     if not left_out or len(classes) > len({name[: mark.end()] for name, mark in marks.items()}):
         return names, []
-    splits = sorted({(marks[name].lastgroup or "") if name in marks else "other" for name in left_out})
+    splits = sorted({(marks[name].lastgroup or "") if name in marks else "other" for name in left_out}, reverse=True)
     where = next((top for name in left_out if (top := tops[name]) != name), "") if are_folders else ""
     way = (
         f"dataset.data_folder={folder.rstrip('/')}/{where} reads"
