@@ -57,8 +57,7 @@ _CONTAINERS = (
     *("db", "sqlite", "warc"),
 )
 """Extensions, without that of a compression, of files that mostly hold many samples."""
-_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz"}
-"""Compressions by the first bytes of a file."""
+_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f": "zstd", b"BZh": "bzip2", b"\xfd7z": "xz"}  # by first bytes
 _SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
 _ENDING = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
 _SPLIT = re.compile(
@@ -69,7 +68,6 @@ _SPLIT = re.compile(
 """The split that a path shows, by the words that Hugging Face's `datasets` looks for, with no letters around."""
 _OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 _CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
-_NOT_OF_FORMAT = f"leave dataset.format out, {_OR_RAW}"
 _LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
 """Framing of a TFRecord record: its length and two checksums (tensorflow/core/lib/io/record_writer.h)."""
@@ -118,9 +116,8 @@ def _inspect(spec: DatasetSpec, storage: StorageBase, strict: bool) -> UserFolde
 
     name, names, notes = _chosen(spec, listed, bytes_of)
     if strict and spec.format not in ("", name):
-        raise DatasetError(
-            f"dataset.format={spec.format}, and {folder}/{names[0]} is named as {name}: {_NOT_OF_FORMAT}"
-        )
+        seen = f"dataset.format={spec.format}, and {folder}/{names[0]} is named as {name}"
+        raise DatasetError(f"{seen}: leave dataset.format out, {_OR_RAW}")
     layout = Layout(
         folder=folder,
         split="train",
@@ -311,14 +308,14 @@ def _with_samples(
     if count is None:
         is_local = storage.local_path(layout.path(0)) is not None
         shows = layout.names is not None and _kind(layout.names[0], (name,)) == name
-        if name == RAW or registry.is_dotted(name) or (shows and not is_local):
-            return name, layout, sizes, []
-        if is_local and _can_read(name, layout, storage):
+        if name == RAW or registry.is_dotted(name) or (_can_read(name, layout, storage) if is_local else shows):
             return name, layout, sizes, []
         if shows:
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
             return RAW, layout, sizes, [note]
-        raise DatasetError(f"dataset.format={name}, and {layout.path(0)} can't be read as {name}: {_NOT_OF_FORMAT}")
+        raise DatasetError(
+            f"dataset.format={name}, and {layout.path(0)} can't be read as {name}: leave dataset.format out, {_OR_RAW}"
+        )
     counted = _some_files(layout)
     counts = np.array(_in_each(count, layout, sizes, counted, storage))
     if len(counted) < layout.num_files:
@@ -371,10 +368,8 @@ def _in_each(
             except (OSError, ValueError, tarfile.TarError) as error:
                 seen, advice = str(error), "restore it, or move it away"
                 with contextlib.suppress(OSError), _opened(path, own) as opened:
-                    head = opened.read(8)
-                    for start, name in _COMPRESSIONS.items():
-                        if head.startswith(start):
-                            seen, advice = f"it is compressed with {name}", "decompress it"
+                    if name := _COMPRESSIONS.get(opened.read(3)):
+                        seen, advice = f"it is compressed with {name}", "decompress it"
                 raise DatasetError(f"{path}: its samples can't be counted ({seen}): {advice}, {_OR_RAW}") from error
 
     return of_each(storage, files, in_thread)

@@ -102,12 +102,10 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
     if not is_of_folder or ("dataset", "num_files_train") not in file:
         data = replace(data, num_files_train=0)  # that of another dataset
     own = inspect_own_folder(data, workload.storage_spec, strict=is_of_folder or ("dataset", "format") in given)
-    keys = (key for key in OF_OWN_DATA if ("dataset", key) in given)
-    found = [f"dataset.{key}" for key in keys if key != "record_length_bytes" or data.format not in FLAT]
-    if found:
+    stated = ("record_length_bytes",) if data.format in FLAT else ()
+    if found := [f"dataset.{key}" for key in OF_OWN_DATA if ("dataset", key) in given and key not in stated]:
         raise UserError(
-            f"dataset.source=folder reads what is in {data.data_folder}, and {', '.join(found)} "
-            f"{'is' if len(found) == 1 else 'are'} determined from it: leave {'it' if len(found) == 1 else 'them'} out"
+            f"dataset.source=folder: what is in {data.data_folder} decides these settings, leave them out: {', '.join(found)}"
         )
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
