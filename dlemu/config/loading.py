@@ -104,9 +104,7 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
     own = inspect_own_folder(data, workload.storage_spec, strict=is_of_folder or ("dataset", "format") in given)
     stated = ("record_length_bytes",) if data.format in FLAT else ()
     if found := [f"dataset.{key}" for key in OF_OWN_DATA if ("dataset", key) in given and key not in stated]:
-        raise UserError(
-            f"dataset.source=folder: what is in {data.data_folder} decides these settings, leave them out: {', '.join(found)}"
-        )
+        raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(found)}")
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 
