@@ -45,6 +45,9 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
         assert figure is not None
         assert f"{figure.mean:.2f} %" in row(text, name)
     assert "99.50 %" in row(text, "emulator's ceiling")
+    exceeded = replace(summary, metrics=replace(metrics, ceiling_au_percent=5.0))
+    assert "5.00 %" in (least := row(shown(exceeded), "emulator's ceiling"))
+    assert "at least: this run reached more" in least
     assert metrics.au_percent is not None
     assert f"{metrics.au_percent.per_epoch[1]:.1f}" in row(text, "per epoch")
 

@@ -254,7 +254,8 @@ def accelerators_fed(comparison: OpenedComparison, canvas: Canvas) -> Figure | N
     if chart is None:
         return None
     caption = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what they read."
-    return Figure("Accelerators fed", caption, chart)
+    same = a.scaled if a.scaled == b.scaled else ""
+    return Figure(f"Accelerators{same} fed", caption, chart)
 
 
 def _lines(
