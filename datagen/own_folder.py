@@ -138,7 +138,7 @@ def _inspect(spec: DatasetSpec, storage: StorageBase, strict: bool) -> UserFolde
     try:
         name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
     except DatasetError:
-        if strict or name in FLAT or _kind(names[0], (name,)) == name:
+        if strict or name in FLAT or kind_of(names[0], (name,)) == name:
             raise
         return _inspect(replace(spec, format=""), storage, strict)
     kind, _, compression = layout.extension.partition(".")
@@ -218,7 +218,7 @@ def _chosen(
     requested, or a format that names don't show, all these kinds are read as such.
     """
     known = frozenset(registry.names(FORMATS)) - {RAW}
-    kinds = {name: _kind(name, known) for name in listed}
+    kinds = {name: kind_of(name, known) for name in listed}
     data = [name for name in listed if not name.lower().endswith(_COMPANIONS)] or listed
     common, wanted = _common(data, kinds), spec.format
     of_kind = [name for name in data if wanted and kinds[name] == wanted]
@@ -283,11 +283,11 @@ def _training(names: list[str], folder: str) -> tuple[list[str], list[str]]:
     return train, [f"{len(left_out)} {' and '.join(splits)} file{plural} left out: {way} {them}"]
 
 
-def _kind(name: str, known: Collection[str]) -> str:
-    """Return the format that a file's name indicates; if unknown, its ending."""
+def kind_of(name: str, known: Collection[str] = ()) -> str:
+    """Return the format (of those `known`, or all) that a name indicates; else its ending, with the dot."""
     ending = _ending(name)
     named = FORMAT_OF_ENDING.get(ending[1:], ending[1:])
-    if named in known:
+    if named != RAW and named in (known or registry.names(FORMATS)):
         return named
     return "tfrecord" if ".tfrecord" in name and not name.endswith(_COMPANIONS) else ending
 
@@ -307,7 +307,7 @@ def _with_samples(
     count = COUNTERS.get(name)
     if count is None:
         is_local = storage.local_path(layout.path(0)) is not None
-        shows = layout.names is not None and _kind(layout.names[0], (name,)) == name
+        shows = layout.names is not None and kind_of(layout.names[0], (name,)) == name
         if name == RAW or registry.is_dotted(name) or (_can_read(name, layout, storage) if is_local else shows):
             return name, layout, sizes, []
         if shows:
