@@ -123,7 +123,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     assert last.endswith(f": this drive would feed {line}.")
     assert answer.full_size is not None
     assert answer.full_size.accelerators == (0 if line == "none (0)" else int(line))
-    assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (au 94.0 %" in answer.verdict
+    assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (AU 94.0 %" in answer.verdict
     by_host = at_full_size(replace(answer, host_only=HostOnly(storage_could_feed=9)))
     assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
     if accelerator == "h100":
@@ -161,9 +161,9 @@ def test_a_run_is_of_accelerators_with_smaller_samples(
 def test_nothing_is_added_at_full_size() -> None:
     answer = with_evidence(build_answer(question(), known(), [make_trial(4, [95.0] * 8)]))
     assert (at_full_size(answer), answer.full_size) == ("", None)
-    assert sentence(answer).startswith("4 x h100 pass (au")
+    assert sentence(answer).startswith("4 x h100 pass (AU")
     old = with_evidence(build_answer(question(scale="laptop"), known(), [make_trial(4, [95.0] * 8)]))
-    assert sentence(old).startswith("4 x h100 at scale=laptop pass (au"), "an older result does not know"
+    assert sentence(old).startswith("4 x h100 at scale=laptop pass (AU"), "an older result does not know"
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def _sustained(metrics: Metrics) -> Iterator[Row]:
     """Yield the sustained AU and the ceiling; the other definitions of AU are at the end of the table."""
     sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
     if metrics.au_percent:
-        yield "sustained AU", percent(sustained), "in an endless epoch on this storage"
+        yield "AU", percent(sustained), "in an endless epoch on this storage"
         if uncertainty and sustained is not None:
             width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md

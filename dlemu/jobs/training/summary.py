@@ -99,11 +99,11 @@ class Metrics:
         float | None, Metric("total time", "s", "lower", head="total\ns", digits=1, is_drawn=True, phase=RUN)
     ] = None
     """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
-    au_percent: Annotated[RankSpread | None, Metric("AU", "%", "higher", head="au\n%", digits=2, is_drawn=True)] = None
-    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
-    au_sustained_percent: Annotated[
-        Mean | None, Metric("sustained AU", "%", "higher", axis="sustained AU, %", head="sust.\n%", digits=2)
+    au_percent: Annotated[
+        RankSpread | None, Metric("AU, counted steps", "%", "higher", head="counted\n%", digits=2, is_drawn=True)
     ] = None
+    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
+    au_sustained_percent: Annotated[Mean | None, Metric("AU", "%", "higher", head="AU\n%", digits=2)] = None
     """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
     """Uncertainty of the sustained AU; null where too little was measured."""

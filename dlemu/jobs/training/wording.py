@@ -16,7 +16,11 @@ from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
 from dlemu.results.wording import Wording, count, sentence, sentences
 
-_AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
+_AU_NAMES: dict[Number, str] = {
+    "sustained": "AU",
+    "au": "AU of counted steps",
+    "rules": "AU of whole epochs",
+}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
 _MAX_SHOWN_EPOCHS = 6
 

@@ -46,7 +46,7 @@ def figures(comparison: OpenedComparison, canvas: Canvas) -> Iterator[tuple[str,
 
 
 def au_of_both(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
-    """Both sides' sustained AU against accelerators, with the pass line."""
+    """Both sides' AU against accelerators, with the pass line."""
     series = comparison.series
     if len({series.position(point) for point in series.points}) < 2:
         return None  # a single x position: the figure of the metrics shows its AU

@@ -67,7 +67,7 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
     question = answer.question
     predicted = ["predicted"] if answer.predicted else []
-    names = ("accelerators", "sustained\nau %", "interval", *predicted, "trials", "MB/s", "verdict")
+    names = ("accelerators", "AU %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
     kind = f"x {question.accelerator}" if question.accelerator else "accelerators"
     title = f"{question.workload}: how many {kind}{answer.scaled}"
@@ -275,6 +275,6 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "sustained AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

@@ -252,7 +252,7 @@ def sentence(answer: SizeAnswer) -> str:
     else:
         several = "s" * (not name and passing.accelerators > 1)
         least = "at least " if answer.host_only else ""
-        parts = [f"{least}{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (au {_au(passing)})"]
+        parts = [f"{least}{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (AU {_au(passing)})"]
     if failing:
         parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
     parts += [
@@ -297,7 +297,7 @@ def contradiction(answer: SizeAnswer) -> str:
                 f"prediction and measurement contradict each other: by the read probe of "
                 f"{number(answer.probe_mb_per_second)} MB/s {'at least ' * bool(predicted.no_more)}"
                 f"{predicted.max_accelerators} pass, but "
-                f"{tried.accelerators} {_verb(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"{tried.accelerators} {_verb(tried)} (AU {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
                 f"trials decide; {why}"
             )
     return ""

@@ -123,7 +123,18 @@ def _counts_table(answer: Prediction) -> Table:
             f"{count.null_model.au_percent:.1f}",
         )
 
-    names = ("n", "", "sust.\nAU %", "interval\n%", "AU\n%", "whole\n%", "DLIO\n%", "samples\n/s", "MB/s", "null\nAU %")
+    names = (
+        "n",
+        "",
+        "AU %",
+        "interval\n%",
+        "counted\nsteps",
+        "whole\n%",
+        "DLIO\n%",
+        "samples\n/s",
+        "MB/s",
+        "null\nAU %",
+    )
     head = columns(*names, right=(0, *range(2, 10)), whole=range(10))
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
 

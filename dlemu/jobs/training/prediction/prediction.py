@@ -237,7 +237,7 @@ _VERDICTS: Wording = {
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
 _SEEN: Wording = {
-    Seen.SUSTAINED: "the sustained AU with {accelerators:count accelerator} is {au_percent:.1f} %",
+    Seen.SUSTAINED: "the AU with {accelerators:count accelerator} is {au_percent:.1f} %",
     Seen.GAINS: _gains,
 }
 _ISSUES: Wording = {
