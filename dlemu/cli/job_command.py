@@ -68,6 +68,5 @@ def _export(overrides: Sequence[str], config_dir: str | None, path: str) -> None
     from dlemu.config import load
     from dlemu.dlio.config import dlio_yaml
 
-    path = os.path.abspath(path)
     write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
-    click.echo(f"written: {path}")
+    click.echo(f"written: {os.path.abspath(path)}")

@@ -17,7 +17,7 @@ from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
-from dlemu.config.validate import check, check_data_folder, check_model_name
+from dlemu.config.validate import check, check_folder, check_model_name
 from dlemu.config.workload_files import SUFFIX, nearest
 
 DEFAULT_WORKLOAD = "default"
@@ -78,7 +78,10 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
     try:
-        workload = _with_folders_resolved(to_workload(build(settings_tree(), translated(tree)), {}))
+        workload = to_workload(build(settings_tree(), translated(tree)), {})
+        check_folder(workload, "storage.storage_root", workload.storage.storage_root)
+        check_folder(workload, "output.folder", workload.output.folder)
+        workload = _with_folders_resolved(workload)
         workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
         check(workload)
         check_model_name(workload.model.name)
@@ -101,7 +104,7 @@ def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice:
             f"{', '.join(f'dataset.{key}' for key in found)} {'is' if len(found) == 1 else 'are'} determined from it: "
             f"leave {'it' if len(found) == 1 else 'them'} out"
         )
-    check_data_folder(workload)
+    check_folder(workload, "dataset.data_folder", workload.dataset.data_folder)
     data = workload.dataset
     if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
         data = replace(data, format="")  # nobody chose the format of the default workload: the files decide

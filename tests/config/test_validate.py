@@ -95,7 +95,7 @@ def test_names_that_are_in_no_table_are_refused() -> None:
         ("storage.storage_type=no.such", "'no.such' is neither a module that Python can import"),
         (
             "dataset.data_folder=s3://bucket/x",
-            "a URL, and storage.storage_type is for folders: wanted storage.storage_type=s3",
+            "dataset.data_folder is 's3://bucket/x', a URL: wanted storage.storage_type=s3, or a path of a mounted",
         ),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
@@ -170,6 +170,23 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
     check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x"]))
     with pytest.raises(UserError, match=r"checkpoint\.checkpoint_folder"):
         check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        (["storage.storage_root=s3://bucket/kv"], "storage.storage_type=s3, or a path"),
+        (["storage.storage_root=file:///mnt/nvme"], "storage.storage_type=fsspec, or a path"),
+        (["storage.storage_root=nas:/export"], "storage.storage_type=fsspec, or a path"),
+        (["output.folder=gs://bucket/results"], "a path"),
+        (["output.folder=s3://bucket/results", "storage.storage_type=s3", "storage.storage_root=b"], "a path"),
+    ],
+)
+def test_a_url_is_no_folder(overrides: list[str], wanted: str) -> None:
+    key, _, url = overrides[0].partition("=")
+    with pytest.raises(UserError, match=f"{key} is '{url}', a URL: wanted {wanted}"):
+        load(overrides)
+    load(["storage.storage_type=fsspec", "storage.storage_root=memory://b"])
 
 
 def test_what_is_not_read_can_not_be_verified() -> None:
