@@ -219,8 +219,18 @@ def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
     assert [note for note in workload.notes if "TensorFlow is not installed" in note]
 
 
-def test_options_of_open_mpi_alone_are_left_out_for_mpich() -> None:
-    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "--oversubscribe"]
-    words = [*kept, "--oversubscribe", "--mca", "btl", "tcp", "--allow-run-as-root", *program]
-    assert command_line(words, "mpirun", mpich=False) == ["mpirun", *words]
-    assert command_line(words, "mpirun", mpich=True) == ["mpirun", *kept, *program]
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("--oversubscribe --mca btl tcp --allow-run-as-root", ""),
+        ("--bind-to none --map-by socket -x AWS_REGION -x AWS_PROFILE", "--bind-to none --map-by socket"),
+        ("-x A=B=C --mca pml ^cm -x LIMIT=-1 -mca btl self", "-genv A B=C -genv LIMIT -1"),
+        ("--x UNSET -x EMPTY= -tag-output --rank-by slot", "-genv EMPTY "),
+    ],
+)
+def test_options_of_open_mpi_alone_are_left_out_for_mpich(words: str, left: str) -> None:
+    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "-x", "--oversubscribe"]
+    given = [*kept, *words.split(), *program]
+    assert command_line(given, "mpirun", mpich=False) == ["mpirun", *given]
+    mpich = command_line(given, "mpirun", mpich=True)
+    assert mpich == ["mpirun", *kept, *(left.split(" ") if left else ()), *program]
