@@ -11,6 +11,8 @@ from importlib.util import find_spec
 
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
+from dlemu.config.literal import override
+from dlemu.config.loading import DEFAULT_WORKLOAD
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import OWN_FOLDER, DlioFolders
@@ -26,7 +28,7 @@ class DlioCommand:
     """What the overrides of `dlio_benchmark` request."""
 
     choice: str
-    """The workload's name; empty for the default one."""
+    """The workload's name; empty for DLIO's default one."""
     settings: tuple[str, ...]
     """Overrides of the workload's keys, as written."""
     task: tuple[str, ...]
@@ -85,9 +87,17 @@ _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
-    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload."""
-    if not choice:
-        return []
+    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload.
+
+    The folder `workload` beside this file has those of DLIO's workloads that dlemu lacks, or has under another name.
+    """
+    choice = choice or DEFAULT_WORKLOAD
+    dlios, own = (
+        os.path.join(folder, "workload", f"{choice}.yaml")
+        for folder in (os.path.dirname(__file__), config_dir or os.devnull)
+    )
+    if os.path.exists(dlios) and not os.path.exists(own):
+        return [override(("workload",), dlios)]
     base, _, accelerator = choice.rpartition("_")
     if os.sep in choice or choice in workload_names(config_dir) or base not in workload_names():
         return [f"workload={choice}"]
