@@ -39,9 +39,7 @@ def workload_file(choice: str, config_dir: str | None) -> str:
         return os.path.join(str(config_dir), "workload", f"{choice}{SUFFIX}")
     known = workload_names(config_dir)
     if choice not in known:
-        raise UserError(
-            f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}"
-        )
+        raise UserError(f"there is no workload {choice!r}: {_suggestion(choice, known)}known: {', '.join(known)}")
     return shipped_workloads()[choice]
 
 
