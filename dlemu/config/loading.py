@@ -18,7 +18,7 @@ from dlemu.config.sections import to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
 from dlemu.config.validate import check, check_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, nearest
+from dlemu.config.workload_files import SUFFIX, nearest, workload_names
 
 DEFAULT_WORKLOAD = "default"
 
@@ -70,6 +70,10 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     """
     request = parse(overrides)
     choice = request.workload or DEFAULT_WORKLOAD
+    for setting in request.settings:
+        named = str(setting.value).replace("-", "_")
+        if setting.path == ("model",) and not request.workload and named in workload_names(config_dir):
+            raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
     given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
     # As in files, a standard deviation in DLIO's older form must come after the time itself.
