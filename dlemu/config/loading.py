@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from datagen.errors import UserError
@@ -81,18 +82,29 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
+    note = "" if ("reader", "data_loader") in dict(given_layer) else _replace_tensorflow(tree)
     try:
         workload = to_workload(build(settings_tree(), translated(tree)), {})
         check_folder(workload, "storage.storage_root", workload.storage.storage_root)
         check_folder(workload, "output.folder", workload.output.folder)
         workload = _with_folders_resolved(workload)
         workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
+        workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *filter(None, [note])))))
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
         options = _value_at(tree, ("storage", "storage_options"))
         raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
+
+
+def _replace_tensorflow(tree: dict[str, Any]) -> str:
+    """Set another loader, in place, where the file has TensorFlow's and that is not installed; return a note."""
+    if _value_at(tree, ("reader", "data_loader")) != "tensorflow" or find_spec("tensorflow") is not None:
+        return ""
+    other = "pytorch" if find_spec("torch") is not None else "threads"
+    tree["reader"]["data_loader"] = other
+    return f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
 
 
 def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:

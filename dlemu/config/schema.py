@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar, get_args
 
 from datagen.settings import BYTES, MAX_BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least, positive_or
 from datagen.spec import DatasetSpec, Decode, EngineName, build
@@ -416,7 +416,7 @@ class Replayed:
 class Recorded:
     """Where a recorded workload comes from. No measurement depends on it; notes of a run do."""
 
-    BY_USERS: ClassVar[bool] = False  # no key of a user's is taken for one of these
+    BY_USERS = False  # no key of a user's is taken for one of these
     version: Annotated[int, at_least(0)] = 0
     """Version of the recording's format; 0: the workload was not recorded."""
     replayable: bool = False

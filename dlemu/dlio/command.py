@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib.util import find_spec
 
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
@@ -60,7 +59,7 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
     overrides = [*_workload_overrides(command.choice, config_dir), *command.settings]
-    workload = _without_tensorflow(load(overrides, config_dir=config_dir), overrides, config_dir)
+    workload = load(overrides, config_dir=config_dir)
     folder = workload.output.folder or command.run_folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder
@@ -71,16 +70,6 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     )
     output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), folders
-
-
-def _without_tensorflow(workload: Workload, overrides: list[str], config_dir: str | None) -> Workload:
-    """Return the workload with another loader if it requests TensorFlow's and that is not installed; a note says so."""
-    if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
-        return workload
-    other = "pytorch" if find_spec("torch") is not None else "threads"
-    changed = load([*overrides, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
-    note = f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
-    return replace(changed, notes=(*changed.notes, note))
 
 
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"

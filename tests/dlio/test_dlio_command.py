@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from dlemu.config import load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
-from dlemu.dlio import command as dlio_command
 from dlemu.dlio.command import load_command, read_command
 from dlemu.dlio.config import DlioFolders, only_checkpoints
 from dlemu.dlio.files import begin_dlio_files
@@ -208,16 +206,6 @@ def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) ->
     workload, _ = asked("workload=mine", folder=str(folder))
     (line,) = workload.unsupported
     assert "storage.endpoint_uris: not supported yet" in line
-
-
-def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dlio_command, "find_spec", lambda name: None if name == "tensorflow" else find_spec(name))
-    workload, _ = asked("workload=resnet50_h100")
-    assert workload.reader.data_loader in ("pytorch", "threads")
-    assert workload.dataset.format == "tfrecord"
-    assert [note for note in workload.notes if "TensorFlow is not installed" in note]
 
 
 @pytest.mark.parametrize(
