@@ -23,6 +23,9 @@ from dlemu.config.workload_files import SUFFIX, nearest, workload_names
 
 DEFAULT_WORKLOAD = "default"
 
+NOT_INSTALLED = "TensorFlow is not installed"
+"""How a note on another loader begins."""
+
 Layer = list[tuple[KeyPath, Any]]
 
 TABLES = ("accelerators", "scales")
@@ -104,7 +107,7 @@ def _replace_tensorflow(tree: dict[str, Any]) -> str:
         return ""
     other = "pytorch" if find_spec("torch") is not None else "threads"
     tree["reader"]["data_loader"] = other
-    return f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
+    return f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
 
 
 def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:
