@@ -384,7 +384,7 @@ def _run(
     with main_thread(command, starts_ranks=True), _Caller(on_progress or ignore) as caller:
         on_event = to_all(caller, export_beside, log_writer(f"dlemu.{command}(...)"))
         try:
-            result = run_alone(request, on_event, kind_of_command(command).part("job"), caller.look)
+            result = run_alone(request, on_event, kind_of_command(command).load_job().job, caller.look)
         except NoVerdictError as error:
             files = f"dataset.num_files_train={error.files_wanted}"
             advice = f"Wanted {files}" + ("." if error.files_there else "; make=True makes the dataset first.")

@@ -70,7 +70,7 @@ def test_commands_are_understood(page: str) -> None:
 def composed(name: str, words: list[str], text: str) -> None:
     """Compose the settings of a command as it would itself."""
     settings = [word for word in words if "=" in word and not word.startswith(("-", "launcher="))]
-    jobs = {kind.command for kind in kinds() if kind.job}
+    jobs = {kind.command for kind in kinds() if kind.is_job}
     if (compose := of_parts("COMPOSED").get(name)) is not None:
         assert compose(words), text
     elif name in {"size", "sweep", "predict", "doctor", "datagen", *jobs}:

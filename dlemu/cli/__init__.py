@@ -83,7 +83,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if (added := installed(_PLUGINS).get(cmd_name)) is not None:
             return cast(click.Command, added.load())
-        kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.job), None)
+        kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.is_job), None)
         if kind is not None:
             command: click.Command = importlib.import_module("dlemu.cli.job_command").job_command(kind)
             return command

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from datagen.errors import UserError
 from dlemu.cli import complain, complain_of
-from dlemu.cli.options import report_result, say_what
+from dlemu.cli.options import report_result, say_what, show
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.published import without_secrets
@@ -27,7 +27,7 @@ from dlemu.report.progress import CheckpointsProgress, DatagenProgress, Training
 from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
-from dlemu.results.kinds import Kind, kind_named, kind_wanted
+from dlemu.results.kinds import Kind, kind_wanted
 from dlemu.results.wording import count
 from dlemu.runner.events import (
     CheckpointProgress,
@@ -76,7 +76,7 @@ def show_job(
     """
     on_event = to_all(terminal, export, log_writer(shlex.join(without_secrets(sys.argv))))
     try:
-        result = run_alone(request, on_event, None if kind is None else kind.part("job"))
+        result = run_alone(request, on_event, None if kind is None else kind.load_job().job)
     except RunFailedError as error:
         complain_of(error)
         if error.kept is not None:
@@ -108,15 +108,16 @@ class Terminal:
         """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
         if not isinstance(error, NoVerdictError):
             return error
-        advise = kind_wanted(error.workload).part("advise")
+        advise = kind_wanted(error.workload).load_job().advise
+        assert advise is not None  # as that kind of job raised the error
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
 
-    def show(self, kind: str, summary: object, folder: str) -> None:
+    def show(self, kind: str, summary: object, folder: str, *, unsaved: bool = False) -> None:
         """Print a result on stdout: as a table, or as JSON."""
         if self.as_json:
             print(to_json(summary), end="", flush=True)
         else:
-            kind_named(kind).part("show")(summary, folder, Console())
+            show(kind, summary, folder, unsaved=unsaved)
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -124,7 +125,7 @@ class Terminal:
             case JobBegan():
                 self.makes_page = event.workload.output.report
                 for note in (note for note in event.workload.notes if note.startswith(NOT_INSTALLED)):
-                    say_what(note)  # what else has no effect stands below the result
+                    print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
             case TrainingBegan():
                 self._training = TrainingProgress(Console(stderr=True), event.epoch_steps)
             case TrainingStep() if self._training is not None:
@@ -153,7 +154,7 @@ class Terminal:
             case Saved() if self._checkpoints is not None:
                 self._checkpoints.close()
             case NotSaved(run):
-                self.show(run.facts.kind, run.summary, run.folder)
+                self.show(run.facts.kind, run.summary, run.folder, unsaved=True)
             case Refused():
                 complain_of(self.advised(event.error))
             case Warned() | RankFailed():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from dlemu.cli.options import configured, json_option, making, print_config
+from dlemu.cli.options import answer_options, configured, making, print_config
 from dlemu.results.kinds import Kind
 
 _Command = Callable[..., None]
@@ -25,7 +25,7 @@ def job_command(kind: Kind) -> click.Command:
 
     @configured
     @making("data that the job reads")
-    @json_option("summary.json")
+    @answer_options("summary.json")
     @_exported(kind)
     def command(
         overrides: tuple[str, ...],
@@ -58,7 +58,7 @@ def job_command(kind: Kind) -> click.Command:
 
 def _exported(kind: Kind) -> Callable[[_Command], _Command]:
     """Return a decorator that adds --export-dlio, for kinds of jobs that DLIO has as well."""
-    if not kind.exported:
+    if not kind.is_exported:
         return lambda command: command
     return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, kind_named
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dlemu.runner.events import Event
 
 _Command = Callable[..., Any]
+DETAILS = "dlemu.details"
 
 PAGE_SECONDS = 60.0
 """Time limit for making a page, which usually takes 2 to 3 s."""
@@ -66,22 +65,44 @@ def configured(command: _Command) -> _Command:
 
 
 def json_option(file: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds `--json`, which prints the content of `file`; see `show_answer`."""
+    """Return a decorator that adds `--json`, which prints the content of `file`."""
     return click.option("--json", "as_json", is_flag=True, help=f"Print {file}, and nothing else on stdout.")
 
 
-def show_answer(
-    answer: Any, folder: str, show: Callable[[Any, str, Console], None], *, as_json: bool, page: bool
-) -> None:
+def answer_options(file: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds `--json` and `--details`; see `show_answer`."""
+    return lambda command: json_option(file)(details_option(command))
+
+
+def details_option(command: _Command) -> _Command:
+    """Add `--details`, which `show` looks at."""
+
+    def note(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        context.meta[DETAILS] = wanted
+
+    return click.option(
+        "--details", is_flag=True, expose_value=False, callback=note, help="Also print all numbers and their meaning."
+    )(command)
+
+
+def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
+    """Print the first screen of a result on stdout; with --details, and what could not be saved, all of it."""
+    from rich.console import Console
+
+    from dlemu.report.any_run import show as show_any
+
+    details = unsaved or click.get_current_context().meta.get(DETAILS, False)
+    show_any(kind_named(kind), answer, folder, Console(), details=details)
+
+
+def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
     """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
         click.echo(to_json(answer), nl=False)
         return
-    from rich.console import Console
-
-    show(answer, folder, Console())
+    show(kind, answer, folder, unsaved=unsaved)
     report_result(page, folder)
 
 
@@ -98,7 +119,7 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
     from dlemu.runner.job import checked
 
     try:
-        checked(workload, None if kind.command == "train" else kind.part("job"))
+        checked(workload, None if kind.command == "train" else kind.load_job().job)
     except UserError as error:
         complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import Number, configured, json_option, making
+from dlemu.cli.options import Number, answer_options, configured, making
 
 
 @click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
@@ -20,7 +20,7 @@ from dlemu.cli.options import Number, configured, json_option, making
 @click.option("--most", type=click.IntRange(min=1), help="Predict at most this many. [default: 10000]")
 @making("files of the dataset")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads in the probe: predicts memory, not storage.")
-@json_option("predict.json")
+@answer_options("predict.json")
 def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -92,5 +92,5 @@ def command(
     answer, folder, workload = predict(overrides, request)
     kind = kind_of(folder)
     assert kind is not None  # the answer was saved in it
-    show_answer(answer, folder, kind.part("show"), as_json=as_json, page=workload.output.report)
+    show_answer(answer, folder, kind.name, as_json=as_json, page=workload.output.report)
     raise SystemExit(EXIT_STATUSES[answer.outcome])

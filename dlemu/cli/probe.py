@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlemu.cli.options import Number, config_dir_option, json_option
+from dlemu.cli.options import Number, answer_options, config_dir_option
 
 if TYPE_CHECKING:
     from dlemu.jobs.probe.result import Access
@@ -68,7 +68,7 @@ _counts = _each(_count)
     "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
 )
 @config_dir_option
-@json_option("probe.json")
+@answer_options("probe.json")
 def command(
     target: tuple[str, ...],
     preset: str | None,
@@ -107,13 +107,12 @@ def command(
     from dlemu.cli.options import say_part, show_answer
     from dlemu.comm import interrupt_on
     from dlemu.config.literal import override
-    from dlemu.jobs.probe.page import print_probe
     from dlemu.jobs.probe.run import probe_target, probe_workload
     from dlemu.runner.events import Event, NotSaved
 
     def report(event: Event) -> None:
         if isinstance(event, NotSaved):
-            show_answer(event.run, "not saved", print_probe, as_json=as_json, page=False)
+            show_answer(event.run, "not saved", "probe", as_json=as_json, page=False, unsaved=True)
         else:
             say_part(event)
 
@@ -155,4 +154,4 @@ def command(
             folder=output or "",
             on_event=report,
         )
-    show_answer(answer, folder, print_probe, as_json=as_json, page=True)
+    show_answer(answer, folder, "probe", as_json=as_json, page=True)

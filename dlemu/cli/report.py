@@ -6,6 +6,8 @@ import os
 
 import click
 
+from dlemu.cli.options import DETAILS, details_option, show
+
 
 @click.command(name="report", short_help="Make a page with figures from results.")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
@@ -13,6 +15,7 @@ import click
 @click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")
 @click.option("--interactive", is_flag=True, help="Make interactive.html, whose figures show values under the pointer.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here. Several DIRs then share it.")
+@details_option
 def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, output: str | None) -> None:
     """Make report.html from a result: a single file with figures, tables and configuration, to share.
 
@@ -32,8 +35,13 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     import signal
 
     from dlemu.comm import interrupt_on
+    from dlemu.results.kinds import kind_named, kind_of, read_result
 
     interrupt_on(signal.SIGTERM)
+    if click.get_current_context().meta[DETAILS]:
+        for folder in folders:
+            answer = read_result(folder)
+            show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
     pages = [folders] if output else [(folder,) for folder in folders]
     for together in pages:
         _make(together, ("png",) * png + ("svg",) * svg, output, interactive=interactive)

@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import Number, configured, json_option, making
+from dlemu.cli.options import Number, answer_options, configured, making
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dlemu.cli.interruption import Watched
-    from dlemu.studies.answers import SweepAnswer
 
 
 @click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 )
 @making("files of the dataset")
 @click.option("--cached", is_flag=True, help="Allow page-cache reads: sizes memory, not storage.")
-@json_option("size.json")
+@answer_options("size.json")
 def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
@@ -69,7 +66,6 @@ def command(
     from dlemu.config.overrides import take_word
     from dlemu.metrics.verdict import EXIT_STATUSES
     from dlemu.results.kinds import kind_wanted
-    from dlemu.studies.series.page import print_answer
     from dlemu.studies.size.find_size import size
 
     _, settings = take_word(overrides, "launcher")  # the launcher is not a setting of the workload
@@ -78,7 +74,7 @@ def command(
         click.echo(explained(workload), nl=False)
         return
     watched = Watched()
-    if kind_wanted(workload).asks:  # this kind of job is scaled by a setting, not by the number of accelerators
+    if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if at_least or make or cached:
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
@@ -96,25 +92,21 @@ def command(
             make=maker if make or workload.workflow.generate_data else None,
             on_event=watched,
         )
-    show_answer(answer, watched.folder, print_answer, as_json=as_json, page=watched.wants_page)
+    show_answer(answer, watched.folder, "size", as_json=as_json, page=watched.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
 
 
 def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
     """Find the largest passing value of the setting that scales a job's load; return the exit status."""
     from dlemu.cli.options import show_answer
-    from dlemu.studies.series.page import print_sweep
     from dlemu.studies.sweep.bracket import find_bracket
 
     with watched.keeping("finished runs"):
         answer, passing, failing = find_bracket(overrides, config_dir=config_dir, on_event=watched)
 
-    def show(answer: SweepAnswer, folder: str, console: Console) -> None:
-        print_sweep(answer, folder, console)
-        for title, point in (("the largest that passes", passing), ("the smallest that does not", failing)):
-            if point is not None and point.figures is not None:
-                settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
-                click.echo(f"{title}: {settings}. {point.figures.verdict}")
-
-    show_answer(answer, watched.folder, show, as_json=as_json, page=watched.wants_page)
+    show_answer(answer, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
+    for title, point in (("the largest that passes", passing), ("the smallest that does not", failing)):
+        if not as_json and point is not None and point.figures is not None:
+            settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
+            click.echo(f"{title}: {settings}. {point.figures.verdict}")
     return 0 if passing else 1

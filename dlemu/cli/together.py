@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option
+from dlemu.cli.options import answer_options, config_dir_option
 
 if TYPE_CHECKING:
     from dlemu.runner.run_list import RunEnded
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @config_dir_option
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")
 @click.option("--output", metavar="FOLDER", default="", help="Where results go; an interrupted run continues there.")
-@json_option("together.json")
+@answer_options("together.json")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 def command(
     jobs: tuple[str, ...], config_dir: str | None, alone: bool, output: str, as_json: bool, report: bool
@@ -43,10 +43,9 @@ def command(
     from dlemu.comm import Interrupted, interrupt_on
     from dlemu.results.kinds import kinds
     from dlemu.runner.run_list import RunBegan, RunsPlanned
-    from dlemu.studies.together.page import print_together
     from dlemu.studies.together.run import run_together
 
-    known = {kind.command for kind in kinds() if kind.job}
+    known = {kind.command for kind in kinds() if kind.is_job}
     asked, commands = [], []
     for text in jobs:
         words = _words(text)
@@ -73,7 +72,7 @@ def command(
         name = signal.Signals(stop.signal_number).name
         complain(f"interrupted by {name}; jobs that ran alone are kept: repeat the command with --output {place}")
         raise SystemExit(stop.exit_status) from None
-    show_answer(answer, folder, print_together, as_json=as_json, page=report)
+    show_answer(answer, folder, "together", as_json=as_json, page=report)
 
 
 def _words(text: str) -> list[str]:

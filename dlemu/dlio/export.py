@@ -54,8 +54,8 @@ def export_run(folders: DlioFolders, run: Any) -> str:
     """
     from dlemu.results.kinds import kind_named
 
-    kind = kind_named(run.facts.kind)
-    if not kind.exported:
+    exported = kind_named(run.facts.kind).load_job().exported
+    if exported is None:
         return ""
     from dlemu.dlio.files import proc_facts
     from dlemu.dlio.results import write_results
@@ -63,11 +63,10 @@ def export_run(folders: DlioFolders, run: Any) -> str:
     from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
 
     host = {"cpuinfo": proc_facts("cpuinfo"), "meminfo": proc_facts("meminfo")}
-    match kind.part("exported")(run):
+    match exported(run):
         case ExportedSteps() as steps:
             return write_results(folders, DlioTraining(run=steps, **host))
         case ExportedCheckpoints() as checkpoints:
             from dlemu.dlio.checkpoints import DlioCheckpoints
 
             return write_results(folders, DlioCheckpoints(run=checkpoints, **host))
-    raise AssertionError(f"{kind.noun} is exported as what DLIO has no files for")

@@ -5,7 +5,7 @@ CHECKS   name of each check -> function (Facts) -> Check, or None where it does 
          the check's failure
 
 Checks that only one kind of job (training, checkpoint, ...) needs are in that kind's folder, in files like these
-(`Kind.host_checks`). May import report, runner, results and the packages below them.
+(`JobParts.host_checks`). May import report, runner, results and the packages below them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def examine(workload: Workload, *packages: str) -> Iterator[Check]:
     The checks are those in `packages`; without any, those of this package and of the workload's kind of job.
     """
     kind = kind_wanted(workload)
-    own = [f"{kind.package}.{kind.host_checks}"] if kind.host_checks else []
+    own = kind.load_job().host_checks
     modules: list[HostChecks] = []
-    for folder in packages or (__name__, *own):
+    for folder in packages or (__name__, *filter(None, [own])):
         for name in names(folder):
             try:
                 modules.append(cast(HostChecks, importlib.import_module(f"{folder}.{name}")))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_type_hints
+
+from dlemu.config.meanings import meanings
 
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
@@ -17,14 +19,14 @@ RUN = "run"
 class Metric:
     """One metric."""
 
-    name: str
-    """Its key in JSON, which ends in the unit."""
     title: str
     unit: str
     better: Better
     """Which of two values is in the storage's favour."""
-    meaning: str
-    """What it means, in one line."""
+    meaning: str = ""
+    """What it means, in one line; empty: the first sentence below the field that declares it."""
+    name: str = ""
+    """Its key in JSON, which ends in the unit; empty: the name of the field that declares it."""
     axis: str = ""
     """Label with its unit, for axes and columns; empty: title and unit."""
     head: str = ""
@@ -106,3 +108,13 @@ class Catalogue:
     def limited_by(self, phase: str) -> str:
         """Return the label of the row or column that says what limited a phase."""
         return "limited by" if phase == RUN else f"{phase} limited by"
+
+
+def declared(summary: type[Any]) -> tuple[Metric, ...]:
+    """Return the metrics that a summary's class declares at its fields: `mean_us: Annotated[float, Metric(...)]`."""
+    texts, found = meanings(summary), []
+    for name, hint in get_type_hints(summary, include_extras=True).items():
+        for metric in (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Metric)):
+            text = metric.meaning or texts.get(name, "").partition(".")[0]
+            found.append(replace(metric, name=name, meaning=text))
+    return tuple(found)

@@ -315,7 +315,8 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
             "high" if causes.storage < causes.total / 2 else "medium", (waited, *_cores(work, context)), context
         )
     ceiling = context.ceiling_au
-    if ceiling is not None and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
+    # A ceiling below what the run reached was measured at a worse moment: it explains nothing.
+    if ceiling is not None and ceiling >= au and 100 - ceiling >= EMULATOR_SHARE * (100 - au):
         reached = Finding.of(Seen.CEILING, ceiling_au_percent=ceiling, au_percent=au)
         # From 0.8 on, all other causes together explain a fifth of the loss at most.
         certain: Confidence = "high" if 100 - ceiling >= 0.8 * (100 - au) else "medium"
@@ -338,7 +339,16 @@ def _judge(au: float, causes: Causes, work: Work, context: Context) -> Limit:
             return Limit(what="memory", confidence=confidence, seen=tuple(seen), to_do=to_do)
         confidence = _lowest(confidence, "medium")
     decide = {"storage": _reads, "cpu": _cpu, "loader": _loader, "hand-over": _hand_over}[largest]
-    return decide(confidence, share, tuple(seen), causes, work, context)
+    limit = decide(confidence, share, tuple(seen), causes, work, context)
+    if largest != "storage" or _is_saturated(context.device) or not _no_core_free(work, context):
+        return limit
+    # Without a free core all but reads and the sleeps of preprocessing is due to that; and what serves the reads, such
+    # as kernel threads or a mount's process, needs cores, too.
+    outweighed, unsure = 2 * causes.storage < causes.total - causes.pause, share < 0.75 or limit.confidence == "low"
+    in_doubt = outweighed or (unsure and _others_have_the_cores(context))
+    if not work.cpu_known or (limit.what == "storage" and in_doubt):
+        return _host_cpu("low", (*seen, *_cores(work, context)), context)
+    return limit
 
 
 def lost_to_reads(causes: Causes) -> bool:
@@ -364,8 +374,6 @@ def _reads(
     confidence: Confidence, share: float, waited: tuple[Finding, ...], causes: Causes, work: Work, context: Context
 ) -> Limit:
     """Return the limit where workers were blocked in reads: the storage, or the loader's readers, requests or queue."""
-    if not work.cpu_known and _no_core_free(work, context) and not _is_saturated(context.device):
-        return _host_cpu("low", (*waited, *_cores(work, context)), context)
     if not work.cpu_known and context.from_storage_percent is not None and context.from_storage_percent < 5:
         return _few_workers(
             "low", (*waited, Finding(Seen.CACHE_SERVED)), context
@@ -607,15 +615,14 @@ def _hand_over(
 
 
 def _host_cpu(confidence: Confidence, seen: tuple[Finding, ...], context: Context) -> Limit:
-    busy, own = context.host_busy_percent or 0, context.own_busy_percent
     to_do = [Advice.MORE_CORES]
     if _is_out_of_cpu_time(context):
         to_do = [Advice.RAISE_CPU_LIMIT]
-    elif own is not None and busy - own >= max(own, OTHER_PROGRAMS_PERCENT):
+    elif _others_have_the_cores(context):
         to_do = [Advice.STOP_OTHER_PROGRAMS]
         if (context.cpu_throttled_percent or 0) >= HELD_BACK_PERCENT:
             to_do.append(Advice.RAISE_CPU_LIMIT_TOO)
-    elif own is None:
+    elif context.own_busy_percent is None:
         to_do.append(Advice.LOOK_FOR_PROGRAMS)
     where: Where | None = "TLS" if _tls_percent(context) >= _TLS_LIMIT_PERCENT else None
     if where == "TLS":
@@ -643,6 +650,11 @@ def _is_out_of_cpu_time(context: Context) -> bool:
     """Return whether the run used up its CPU limit (cgroup); a throttled worker may look blocked in reads."""
     used, throttled = context.cpu_limit_used_percent or 0, context.cpu_throttled_percent or 0
     return used >= BUSY_PERCENT or throttled >= THROTTLED_PERCENT
+
+
+def _others_have_the_cores(context: Context) -> bool:
+    own = context.own_busy_percent
+    return own is not None and (context.host_busy_percent or 0) - own >= max(own, OTHER_PROGRAMS_PERCENT)
 
 
 def _no_core_free(work: Work, context: Context) -> bool:

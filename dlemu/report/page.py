@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from dlemu import __version__
+from dlemu.report.screen import Said
 from dlemu.report.table import Table, Tone, html_table
 from dlemu.report.units import at, with_unit
 
@@ -55,6 +56,8 @@ class Page:
     state: State
     verdict: tuple[str, str]
     """The highlighted word, and the rest of the line."""
+    said: Sequence[Said] = ()
+    """The lines of the first screen, in place of the verdict's line, a warning and tiles."""
     tiles: Sequence[Tile] = ()
     words: Sequence[Words] = ()
     tables: Sequence[Table] = ()
@@ -103,14 +106,3 @@ class Opened:
     page: Page
     figures: str = ""
     """Name of the package with its figures; empty: it has none."""
-
-
-@dataclass(frozen=True)
-class About:
-    """When and where a run was measured, for a page of several runs."""
-
-    started_at: str
-    hosts: Sequence[str]
-    where: str
-    """The data that was read or written, and its folder."""
-    tables: Sequence[Table]

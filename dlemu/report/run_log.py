@@ -9,6 +9,7 @@ from rich.console import Console
 
 from datagen.atomic import write_text
 from datagen.errors import UserError
+from dlemu.report.any_run import show
 from dlemu.results.kinds import kind_named, kind_wanted
 from dlemu.results.tables import ADVICE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
@@ -20,11 +21,11 @@ def log_writer(command: str) -> OnEvent:
     def write(event: Event) -> None:
         if isinstance(event, Saved):
             run, text = event.run, io.StringIO()
-            kind_named(run.facts.kind).part("show")(run.summary, run.folder, Console(width=100, file=text))
+            show(kind_named(run.facts.kind), run.summary, run.folder, Console(width=100, file=text), details=True)
             write_text(run.folder, "log.txt", f"$ {command}\n\n{text.getvalue()}", advice=ADVICE)
         elif isinstance(event, JobBegan):
             # Rank 0, which is forked next, and then this process show the result: they share what that imports.
             with contextlib.suppress(UserError):  # of an explicit kind of job the settings may not speak
-                kind_wanted(event.workload).part("show")
+                kind_wanted(event.workload).load()
 
     return write

@@ -110,9 +110,10 @@ def read_drive(path: str) -> Rates:
     if not os.path.isdir(path):
         return _printed(path)
     kind = kind_of(path)
-    if kind is None or not kind.rates:
+    read_rates = kind.load().rates if kind is not None else None
+    if read_rates is None:
         raise UserError(f"{path} has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
-    rates: Rates = kind.part("rates")(path)
+    rates: Rates = read_rates(path)
     return rates
 
 

@@ -1,16 +1,16 @@
 """The registry of kinds of results: which kinds exist, and which one a folder contains.
 
-A kind is a package with a small module `kind`, whose KIND declares how its folders are recognised and where its parts
-are. Every package below PACKAGES that has one is a kind, as is every package that another distribution installs as an
-entry point in the group `dlemu.jobs`. Parts are imported when they are used.
+A kind is a package with a small module `kind`, whose KIND declares how its folders are recognised and imports its code
+when that is used. Every package below PACKAGES that has one is a kind, as is every package that another distribution
+installs as an entry point in the group `dlemu.jobs`.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,10 @@ from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
     from dlemu.metrics.catalogue import Catalogue
+    from dlemu.results.compared import Conditions
+    from dlemu.results.exported import ExportedCheckpoints, ExportedSteps
     from dlemu.results.figures import JobFigures
+    from dlemu.results.progress import Follower
 
 PACKAGES = ("dlemu.jobs", "dlemu.studies")
 ENTRY_POINTS = "dlemu.jobs"
@@ -41,15 +44,63 @@ class SummaryHead:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The code of a kind of result. What is optional and left out, the kind lacks, or has as every other kind."""
+
+    read: Callable[[str], Any]
+    """Returns the typed result in a folder; raises UserError."""
+    answer_type: type[Any]
+    """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
+    open_page: Callable[[str], Any] | None = None
+    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
+    points: Callable[[str], Any] | None = None
+    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
+    screen: Callable[[Any, str], Any] | None = None
+    """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
+    show: Callable[[Any, str, Any], None] | None = None
+    """Prints all of a result, given it (of a run, its summary), its folder and a rich console: `--details`."""
+    rates: Callable[[str], Any] | None = None
+    """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobParts(Parts):
+    """The code of a kind of job, whose results are runs with summaries."""
+
+    job: Any
+    """How ranks run it: a `dlemu.runner.job.JobKind`."""
+    catalogue: Catalogue
+    """What it measures."""
+    figures: Callable[[Any], JobFigures]
+    """Given a run, returns its figures for sweeps, comparisons and pages."""
+    conditions: Callable[[Any], Conditions]
+    """Given a summary, returns the conditions of the run."""
+    advise: Callable[[Any, Sequence[str], Sequence[str], str | None], str] | None = None
+    """Given a `NoVerdictError` and the user's command, overrides and config folder, returns how to get a verdict."""
+    predict: Callable[[Any, Any], tuple[Any, str, Workload]] | None = None
+    """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
+    returns the answer, its folder and the workload."""
+    follow: Callable[[str, str], Follower] | None = None
+    """Given the path of the facts from before the first step, and the live folder, returns what follows the run;
+    raises UserError. Without it only the devices of a run are shown."""
+    host_checks: str = ""
+    """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
+    measure_pattern: Callable[..., None] | None = None
+    """Reads a workload's data as the job does, with increasing numbers of readers."""
+    exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
+    """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of result. Parts are named `module.attribute`, relative to its package; empty: it has no such part."""
+    """A kind of result: what every command may need to know of it, and a function that imports the rest."""
 
     name: str
     """Unique name; `kind` in the summary.json of a job."""
     noun: str
     """With its article, for messages: `a run of checkpoints`."""
     marks: tuple[str, ...] = ()
-    """Names of files: a folder with any of them is of this kind, whatever else it contains. A job needs none."""
+    """Names of files: a folder with any of them is of this kind, whatever else it contains. A job has none."""
     precedence: int = 0
     """If a folder has the marks of several kinds, the one with the highest precedence is chosen."""
     command: str = ""
@@ -58,67 +109,33 @@ class Kind:
     """A sentence on the command."""
     usage: str = ""
     """Help text of a job's command, with examples, as click shows it."""
-    read: str
-    """Returns the typed result in a folder; raises UserError."""
-    result: str = ""
-    """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
-    page: str = ""
-    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError. Without it
-    `points` are shown."""
-    points: str = ""
-    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
-    job: str = ""
-    """How ranks run it: a `dlemu.runner.job.JobKind`."""
+    load: Callable[[], Parts]
+    """Imports and returns its code."""
     wants: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether `dlemu train` runs this kind of job for a workload."""
     is_all: Callable[[Workload], bool] = field(default=lambda workload: False)
     """Returns whether a workload needs only this kind of job, even if its amount is not set yet; used by sweeps."""
-    asks: str = ""
+    scaled_by: str = ""
     """The setting (`SECTION.KEY`) that scales the load of a job; `dlemu size` finds its largest passing value."""
-    summary: str = ""
-    """Returns the saved summary in a job's folder, without computing it again; raises UserError."""
-    advise: str = ""
-    """Given a `NoVerdictError` and the user's command, overrides and config folder, returns how to get a verdict."""
-    predicts: str = ""
-    """For `dlemu predict`: given overrides or a workload, and a `dlemu.runner.prediction_request.PredictionRequest`,
-    returns the answer, its folder and the workload."""
-    live: str = ""
-    """Given the path of the facts from before the first step, and the live folder, returns a
-    `dlemu.results.progress.Follower`; raises UserError. Without it only the devices of a run are shown."""
-    host_checks: str = ""
-    """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
-    pattern: str = ""
-    """Reads a workload's data as the job does, with increasing numbers of readers."""
-    rates: str = ""
-    """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
-    about: str = ""
-    """Given a run, returns where and on what it was measured, a `dlemu.report.page.About`."""
-    metrics: str = ""
-    """What it measures, a `dlemu.metrics.catalogue.Catalogue`."""
-    figures: str = ""
-    """Given a run, returns its figures for sweeps, comparisons and pages, `dlemu.results.figures.JobFigures`."""
-    conditions: str = ""
-    """Given a summary, returns the conditions of the run, `dlemu.results.compared.Conditions`."""
-    show: str = ""
-    """Prints a result, given it, its folder and a rich console."""
-    exported: str = ""
-    """Given a run, returns it in the terms of other benchmarks, `dlemu.results.exported.ExportedRun`: DLIO's files are
-    made from that, and the settings of such a kind can be written for DLIO."""
-    package: str = ""
-    """Set by the registry."""
+    is_exported: bool = False
+    """DLIO has such jobs as well: their settings can be written for it."""
 
-    def part(self, name: str) -> Any:
-        """Import and return a part by the name of its field; raises UserError where the kind has no such part."""
-        reference: str = getattr(self, name)
-        if not reference:
-            raise UserError(f"{self.noun} has no {name}")
-        module, _, attribute = reference.rpartition(".")
-        return getattr(importlib.import_module(f"{self.package}.{module}"), attribute)
+    @property
+    def is_job(self) -> bool:
+        """Whether it is a kind of job, which has `JobParts`."""
+        return not self.marks
+
+    def load_job(self) -> JobParts:
+        """Return the code of a kind of job; raises UserError for another kind."""
+        parts = self.load()
+        if not isinstance(parts, JobParts):
+            raise UserError(f"{self.noun} is no run of a job: wanted one")
+        return parts
 
     @property
     def answer(self) -> str:
         """The file that its command writes last."""
-        return SUMMARY if self.job else self.marks[0]
+        return SUMMARY if self.is_job else self.marks[0]
 
     def holds(self, folder: str) -> bool:
         """Return whether a folder has one of the files by which this kind is recognised."""
@@ -148,7 +165,7 @@ def _packages(parent: str) -> list[str]:
 def _kinds(package: str) -> list[Kind]:
     """Return the KIND of a package, and in ANSWERS further kinds of results that it makes."""
     module = importlib.import_module(f"{package}.kind")
-    return [replace(kind, package=package) for kind in (module.KIND, *getattr(module, "ANSWERS", ()))]
+    return [module.KIND, *getattr(module, "ANSWERS", ())]
 
 
 def kind_named(name: str) -> Kind:
@@ -195,29 +212,19 @@ def kind_of(folder: str) -> Kind | None:
 
 def read_result(folder: str) -> Any:
     """Return the result in a folder, typed; raises UserError for a folder without a result, or a damaged one."""
-    kind = kind_of(folder) or kind_named(_DEFAULT)
-    return kind.part("read")(folder)
+    return (kind_of(folder) or kind_named(_DEFAULT)).load().read(folder)
 
 
 def read_figures(folder: str) -> tuple[Any, JobFigures]:
-    """Return the run in a folder, and its figures for sweeps, comparisons and pages."""
-    kind = kind_of(folder) or kind_named(_DEFAULT)
-    run = kind.part("read")(folder)
-    return run, kind.part("figures")(run)
-
-
-def kind_with(part: str) -> Kind:
-    """Return the first kind that has a part; raises UserError where none has."""
-    found = next((kind for kind in kinds() if getattr(kind, part)), None)
-    if found is None:
-        raise UserError(f"no kind of job here has a {part}")
-    return found
+    """Return the run in a folder, and its figures for sweeps, comparisons and pages; raises UserError."""
+    parts = (kind_of(folder) or kind_named(_DEFAULT)).load_job()
+    run = parts.read(folder)
+    return run, parts.figures(run)
 
 
 def catalogue_of(kind: str) -> Catalogue:
-    """Return the metrics of a kind of job; raises UserError for one that is not installed, or has none."""
-    catalogue: Catalogue = kind_named(kind).part("metrics")
-    return catalogue
+    """Return the metrics of a kind of job; raises UserError for one that is not installed."""
+    return kind_named(kind).load_job().catalogue
 
 
 def kind_requested(workload: Workload) -> Kind:

@@ -19,17 +19,16 @@ def described() -> dict[str, Kind]:
     """Return command -> kind whose result has a schema; further kinds of a command are listed by their own names."""
     known: dict[str, Kind] = {}
     for kind in kinds():
-        if kind.result:
-            known[kind.name if kind.command in known else kind.command] = kind
+        known[kind.name if kind.command in known else kind.command] = kind
     return known
 
 
 def schema_text(kind: Kind) -> str:
-    """Return the schema of a kind's result as JSON; raises UserError for a kind that declares no type.
+    """Return the schema of a kind's result as JSON.
 
     Keys may be added within a schema_version (docs/stability.md), so objects may have other keys than those listed.
     """
-    result = kind.part("result")
+    result = kind.load().answer_type
     schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
     classes = {found.__name__: found for found in _classes(inspect.type_info(result))}
     for name, definition in schema["$defs"].items():

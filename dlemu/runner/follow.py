@@ -14,7 +14,7 @@ from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import goes_on
-from dlemu.results.measured import RunFacts, read_facts
+from dlemu.results.measured import RunFacts, read_facts, read_saved
 from dlemu.results.progress import Figure, Follower, Progress
 from dlemu.telemetry._log import LiveReadings
 
@@ -89,11 +89,12 @@ class RunFollower:
 
     def _ended(self) -> RunState:
         kind = kind_of(self.folder)
-        if kind is None or not kind.summary:
+        if kind is None or not kind.is_job:
             return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
-        summary: Any = kind.part("summary")(self.folder)
+        summary: Any = read_saved(self.folder, kind.load().answer_type, kind.name)
         status = EXIT_STATUSES.get(getattr(summary, "outcome", None) or "pass", 0) if summary.complete else FAILED
-        return RunState(state="ended", sentence=summary.failure or summary.verdict or "it completed", status=status)
+        headline = getattr(summary, "headline", summary.verdict)  # as the run itself printed it
+        return RunState(state="ended", sentence=summary.failure or headline or "it completed", status=status)
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)
@@ -103,7 +104,8 @@ class RunFollower:
             facts, kind = read_facts(facts_path, RunFacts), kind_of(self.folder)
             assert kind is not None  # its facts.json exists
             self.workload, self.kind = facts.workload.model.name, kind.name
-            self._follower = kind.part("live")(facts_path, self._live) if kind.live else None
+            follow = kind.load_job().follow
+            self._follower = follow(facts_path, self._live) if follow else None
         progress = self._follower.look() if self._follower else None
         self._readings.look()
         devices = _device_figures(self._readings)

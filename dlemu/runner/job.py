@@ -272,12 +272,12 @@ def run_alone(
 def cautions(workload: Workload, ranks: int) -> Iterator[str]:
     """Yield warnings of all kinds of jobs about a dataset that is about to be made for `ranks`."""
     for kind in kinds():
-        if kind.job and (caution := kind.part("job").caution(workload, ranks)):
+        if kind.is_job and (caution := kind.load_job().job.caution(workload, ranks)):
             yield caution
 
 
 def kind_for(workload: Workload) -> AnyKind:
-    kind: AnyKind = kind_wanted(workload).part("job")
+    kind: AnyKind = kind_wanted(workload).load_job().job
     return kind
 
 

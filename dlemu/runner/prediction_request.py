@@ -47,8 +47,8 @@ class PredictionRequest:
         if len(described) > 1:
             raise UserError(f"{' and '.join(described)} each describe the storage: give only one of them")
         kind = None if self.from_folder is None else kind_of(self.from_folder)
-        if kind is not None and kind.rates and not kind.predicts:  # a drive's rates, with no job
-            kind.part("rates")(self.from_folder)  # raises UserError where it has none
+        if kind is not None and (rates := kind.load().rates) is not None and self.from_folder:
+            rates(self.from_folder)  # raises UserError where it has none
             raise UserError(f"{self.from_folder} holds {kind.noun}, not a run or a prediction: give it as --drive")
 
     @property

@@ -23,8 +23,12 @@ from dlemu.comm.environment import describe_folder, describe_hosts, existing_fol
 from dlemu.comm.row_log import RowLog, Rows, read_row_logs
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
+from dlemu.metrics.catalogue import Catalogue, declared
+from dlemu.results.compared import Conditions
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.journal import RunJournal, read_journal
+from dlemu.results.kinds import JobParts
 from dlemu.results.measured import (
     RunFacts,
     check_hosts,
@@ -33,7 +37,6 @@ from dlemu.results.measured import (
     read_facts,
     read_live,
     read_readings,
-    read_saved,
     sent_state,
 )
 from dlemu.results.parts import Environment, JobSummary
@@ -49,7 +52,7 @@ def row_log_name(rank: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsSummary(JobSummary):
-    """The common part of these jobs' summaries; each kind adds its metrics in a subclass."""
+    """The common part of these jobs' summaries; each kind adds its metrics in a subclass, and declares them there."""
 
     environment: Environment = field(default_factory=Environment)
 
@@ -193,11 +196,38 @@ class RowsKind(JobKind[Job, RowsLog, RowsRun]):
         check_hosts(run, rows=len(run.rows))
         return computed(run)
 
-    def read_summary(self, folder: str) -> RowsSummary:
-        """Read summary.json without recomputing it; raises UserError."""
-        return read_saved(folder, self.summary_type, self.name)
-
 
 def _new_journal() -> RunJournal:
     now_ns = time.monotonic_ns()
     return RunJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
+
+
+def rows_parts(job: RowsKind) -> JobParts:
+    """Return the code of a kind of job that has no more than its `RowsKind`: all else comes from its summary."""
+
+    def figures(run: RowsRun) -> JobFigures:
+        summary = run.summary
+        known = {metric.name: getattr(summary, metric.name) for metric in catalogue}
+        return JobFigures(
+            kind=job.name,
+            workload=summary.workload,
+            ranks=summary.ranks,
+            verdict=summary.verdict,
+            metrics={name: Value(value) for name, value in known.items() if value is not None},
+        )
+
+    def conditions(summary: RowsSummary) -> Conditions:
+        environment = summary.environment
+        return Conditions(
+            title=job.name, started_at=summary.started_at, hosts=environment.hosts, storage=environment.storage
+        )
+
+    catalogue = Catalogue(metrics=declared(job.summary_type))
+    return JobParts(
+        read=job.read,
+        answer_type=job.summary_type,
+        job=job,
+        catalogue=catalogue,
+        figures=figures,
+        conditions=conditions,
+    )

@@ -12,10 +12,11 @@ from typing import BinaryIO
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
+from dlemu.report.any_run import open_run
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
 from dlemu.report.page import Opened, render
-from dlemu.report.series import Point, RunSeries
-from dlemu.results.kinds import kind_of, read_result
+from dlemu.report.series import Point, RunSeries, point_of
+from dlemu.results.kinds import JobParts, kind_of, read_result
 from dlemu.results.measured import MeasuredRun
 from dlemu.studies.series.page import open_series
 
@@ -87,10 +88,11 @@ def _open(folders: Sequence[str]) -> Opened:
     if kind is None:
         read_result(folders[0])  # raises UserError with what is missing
     assert kind is not None
-    if kind.points and not kind.page:
-        return open_series(points_of(folders[0]))
-    opened: Opened = kind.part("page")(folders[0])
-    return opened
+    parts = kind.load()
+    if parts.open_page is not None:
+        opened: Opened = parts.open_page(folders[0])
+        return opened
+    return open_run(kind, folders[0]) if parts.points is None else open_series(points_of(folders[0]))
 
 
 def open_together(folders: Sequence[str]) -> RunSeries:
@@ -120,10 +122,15 @@ def points_of(folder: str) -> RunSeries:
     if kind is None:
         read_result(folder)  # says what is missing
     assert kind is not None
-    if not kind.points:
+    parts = kind.load()
+    if parts.points is not None:
+        series: RunSeries = parts.points(folder)
+        return series
+    if not isinstance(parts, JobParts):
         raise UserError(f"{folder} holds {kind.noun}, which can't share a page: name it alone in `dlemu report`")
-    series: RunSeries = kind.part("points")(folder)
-    return series
+    run = parts.read(folder)
+    where = {"folder": data} if (data := parts.conditions(run.summary).facts.get("folder")) else {}
+    return RunSeries(folder, (point_of(parts.figures(run), where),), None, run)
 
 
 def _named(point: Point, name: str, folder: str) -> Point:

@@ -1,4 +1,4 @@
-"""`dlemu predict`: what a job would measure on a storage; the kind of job (`Kind.predicts`) computes it."""
+"""`dlemu predict`: what a job would measure on a storage; the kind of job (`JobParts.predict`) computes it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tup
     Raises UserError.
     """
     kind = _kind_of(source, request)
-    if not kind.predicts:
+    predicting = kind.load_job().predict
+    if predicting is None:
         raise UserError(f"`dlemu predict` can't predict {kind.noun}: measure it with `dlemu {kind.command}`")
-    predicted: tuple[Any, str, Workload] = kind.part("predicts")(source, request)
-    return predicted
+    return predicting(source, request)
 
 
 def known_workload(request: PredictionRequest) -> Workload | None:
@@ -45,7 +45,7 @@ def _kind_of(source: Sequence[str] | Workload, request: PredictionRequest) -> Ki
         return kind_requested(source)
     if request.from_folder is not None and not any(word.lstrip("+").startswith("workload=") for word in source):
         found = kind_of(request.from_folder)
-        if found is not None and found.predicts:
+        if found is not None and found.is_job:
             return found
         foreign = request.read_foreign(request.from_folder) if request.read_foreign is not None else None
         if foreign is not None:

@@ -63,6 +63,8 @@ class SearchBegan(RunsPlanned):
     total_bytes: int
     """Size of the dataset."""
     capacity: Capacity
+    others: str
+    """Of other programs that use the cores, as a sentence; empty where they do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,8 @@ class StorageProbed:
     """Read rate that one accelerator needs, from the workload's nominal sizes."""
     predicted_accelerators: int = 0
     """The largest number that the model expects to pass; the search begins there."""
+    no_more: str = ""
+    """As in `PredictedSize`."""
 
 
 SizingEvent = (

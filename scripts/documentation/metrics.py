@@ -12,8 +12,8 @@ def metric_lists() -> str:
     """Return a list for each kind of job that declares metrics."""
     parts = []
     for kind in kinds():
-        if kind.metrics:
-            parts.append("\n".join([f"Of {kind.noun}:", "", *map(_line, kind.part("metrics")), ""]))
+        if kind.is_job:
+            parts.append("\n".join([f"Of {kind.noun}:", "", *map(_line, kind.load_job().catalogue), ""]))
     return "\n".join(parts)
 
 

@@ -65,7 +65,7 @@ def answers_page() -> str:
     places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
     titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
     for command in GUIDES:
-        name, root = _title(command), described()[command].part("result")
+        name, root = _title(command), described()[command].load().answer_type
         kinds = [kind for kind in _reachable(root) if kind not in places]
         for kind in kinds:
             twice = kind.__name__ in titles.values()
@@ -80,7 +80,7 @@ def answers_page() -> str:
 def _title(command: str) -> str:
     """Return an answer's heading: its file, and of a file that several commands write, whose it is."""
     kind = described()[command]
-    return f"{kind.answer} of dlemu {command}" if kind.job else kind.answer
+    return f"{kind.answer} of dlemu {command}" if kind.is_job else kind.answer
 
 
 def _anchor(heading: str) -> str:

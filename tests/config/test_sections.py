@@ -46,7 +46,7 @@ def elsewhere(tmp_path: Path) -> dict[str, str]:
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "kind.py").write_text(
-        'from dlemu.results.kinds import Kind\nKIND = Kind(name="stat", noun="a stat", read="job.read")\n'
+        'from dlemu.results.kinds import Kind\nKIND = Kind(name="stat", noun="a stat", load=dict)\n'
     )
     (package / "settings.py").write_text(SETTINGS)
     info.mkdir()

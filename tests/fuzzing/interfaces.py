@@ -24,10 +24,11 @@ from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.config import load
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run, read_checkpoint_summary
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.figures_of import figures
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.results.measured import read_saved, write_measured, write_run, write_summary
 from tests.fuzzing.mutations import damaged_bytes, damaged_json, damaged_words
 from tests.fuzzing.schedules import schedule
 from tests.parts import of_parts
@@ -160,7 +161,7 @@ def checkpoints_interface(folder: Path) -> Case:
             with contextlib.suppress(DlemuError):
                 _ = read_checkpoint_run(str(copy)).records
             with contextlib.suppress(DlemuError):
-                read_checkpoint_summary(str(copy))
+                read_saved(str(copy), CheckpointSummary, "checkpoint")
         finally:
             shutil.copyfile(victim, path)
 

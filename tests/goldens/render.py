@@ -11,7 +11,7 @@ import io
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,8 @@ import msgspec
 from rich.console import Console
 
 import dlemu
-from dlemu.jobs.checkpoint.page import print_checkpoints
-from dlemu.jobs.training.page import print_result
-from dlemu.jobs.training.prediction.page import print_prediction
-from dlemu.studies.compare.page import print_comparison
-from dlemu.studies.series.page import print_answer
+from dlemu.report.any_run import show
+from dlemu.results.kinds import kind_of
 
 HERE = Path(__file__).parent
 RESULTS, EXPECTED = HERE / "results", HERE / "expected"
@@ -34,15 +31,8 @@ WIDTH = 100
 KINDS = ("train", "checkpoint", "size", "sweep", "compare", "predict_rate", "probe")
 """Results whose numbers and codes are kept: one of each kind."""
 
-SHOWN: Mapping[str, Callable[[Any, str, Console], None]] = {
-    "train": lambda run, folder, console: print_result(run.summary, folder, console),
-    "train_objects": lambda run, folder, console: print_result(run.summary, folder, console),
-    "checkpoint": lambda run, folder, console: print_checkpoints(run.summary, folder, console),
-    "size": print_answer,
-    "compare": lambda answer, folder, console: print_comparison(answer, console),
-    "predict_rate": print_prediction,
-}
-"""Results whose text on the terminal is kept (a pass, a fail, and one of each other kind) -> what prints it."""
+SHOWN = ("train", "train_objects", "checkpoint", "size", "compare", "predict_rate")
+"""Results whose text on the terminal is kept: a pass, a fail, and one of each other kind."""
 
 
 def goldens() -> dict[str, Callable[[], str]]:
@@ -84,6 +74,7 @@ def _is_sentence(value: object) -> bool:
 
 def terminal(folder: str) -> str:
     """Return what the command that measured the result prints of it."""
-    text = io.StringIO()
-    SHOWN[folder](dlemu.load_result(folder), folder, Console(width=WIDTH, file=text, color_system=None))
+    text, result, kind = io.StringIO(), dlemu.load_result(folder), kind_of(folder)
+    assert kind is not None
+    show(kind, getattr(result, "summary", result), folder, Console(width=WIDTH, file=text, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())

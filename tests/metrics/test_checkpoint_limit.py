@@ -44,6 +44,11 @@ READ = {"phase": "read", "fsync_percent": 0.0}
         (READ, "storage read", "medium"),
         (FULL, "storage write", "high"),
         ({"device_busy_percent": 10.0, "call_percent": 90.0, "fsync_percent": 0.0}, "storage write", "high"),
+        (
+            {"device_busy_percent": 10.0, "call_percent": 99.0, "fsync_percent": 0.0, "host_busy_percent": 90.0},
+            "storage write",
+            "medium",
+        ),
         (READ | {"from_storage_percent": FROM_MEMORY_PERCENT}, "storage read", "medium"),
         (READ | {"from_storage_percent": 3.0}, "page cache", "high"),
         ({"from_storage_percent": 0.0}, "storage write", "medium"),

@@ -425,8 +425,25 @@ def test_what_cost_more_than_all_else_together_is_the_limit(
 ) -> None:
     shares |= {largest: 1.01 * sum(shares.values()) + 0.01}
     causes = Causes(**{name: lost * share / sum(shares.values()) for name, share in shares.items()})
-    wanted = LIMITED_BY[largest] if lost >= MIN_LOSS_PERCENT else "nothing"
+    wanted = LIMITED_BY[largest] if causes.total >= MIN_LOSS_PERCENT else "nothing"  # lost, but for rounding
     assert limit_at(100 - lost, causes).what == wanted
+
+
+@pytest.mark.parametrize(
+    ("causes", "around", "what"),
+    [
+        ({"computing": 15, "queueing": 15, "hand_over": 5}, {"host_busy_percent": 99.0}, "host CPU"),
+        ({"computing": 15, "queueing": 15, "hand_over": 5}, {"host_busy_percent": 80.0}, "storage"),
+        ({"computing": 15, "queueing": 15, "hand_over": 5}, {"host_busy_percent": 99.0, "device": FULL}, "storage"),
+        ({"computing": 15, "pause": 20}, {"host_busy_percent": 99.0}, "storage"),  # a sleep needs no core
+        ({}, {"au": 75.0, "ceiling_au": 70.0}, "storage"),  # the run itself reached more
+        ({}, {"au": 75.0, "ceiling_au": 80.0}, "emulator"),
+    ],
+)
+def test_reads_are_weighed_against_all_that_the_host_cost(
+    causes: dict[str, float], around: dict[str, Any], what: str
+) -> None:
+    assert limit_at(causes=Causes(storage=25.0, **causes), **around).what == what
 
 
 def test_preprocessing_that_burns_wants_a_core_and_one_that_sleeps_does_not() -> None:

@@ -37,7 +37,7 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     text, metrics = shown(summary), summary.metrics
     for name, figure in (
         ("counted steps", metrics.au_percent),
-        ("sustained AU", metrics.au_sustained_percent),
+        ("AU", metrics.au_sustained_percent),
         ("whole epochs", metrics.au_whole_percent),
         ("DLIO 2.x", metrics.au_dlio_percent),
         ("DLIO v1.0", metrics.au_dlio_v1_percent),
@@ -45,6 +45,9 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
         assert figure is not None
         assert f"{figure.mean:.2f} %" in row(text, name)
     assert "99.50 %" in row(text, "emulator's ceiling")
+    exceeded = replace(summary, metrics=replace(metrics, ceiling_au_percent=5.0))
+    assert "5.00 %" in (least := row(shown(exceeded), "emulator's ceiling"))
+    assert "at least: this run reached more" in least
     assert metrics.au_percent is not None
     assert f"{metrics.au_percent.per_epoch[1]:.1f}" in row(text, "per epoch")
 

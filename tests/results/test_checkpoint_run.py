@@ -13,8 +13,8 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, PROGRESS_DTYPE
-from dlemu.jobs.checkpoint.kind import PROGRESS
-from dlemu.jobs.checkpoint.kind import ROWS as CHECKPOINT_ROWS
+from dlemu.jobs.checkpoint.measured import PROGRESS
+from dlemu.jobs.checkpoint.measured import ROWS as CHECKPOINT_ROWS
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.results.file_names import FACTS
 from dlemu.results.measured import write_measured, write_summary

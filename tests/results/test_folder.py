@@ -21,10 +21,11 @@ from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.training import step_table
 from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.result import Run, make_run, read_run, read_summary
+from dlemu.jobs.training.result import Run, make_run, read_run
 from dlemu.jobs.training.steplog import STEP_COLUMNS
+from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
-from dlemu.results.measured import write_measured, write_run, write_summary
+from dlemu.results.measured import read_saved, write_measured, write_run, write_summary
 from dlemu.results.tables import ADVICE
 from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS
@@ -48,7 +49,7 @@ def test_what_is_written_is_read(tmp_path: Path, sections: dict[str, object], fa
     again = read_run(str(tmp_path))
     assert again.facts == run.facts
     assert np.array_equal(again.rows, run.ordered)
-    assert again.summary == run.summary == read_summary(str(tmp_path))
+    assert again.summary == run.summary == read_saved(str(tmp_path), Summary, "training")
     assert [host.head for host in again.telemetry] == [host.head for host in run.telemetry]
 
 
@@ -122,7 +123,7 @@ def test_the_summary_is_computed_again_and_not_believed(tmp_path: Path) -> None:
     values["metrics"]["au_percent"]["mean"], values["passed"], values["verdict"] = 99.9, True, "PASS"
     (tmp_path / "summary.json").write_text(json.dumps(values))
     assert read_run(str(tmp_path)).summary == run.summary
-    forged = read_summary(str(tmp_path))
+    forged = read_saved(str(tmp_path), Summary, "training")
     assert forged.au is not None
     assert forged.au.mean == 99.9
 
@@ -348,7 +349,7 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     write_summary(checkpoints)
     assert kind_held(saved) == "checkpoint"
     with pytest.raises(UserError, match=r"summary\.json is the result of a checkpoint job; wanted that"):
-        read_summary(str(saved))
+        read_saved(str(saved), Summary, "training")
     (run / "summary.json").write_text("null")
     assert kind_held(run) == "training", "its facts are there"
     (run / "facts.json").unlink()

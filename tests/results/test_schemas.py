@@ -24,7 +24,7 @@ def written(folder: Path) -> tuple[Kind, dict[str, Any]]:
     """Return the kind of a result, and what its command would write today."""
     kind, result = kind_of(str(folder)), read_result(str(folder))
     assert kind is not None
-    return kind, json.loads(to_json(result.summary if kind.job else result))
+    return kind, json.loads(to_json(result.summary if kind.is_job else result))
 
 
 def valid(schema: dict[str, Any], answer: object) -> bool:

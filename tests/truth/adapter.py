@@ -526,13 +526,13 @@ def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
 
 def _kv_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.kvcache")
-    from dlemu.contrib.kvcache.job import KVCACHE
+    from dlemu.contrib.kvcache.job import JOB
     from dlemu.contrib.kvcache.rows import COLUMNS
     from dlemu.contrib.kvcache.summary import KvSummary
 
     dtype = np.dtype([(name, np.int64) for name in COLUMNS])
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
-    run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), KVCACHE)
+    run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
     limit = summary.limited_by
     return {

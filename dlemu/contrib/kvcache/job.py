@@ -172,8 +172,7 @@ class KvCacheKind(RowsKind):
         return analyse(run)
 
 
-KVCACHE = KvCacheKind()
-read, read_summary = KVCACHE.read, KVCACHE.read_summary
+JOB = KvCacheKind()
 
 
 Plan = RankPlan | RankTurns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import JobParts, Kind
 
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
@@ -14,6 +14,12 @@ def has_model(workload: Workload) -> bool:
     """Return whether the workload serves a model: it sets `kv.layers`, or an official load by `kv.option`."""
     kv = workload.kinds.get("kv", {})
     return bool(kv.get("layers") or kv.get("option"))
+
+
+def _kvcache() -> JobParts:
+    from dlemu.contrib.kvcache.page import PARTS
+
+    return PARTS
 
 
 KIND = Kind(
@@ -33,16 +39,7 @@ KIND = Kind(
     load prints what its tool would publish next to the true rates. What is written is removed at the end.
     docs/kvcache.md has the formulas and what they leave out.
     """,
+    load=_kvcache,
     wants=has_model,
-    asks="kv.speed",
-    job="job.KVCACHE",
-    read="job.read",
-    result="summary.KvSummary",
-    summary="job.read_summary",
-    show="page.print_summary",
-    page="page.open_page",
-    about="page.about",
-    metrics="metrics.CATALOGUE",
-    figures="metrics.figures",
-    conditions="metrics.conditions",
+    scaled_by="kv.speed",
 )

@@ -6,33 +6,20 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from dlemu.contrib.kvcache.job import read
-from dlemu.contrib.kvcache.metrics import CATALOGUE, values
+from dlemu.contrib.kvcache.job import JOB
+from dlemu.contrib.kvcache.metrics import CATALOGUE, conditions, figures, values
 from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.extend import Outcome, RowsRun
+from dlemu.extend import Outcome
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, About, Opened, Page, Text, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, Text, Words
+from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import flat, number, size
+from dlemu.results.kinds import JobParts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import TRADEMARK, count
 
 _OFFICIAL_NOTE = "This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged."
-_OFFICIAL_TILES = (
-    ("true read", "official.true_read_gib_per_second", "GiB/s", "from the first request to the last byte"),
-    ("MLPerf read", "official.read_gib_per_second", "GiB/s", "what the tool would publish"),
-    ("true write", "official.true_write_gib_per_second", "GiB/s", "from the first request to the last byte"),
-    ("MLPerf write", "official.write_gib_per_second", "GiB/s", "what the tool would publish"),
-    ("overstated by", "official.overstated_percent", "%", "published relative to true"),
-)
-_TILES = (
-    ("prompts", "prompts_per_second", "/s", "as the load defines"),
-    ("first token", "ttft_seconds.p95", "s", "95 % of the prompts had it within this time"),
-    ("load", "load_times.p95", "s", "95 % of the prompts that read from storage had their blocks within this time"),
-    ("utilisation", "utilisation_percent", "%", "computing / (computing + waiting for blocks)"),
-    ("read", "read_gb_per_second", "GB/s", "from the first prompt to the last byte"),
-    ("accelerators", "accelerators", "", "emulated"),
-)
 
 
 def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
@@ -41,8 +28,36 @@ def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
     print_lines([f"results: {folder}"], console)
 
 
+def _screen(summary: KvSummary, folder: str) -> Screen:
+    limit, notes = summary.limited_by, list(summary.issues)
+    lines = [Said("answer", summary.verdict, tone=_tone(summary)), *_moved(summary), *_times(summary)]
+    if limit is not None:
+        why = f": {limit.evidence[0]}" if limit.evidence else ""
+        lines.append(Said("limit", f"{limit.what}{why}"))
+    if summary.official is not None:
+        notes.append(_OFFICIAL_NOTE)
+    return Screen(title=f"{_title(summary)}, in {summary.what.folder}", lines=lines, notes=notes, folder=folder)
+
+
+def _moved(summary: KvSummary) -> Iterator[Said]:
+    if summary.official is None:
+        times = summary.ceiling_times
+        ceiling = f"; the emulator alone can move {times:.0f} times as much" if times else ""
+        moved = f"{number(summary.read_gb_per_second)} GB/s read, {number(summary.write_gb_per_second)} GB/s written"
+        yield Said("moves", moved + ceiling)
+
+
+def _times(summary: KvSummary) -> Iterator[Said]:
+    for label, times, what in (
+        ("TTFT", summary.ttft_seconds, "to the first token"),
+        ("load", summary.load_times, "to a prompt's last block"),
+    ):
+        if times is not None:
+            yield Said(label, f"p95 {number(times.p95)} s, median {number(times.p50)} s", what)
+
+
 def open_page(folder: str) -> Opened:
-    run = read(folder)
+    run = JOB.read(folder)
     summary: KvSummary = run.summary
     words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
     if summary.issues:
@@ -54,7 +69,7 @@ def open_page(folder: str) -> Opened:
         lead=f"{summary.started_at}. {count(summary.prompts, 'prompt')}, blocks in {summary.what.folder}.",
         state=STATES[_tone(summary)],
         verdict=("", summary.verdict),
-        tiles=tiles(summary, _OFFICIAL_TILES if summary.official else _TILES),
+        said=_screen(summary, "").lines,
         words=words,
         tables=[
             _table(summary),
@@ -64,15 +79,8 @@ def open_page(folder: str) -> Opened:
         ],
         texts=[Text("Full configuration (config.yaml)", read_config(folder))],
         source=folder,
-        warning="" if summary.complete else summary.verdict,
     )
     return Opened(run, page, "dlemu.contrib.kvcache.figures")
-
-
-def about(run: RowsRun) -> About:
-    summary: KvSummary = run.summary
-    tables = [facts_table("What was served and stored", flat(summary.what)), *environment_of(summary.environment)]
-    return About(summary.started_at, summary.hosts, f"Blocks in {summary.what.folder}", tables)
 
 
 def _tone(summary: KvSummary) -> Tone:
@@ -85,7 +93,8 @@ def _tone(summary: KvSummary) -> Tone:
 def _title(summary: KvSummary) -> str:
     if summary.official is not None:
         return f"MLPerf Storage kv_cache, option {summary.official.option}: {count(summary.ranks, 'rank')}"
-    return f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}"
+    scale = f" (scale {summary.scale})" if summary.scale else ""
+    return f"{summary.workload}{scale}: KV cache on storage, {count(summary.ranks, 'rank')}"
 
 
 def _table(summary: KvSummary) -> Table:
@@ -136,3 +145,16 @@ def _notes(summary: KvSummary) -> Iterator[Cell]:
     if summary.limited_by is not None:
         yield Line(f"limited by: {summary.limited_by.what}", "strong")
         yield from (f"  {sentence}" for sentence in summary.limited_by.evidence)
+
+
+PARTS = JobParts(
+    read=JOB.read,
+    answer_type=KvSummary,
+    open_page=open_page,
+    screen=_screen,
+    show=print_summary,
+    job=JOB,
+    catalogue=CATALOGUE,
+    figures=figures,
+    conditions=conditions,
+)

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from dlemu.cli.options import config_dir_option, json_option, making
+from dlemu.cli.options import answer_options, config_dir_option, making
 
 
 @click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
@@ -14,7 +14,7 @@ from dlemu.cli.options import config_dir_option, json_option, making
 @config_dir_option
 @making("images of the workload")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-@json_option("pack.json, or what `verify` found")
+@answer_options("pack.json, or what `verify` found")
 def command(
     overrides: tuple[str, ...], config_dir: str | None, make: bool, yes: bool, report: bool, as_json: bool
 ) -> None:
@@ -43,7 +43,7 @@ def command(
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
-    from dlemu.contrib.pack.page import PackShown, print_pack
+    from dlemu.contrib.pack.page import PackShown
     from dlemu.contrib.pack.run import PackEvent, pack
     from dlemu.extend import Interrupted, RunsPlanned, interrupt_on
 
@@ -65,7 +65,7 @@ def command(
         name = signal.Signals(stop.signal_number).name
         complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
         raise SystemExit(stop.exit_status) from None
-    show_answer(answer, shown.folder, print_pack, as_json=as_json, page=report)
+    show_answer(answer, shown.folder, "pack", as_json=as_json, page=report)
     raise SystemExit(answer.exit_status)
 
 

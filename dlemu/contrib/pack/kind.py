@@ -1,8 +1,15 @@
-"""Declares packing as a kind of result: its command, and where its parts are."""
+"""Packings as a kind of result."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, Parts
+
+
+def _pack() -> Parts:
+    from dlemu.contrib.pack.page import PARTS
+
+    return PARTS
+
 
 KIND = Kind(
     name="pack",
@@ -10,7 +17,5 @@ KIND = Kind(
     marks=("pack.json",),
     command="pack",
     help="Pack images into a few large files, and report what limits it.",
-    read="run.read_pack",
-    result="result.PackAnswer",
-    page="page.open_page",
+    load=_pack,
 )

@@ -14,6 +14,7 @@ from dlemu.extend import RunBegan, RunsPlanned
 from dlemu.report.page import Opened, Page, State, Text, Words, tiles
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import short_names, size
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 _COLUMNS = (
@@ -161,3 +162,6 @@ def _page(answer: PackAnswer, source: str) -> Page:
         source=source,
         warning="" if answer.complete else "INCOMPLETE: interrupted before its last point.",
     )
+
+
+PARTS = Parts(read=read_pack, answer_type=PackAnswer, open_page=open_page, show=print_pack)

@@ -1,8 +1,15 @@
-"""A recorded job."""
+"""Recorded jobs as a kind of result."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, Parts
+
+
+def _record() -> Parts:
+    from dlemu.contrib.record.page import RESULT
+
+    return RESULT
+
 
 KIND = Kind(
     name="record",
@@ -11,7 +18,5 @@ KIND = Kind(
     precedence=2,
     command="record",
     help="Record a training job of your own as a workload: what it reads, computes and waits for.",
-    read="answer.read_record",
-    result="answer.RecordAnswer",
-    page="page.open_page",
+    load=_record,
 )

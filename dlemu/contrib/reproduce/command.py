@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlemu.cli.options import json_option, numbers_above_0
+from dlemu.cli.options import answer_options, numbers_above_0
 
 if TYPE_CHECKING:
     from dlemu.contrib.reproduce.run import Reproduced, StepDone
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter reports it.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
-@json_option("reproduce.json")
+@answer_options("reproduce.json")
 def command(
     words: tuple[str, ...], price: str | None, watts: str | None, config_dir: str | None, report: bool, as_json: bool
 ) -> None:
@@ -44,7 +44,6 @@ def command(
     from dlemu.cli.interruption import interrupted
     from dlemu.cli.options import show_answer
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.reproduce.page import print_document
     from dlemu.contrib.reproduce.run import reproduce
     from dlemu.extend import Interrupted, RunBegan, RunsPlanned, interrupt_on
 
@@ -67,7 +66,7 @@ def command(
         )
     except Interrupted as stop:
         raise SystemExit(interrupted(stop, "finished steps", begun)) from None
-    show_answer(answer, folder, print_document, as_json=as_json, page=report)
+    show_answer(answer, folder, "reproduction", as_json=as_json, page=report)
 
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:

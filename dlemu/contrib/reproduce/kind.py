@@ -1,8 +1,15 @@
-"""A vendor's document, reproduced."""
+"""Reproduced documents as a kind of result."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, Parts
+
+
+def _reproduced() -> Parts:
+    from dlemu.contrib.reproduce.page import PARTS
+
+    return PARTS
+
 
 KIND = Kind(
     name="reproduction",
@@ -10,7 +17,5 @@ KIND = Kind(
     marks=("reproduce.json",),
     command="reproduce",
     help="Reproduce the figures of a vendor's document on your storage.",
-    read="run.read_reproduced",
-    result="run.Reproduced",
-    page="page.open_page",
+    load=_reproduced,
 )

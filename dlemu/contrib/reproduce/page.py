@@ -16,7 +16,7 @@ from dlemu.report.page import Opened, Page, Words
 from dlemu.report.table import Cell, Table, columns, print_lines, print_table
 from dlemu.report.units import number, short_names
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import kind_of, kind_of_command
+from dlemu.results.kinds import Parts, kind_of, kind_of_command
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:  # reading a document imports only the kinds of job that it ran
@@ -110,7 +110,7 @@ def open_document(folder: str) -> OpenedDocument:
     """Read a reproduced document and the results of its steps; raises UserError."""
     answer = read_reproduced(folder)
     results = {
-        step.name: kind_of_command(step.command).part("read")(place)
+        step.name: kind_of_command(step.command).load().read(place)
         for step in answer.steps
         if step.command != "datagen" and kind_of(place := os.path.join(folder, step.folder)) is not None
     }
@@ -151,3 +151,6 @@ def open_page(folder: str) -> Opened:
     """Return the document in a folder with its page; raises UserError."""
     opened = open_document(folder)
     return Opened(opened, document_page(opened), f"{DOCUMENTS}.{module_of(opened.answer.question.document)}")
+
+
+PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page, show=print_document)

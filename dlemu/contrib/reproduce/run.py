@@ -157,7 +157,7 @@ class Document(RunList[Step, StepDone, Reproduced]):
                 command += [override(("output", "folder"), folder), "output.report=false"]
         began = time.monotonic()
         kind = _kind_of(step)
-        done = COMPLETED if kind is not None and kind.job else (0,)
+        done = COMPLETED if kind is not None and kind.is_job else (0,)
         result = "" if kind is None else kind.answer
         child = child_run.Command(words=command, folder=folder, result=result, done=done)
         child_run.run_commands([child], lambda: None)

@@ -1,15 +1,13 @@
-"""Declares checkpoints as a kind of job: its command, its help, and where its parts are."""
+"""Runs of checkpoints, and predictions of them, as kinds of results."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import JobParts, Kind, Parts
 
 if TYPE_CHECKING:  # every command imports this module
     from dlemu.config.schema import Workload
-
-ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
 
 
 def only_saves(workload: Workload) -> bool:
@@ -22,6 +20,18 @@ def only_checkpoints(workload: Workload) -> bool:
     """Return whether the workload's only phase is checkpoints, and it sets how many to write or read."""
     settings = workload.checkpoint
     return only_saves(workload) and max(settings.num_checkpoints_write, settings.num_checkpoints_read) > 0
+
+
+def _checkpoints() -> JobParts:
+    from dlemu.jobs.checkpoint.parts import PARTS
+
+    return PARTS
+
+
+def _prediction() -> Parts:
+    from dlemu.jobs.checkpoint.prediction.page import PARTS
+
+    return PARTS
 
 
 KIND = Kind(
@@ -39,21 +49,10 @@ KIND = Kind(
 
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. A rank takes less than
     300 MB of memory whatever the model's size. Under mpirun or srun the ranks are the launcher's.""",
-    read="result.read_checkpoint_run",
-    result="summary.CheckpointSummary",
-    page="page.open_page",
-    about="page.about",
-    job="run.CHECKPOINTS",
-    predicts="prediction.run_prediction.run_prediction",
-    live="live.LiveCheckpoints",
-    summary="result.read_checkpoint_summary",
-    metrics="metrics.CATALOGUE",
-    figures="metrics.figures",
-    conditions="metrics.conditions",
-    show="page.print_checkpoints",
-    exported="measured.exported",
+    load=_checkpoints,
     wants=only_checkpoints,
     is_all=only_saves,
+    is_exported=True,
 )
 ANSWERS = (
     Kind(
@@ -61,9 +60,6 @@ ANSWERS = (
         noun="a prediction of checkpoints",
         marks=("predict_checkpoints.json",),
         command="predict",
-        read="prediction.run_prediction.read_prediction",
-        result="prediction.prediction.CheckpointPrediction",
-        page="prediction.page.open_page",
-        show="prediction.page.print_prediction",
+        load=_prediction,
     ),
 )

@@ -121,7 +121,9 @@ def _judged(activity: PhaseActivity) -> tuple[What, Confidence, tuple[Finding, .
         return "host CPU", "medium", (*less, Finding(code, numbers=threads))
     what: What = "storage write" if activity.phase == "write" else "storage read"
     sure = device_full or (
-        activity.device_busy_percent is not None and activity.call_percent + activity.fsync_percent >= 90
+        activity.device_busy_percent is not None
+        and activity.call_percent + activity.fsync_percent >= 90
+        and (activity.host_busy_percent or 0.0) < BUSY_PERCENT  # what carries the calls out needs cores, too
     )
     more = Finding(Advice.TRY_MORE_THREADS, numbers=threads)
     return what, "high" if sure else "medium", () if device_full else (more,)

@@ -13,7 +13,6 @@ from datagen.errors import UserError
 from datagen.registry import is_built_in
 from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
 from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, WHOLE, WRITE, IoRows
-from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.journal import RunJournal
@@ -21,6 +20,7 @@ from dlemu.results.measured import RunFacts
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
+ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
 _TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 

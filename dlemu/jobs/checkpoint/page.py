@@ -10,29 +10,19 @@ from rich.console import Console
 
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
+from dlemu.jobs.checkpoint.screen import screen
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import result_word
-from dlemu.report.environment import environment_of, facts_table, request_rows
-from dlemu.report.page import About, Opened, Page, Text, Words, tiles
+from dlemu.report.environment import environment_of, request_rows
+from dlemu.report.page import Opened, Page, Text, Words
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import flat, number, size
+from dlemu.report.units import number, size
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
 
 _LONG_TABLE = 24  # a longer table is folded
-_TILES = (
-    ("write", "write.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
-    ("write", "write.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
-    ("fsync", "write.fsync_percent", "%", "of the ranks' time of writing"),
-    ("read", "read.slowest_gib_per_second.mean", "GiB/s", "by the slowest rank, mean"),
-    ("read", "read.slowest_seconds.mean", "s", "one checkpoint, slowest rank"),
-    ("from storage", "read.from_storage_percent", "%", "of the bytes read; the rest came from memory"),
-    ("training paused", "training.percent", "%", "at the requested interval"),
-    ("content generation", "ceiling_gb_per_second", "GB/s", "without writing it to storage"),
-    ("memory per rank", "peak_memory_mb", "MB", "peak, private"),
-)
 
 
 def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console) -> None:
@@ -52,7 +42,7 @@ def checkpoint_page(run: CheckpointRun, config: str) -> Page:
         lead=f"{summary.started_at}. {_work(summary)}, in {what.folder}.",
         state="open" if not summary.complete or loud else "passed",
         verdict=(word, summary.verdict.removeprefix(word)),
-        tiles=tiles(summary, _TILES),
+        said=screen(summary, "").lines,
         words=list(_sections(summary)),
         tables=[
             checkpoint_table(summary),
@@ -61,7 +51,6 @@ def checkpoint_page(run: CheckpointRun, config: str) -> Page:
         ],
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
         source=os.path.basename(os.path.abspath(run.folder)),
-        warning=" ".join(loud),
     )
 
 
@@ -160,11 +149,9 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
     if cost.recovery_seconds is not None:
         yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
-        yield (
-            "best interval",
-            f"{cost.best_interval_seconds:,.0f} s",
-            f"Daly, one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total",
-        )
+        by = "Daly, at least the time of writing" if summary.asynchronous else "Daly"
+        lost = f"one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total"
+        yield "best interval", f"{cost.best_interval_seconds:,.0f} s", f"{by}, {lost}"
 
 
 def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:
@@ -268,11 +255,3 @@ def open_page(folder: str) -> Opened:
     """Read the run in a folder and make its page; raises UserError."""
     run = read_checkpoint_run(folder)
     return Opened(run, checkpoint_page(run, read_config(folder)), "dlemu.jobs.checkpoint.figures")
-
-
-def about(run: CheckpointRun) -> About:
-    """Return when and on which hosts a run was measured, and its settings as tables."""
-    summary = run.summary
-    what = (row for row in flat(summary.what) if row != ("written_by_ranks", None))  # of most runs there is none
-    tables = [facts_table("What was measured, and how", what), *environment_of(summary.environment, "the checkpoints")]
-    return About(summary.started_at, summary.hosts, f"Checkpoints in {summary.what.folder}", tables)

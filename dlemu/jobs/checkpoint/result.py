@@ -13,13 +13,19 @@ from dlemu.checkpoints.checkpoint_plan import FORMATS
 from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
-from dlemu.jobs.checkpoint.kind import PROGRESS, ROWS
 from dlemu.jobs.checkpoint.loop import CheckpointLog, salvage_checkpoints
-from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
+from dlemu.jobs.checkpoint.measured import (
+    PROGRESS,
+    ROWS,
+    CheckpointJournal,
+    CheckpointRunFacts,
+    MeasuredCheckpoints,
+    WrittenBy,
+)
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.file_names import FACTS, LIVE
-from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, sent_state
 from dlemu.results.tables import read_rows
 from dlemu.telemetry import RecorderHead
 
@@ -78,11 +84,6 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
     facts = read_facts(path, CheckpointRunFacts)
     rows, progress = read_rows(folder, ROWS, IO_DTYPE), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
     return _checked(CheckpointRun(folder, facts, rows, progress, read_readings(folder, facts)))
-
-
-def read_checkpoint_summary(folder: str) -> CheckpointSummary:
-    """Read summary.json as it was saved, to compare it with the recomputed one; raises UserError."""
-    return read_saved(folder, CheckpointSummary, CheckpointSummary.kind)
 
 
 def _checked(run: CheckpointRun) -> CheckpointRun:

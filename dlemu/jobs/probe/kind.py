@@ -1,8 +1,15 @@
-"""Declares the probe as a kind of result: its command, and where its parts are."""
+"""Probes as a kind of result."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import Kind, Parts
+
+
+def _probe() -> Parts:
+    from dlemu.jobs.probe.page import PARTS
+
+    return PARTS
+
 
 KIND = Kind(
     name="probe",
@@ -10,8 +17,5 @@ KIND = Kind(
     marks=("probe.json",),
     command="probe",
     help="Measure what a storage can deliver: MB/s, IOPS and latency by size and depth.",
-    read="run.read_probe",
-    result="result.ProbeAnswer",
-    page="page.open_page",
-    rates="run.read_rates",
+    load=_probe,
 )

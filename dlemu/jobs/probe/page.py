@@ -8,21 +8,16 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
-from dlemu.jobs.probe.run import read_probe
+from dlemu.jobs.probe.run import read_probe, read_rates
 from dlemu.metrics.cache import IN_MEMORY
-from dlemu.report.page import Opened, Page, Words, tiles
+from dlemu.report.page import Opened, Page, Words
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
-_TILES = (
-    ("fastest", "best.mb_per_second", "MB/s", "the cell with the highest rate"),
-    ("requests", "best.iops", "/s", "in that cell"),
-    ("mean latency", "best.latency_ms.mean", "ms", "in that cell, submission to completion"),
-    ("p99 latency", "best.latency_ms.p99", "ms", "in that cell"),
-    ("CPU", "best.cpu_seconds_per_gb", "s/GB", "of the processes that sent the requests, in that cell"),
-    ("duration", "seconds", "s", "of all cells together"),
-)
+_SHOWN_FEEDS = 2
 
 
 def size_name(size_bytes: int) -> str:
@@ -33,10 +28,29 @@ def size_name(size_bytes: int) -> str:
 
 
 def print_probe(answer: ProbeAnswer, folder: str, console: Console) -> None:
-    """Print a table of the cells, notes, and the accelerators that the storage would feed."""
+    """Print a table of the cells, and all notes."""
     print_table(_cells_table(answer), console)
-    lines: list[Cell] = [*_notes(answer), *(_feeds(fed) for fed in answer.feeds)]
-    print_lines([*lines, Line(_verdict(answer), "good"), f"results: {folder}"], console, wrap=True)
+    print_lines([*_notes(answer), *(_feeds(fed) for fed in answer.feeds), f"results: {folder}"], console, wrap=True)
+
+
+def _screen(answer: ProbeAnswer, folder: str) -> Screen:
+    """Return each access's cells with the most bytes and the most requests/s, and the accelerators it would feed."""
+    most = {}
+    for cell in sorted(answer.cells, key=lambda cell: cell.mb_per_second):
+        most[cell.access, "bytes"] = cell
+    for cell in sorted(answer.cells, key=lambda cell: cell.iops):
+        most[cell.access, "requests"] = cell
+    cells = dict.fromkeys(most[key] for key in sorted(most))
+    lines = [Said(cell.access, _speed(answer, cell), tone="strong") for cell in cells]
+    lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
+    notes = [note.text.removeprefix("- ") for note in _notes(answer) if isinstance(note, Line)]
+    return Screen(title=f"{_title(answer)}: {answer.question.target}", lines=lines, notes=notes, folder=folder)
+
+
+def _speed(answer: ProbeAnswer, cell: ProbeCell) -> str:
+    many = count(cell.jobs, "reader") if answer.question.workload else f"{cell.in_flight} in flight"
+    latency = f", {number(cell.latency_ms.mean)} ms each" if cell.latency_ms else ""
+    return f"{rate(cell.mb_per_second)}, {cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency} ({many})"
 
 
 def probe_page(answer: ProbeAnswer, source: str) -> Page:
@@ -53,8 +67,8 @@ def probe_page(answer: ProbeAnswer, source: str) -> Page:
         title=_title(answer),
         lead=f"{answer.started_at}. {answer.question.target}.",
         state="open",
-        verdict=("", _verdict(answer)),
-        tiles=tiles(answer, _TILES),
+        verdict=("", _title(answer)),
+        said=_screen(answer, "").lines,
         words=sections,
         tables=tables,
         source=source,
@@ -80,18 +94,6 @@ def _title(answer: ProbeAnswer) -> str:
     return f"Probe: {what} on {answer.host.host}"
 
 
-def _verdict(answer: ProbeAnswer) -> str:
-    best = answer.best
-    if best is None:
-        return "nothing was measured"
-    what = (
-        count(best.jobs, "reader")
-        if answer.question.workload
-        else (f"{best.access} of {size_name(best.size_bytes)}, {best.in_flight} in flight")
-    )
-    return f"up to {best.mb_per_second / 1e3:.3f} GB/s ({what})"
-
-
 def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     note = f" ({answer.engine_note})" if answer.engine_note else ""
     engines = {
@@ -111,7 +113,7 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
 
 def _feeds(fed: Fed) -> str:
     return (
-        f"{fed.accelerators} x {fed.accelerator or 'accelerator'} on {fed.workload}: each needs "
+        f"{fed.accelerators} x {fed.kind}: each needs "
         f"{number(fed.threshold_percent / 100 * fed.mb_per_second_each)} MB/s at {fed.threshold_percent:g} %"
     )
 
@@ -177,3 +179,8 @@ def open_page(folder: str) -> Opened:
     answer = read_probe(folder)
     assert answer is not None  # the folder is known by its file
     return Opened(answer, probe_page(answer, os.path.basename(os.path.abspath(folder))), "dlemu.jobs.probe.figures")
+
+
+PARTS = Parts(
+    read=read_probe, answer_type=ProbeAnswer, open_page=open_page, rates=read_rates, screen=_screen, show=print_probe
+)

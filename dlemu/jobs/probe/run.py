@@ -22,12 +22,12 @@ from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import fill, probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, choose_engine, fio_version, latency_stats, measure_cell, measure_gets
 from dlemu.jobs.probe.result import PROBE, Access, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import Demand, demand
 from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import Level, Rate, Rates
-from dlemu.results.kinds import kind_with
+from dlemu.results.kinds import kind_requested
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
@@ -291,6 +291,10 @@ def probe_workload(
 ) -> tuple[ProbeAnswer, str]:
     """Measure a workload's own read pattern with an increasing number of readers; return the answer and its folder."""
     workload = load(overrides, config_dir=config_dir)
+    kind = kind_requested(workload)
+    measure_pattern = kind.load_job().measure_pattern
+    if measure_pattern is None:
+        raise UserError(f"{kind.noun} reads no dataset whose reads could be probed: wanted a training workload")
     folder = _results_folder(workload.output.folder or new_folder(workload.results_name, "probe-"), "output.folder")
     question = ProbeQuestion(
         target=workload.dataset.data_folder,
@@ -310,7 +314,7 @@ def probe_workload(
         _save_part(folder, answer)
         on_event(_part_event(cell))
 
-    kind_with("pattern").part("pattern")(workload, cached=cached, readers=readers, on_level=keep)
+    measure_pattern(workload, cached=cached, readers=readers, on_level=keep)
     issues = [
         f"{count(level.readers, 'reader')} had nothing more to read after {level.seconds:.1f} s: make the dataset "
         "larger for a more reliable figure"
@@ -320,8 +324,7 @@ def probe_workload(
     need = demand(workload.model.name, workload)
     fed = []
     if need.mb_per_second and (best := answer.best) is not None:
-        rates = need.mb_per_second, need.au_threshold_percent, best.mb_per_second
-        fed = [_fed_by(need.workload, need.accelerator, *rates)]
+        fed = [_fed_by(need, need.mb_per_second, best.mb_per_second)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
     _save(folder, answer, on_event)
     return answer, folder
@@ -446,16 +449,18 @@ def _accelerators_fed(answer: ProbeAnswer) -> Iterator[Fed]:
             continue
         need = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
         if need.mb_per_second:
-            yield _fed_by(name, accelerator, need.mb_per_second, need.au_threshold_percent, best.mb_per_second)
+            yield _fed_by(need, need.mb_per_second, best.mb_per_second)
 
 
-def _fed_by(name: str, accelerator: str, mb_per_second_each: float, threshold: float, mb_per_second: float) -> Fed:
+def _fed_by(need: Demand, mb_per_second_each: float, mb_per_second: float) -> Fed:
+    threshold = need.au_threshold_percent
     return Fed(
-        workload=name,
-        accelerator=accelerator,
+        workload=need.workload,
+        accelerator=need.accelerator,
         mb_per_second_each=mb_per_second_each,
         threshold_percent=threshold,
         accelerators=int(mb_per_second / (threshold / 100 * mb_per_second_each)),
+        sample_divisor=need.sample_divisor,
     )
 
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from dlemu.config.duration import mean_seconds
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.result import Run, read_run
+from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Summary
 from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
-from dlemu.report.series import RunSeries, point_of
 from dlemu.report.units import size
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value, value_of
@@ -29,6 +28,7 @@ def figures(run: Run) -> JobFigures:
         kind=summary.kind,
         workload=summary.workload,
         accelerator=summary.accelerator,
+        sample_divisor=summary.sample_divisor,
         ranks=summary.ranks,
         epochs=metrics.epochs,
         cut_steps=steps if any(planned < whole for planned in steps) else None,
@@ -46,13 +46,6 @@ def figures(run: Run) -> JobFigures:
             }
         ),
     )
-
-
-def points(folder: str) -> RunSeries:
-    """Return the run in a folder as a series of one point, for a page of several results; raises UserError."""
-    run = read_run(folder)
-    point = point_of(figures(run), {"data_folder": run.summary.dataset.data_folder})
-    return RunSeries(folder, (point,), None, run)
 
 
 def training_metrics(figures: dict[str, Any]) -> dict[str, Value]:

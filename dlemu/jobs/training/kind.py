@@ -1,8 +1,21 @@
-"""Registers training runs, and predictions of them: their commands, and the functions that handle each, by name."""
+"""Training runs, and predictions of them, as kinds of results."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import JobParts, Kind, Parts
+
+
+def _training() -> JobParts:
+    from dlemu.jobs.training.parts import PARTS
+
+    return PARTS
+
+
+def _prediction() -> Parts:
+    from dlemu.jobs.training.prediction.page import PARTS
+
+    return PARTS
+
 
 KIND = Kind(
     name="training",
@@ -17,23 +30,8 @@ KIND = Kind(
 
     Settings are hydra overrides with DLIO's section and key names; --cfg prints them all. Under mpirun or srun the
     ranks are the launcher's.""",
-    read="result.read_run",
-    result="summary.Summary",
-    page="page.open_page",
-    points="figures_of.points",
-    advise="advice.advise",
-    host_checks="host_checks",
-    pattern="pattern.measure_pattern",
-    about="page.about",
-    job="run.TRAINING",
-    predicts="prediction.run_prediction.run_prediction",
-    live="live.LiveTraining",
-    summary="result.read_summary",
-    metrics="metrics.CATALOGUE",
-    figures="figures_of.figures",
-    conditions="figures_of.conditions",
-    show="page.print_result",
-    exported="measured.exported",
+    load=_training,
+    is_exported=True,
 )
 ANSWERS = (
     Kind(
@@ -43,10 +41,6 @@ ANSWERS = (
         precedence=1,  # its folder also has the probe that it is made from
         command="predict",
         help="Predict how many accelerators a storage keeps busy, without running them.",
-        read="prediction.run_prediction.read_prediction",
-        result="prediction.prediction.Prediction",
-        page="prediction.page.open_page",
-        points="prediction.page.points",
-        show="prediction.page.print_prediction",
+        load=_prediction,
     ),
 )

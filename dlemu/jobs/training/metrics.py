@@ -1,118 +1,35 @@
-"""Name, unit, title and meaning of each metric of training runs. Formulas: docs/metrics.md."""
+"""The metrics of training runs: those of the summary, and of the devices' telemetry. Formulas: docs/metrics.md."""
 
 from __future__ import annotations
 
-from dlemu.metrics.catalogue import ACCELERATOR, RUN, Catalogue, Metric
+from dlemu.jobs.training.summary import Metrics
+from dlemu.metrics.catalogue import ACCELERATOR, Catalogue, Metric, declared
 
 AU_SUSTAINED = "au_sustained_percent"
 
 CATALOGUE = Catalogue(
     metrics=(
+        *declared(Metrics),
         Metric(
-            "total_seconds",
-            "total time",
-            "s",
-            "lower",
-            "from the start of the first epoch to the end of the last, checkpoints included",
-            head="total\ns",
-            digits=1,
-            is_drawn=True,
-            phase=RUN,
-        ),
-        Metric(
-            "au_percent",
-            "AU",
-            "%",
-            "higher",
-            "compute / (wait + compute + sync), counted steps",
-            head="au\n%",
-            digits=2,
-            is_drawn=True,
-        ),
-        Metric(
-            AU_SUSTAINED,
-            "sustained AU",
-            "%",
-            "higher",
-            "what the storage sustains in an endless epoch",
-            axis="sustained AU, %",
-            head="sust.\n%",
-            digits=2,
-        ),
-        Metric(
-            "prefetch_credit_percent",
-            "prefetch credit",
-            "%",
-            "neither",
-            "share of the counted batches that was read before counting began",
-            head="credit\n%",
-            digits=1,
-        ),
-        Metric("au_whole_percent", "AU, whole epochs", "%", "higher", "first step of each epoch included"),
-        Metric(
-            "samples_per_second",
-            "samples",
-            "/s",
-            "higher",
-            "all accelerators",
-            axis="samples/s",
-            head="samples\n/s",
-            digits=2,
-            is_drawn=True,
-        ),
-        Metric(
-            "app_mb_per_second",
-            "read by the application",
-            "MB/s",
-            "higher",
-            "caches included",
-            axis="loader MB/s",
-            head="app\nMB/s",
-            digits=1,
-        ),
-        Metric(
-            "device_mb_per_second",
-            "read from the device",
-            "MB/s",
-            "higher",
-            "all devices behind the dataset",
-            axis="mean device MB/s",
-            head="device\nMB/s",
-            digits=1,
-            is_drawn=True,
-        ),
-        Metric(
-            "max_device_mb_per_second",
             "peak read from the device",
             "MB/s",
             "higher",
             "in one telemetry interval, all devices together",
+            "max_device_mb_per_second",
             axis="peak device MB/s",
             head="max\nMB/s",
             digits=1,
             is_drawn=True,
         ),
         Metric(
-            "mean_device_read_latency_ms",
             "device read latency",
             "ms",
             "lower",
             "mean over the devices' reads",
+            "mean_device_read_latency_ms",
             head="read\nms",
             digits=2,
             is_drawn=True,
-        ),
-        Metric(
-            "time_to_first_batch_seconds", "time to first batch", "s", "lower", "slowest rank, mean over the epochs"
-        ),
-        Metric("training_seconds", "training", "s", "lower", "all epochs", is_compared=False),
-        Metric(
-            "ceiling_au_percent",
-            "emulator's ceiling",
-            "%",
-            "neither",
-            "AU on this host without storage",
-            is_compared=False,
         ),
     ),
     rank=ACCELERATOR,

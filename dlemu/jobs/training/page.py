@@ -9,16 +9,16 @@ from itertools import zip_longest
 from rich.console import Console
 
 from datagen.formats.format_base import built_in_reads
-from dlemu.jobs.training.metrics import AU_SUSTAINED, CATALOGUE
 from dlemu.jobs.training.result import Run
-from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
+from dlemu.jobs.training.screen import screen
+from dlemu.jobs.training.summary import WORKS, Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
 from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
-from dlemu.report.page import STATES, About, Opened, Page, Text, TileRow, Words, tiles
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.page import STATES, Opened, Page, Text, Words
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
@@ -37,32 +37,6 @@ _LOST_TO = {
 }
 
 
-def _tile(metric: str, *, has_parts: bool = True) -> TileRow:
-    described = CATALOGUE[metric]
-    return described.title, f"metrics.{metric}{'.mean' * has_parts}", described.unit, described.meaning
-
-
-_TILES = (
-    _tile(AU_SUSTAINED),
-    _tile("au_percent"),
-    _tile("prefetch_credit_percent", has_parts=False),
-    ("AU, whole epochs", "metrics.au_whole_percent.mean", "%", "first steps included"),
-    ("pass line", "metrics.au_threshold_percent", "%", "AU that a run must reach to pass"),
-    _tile("ceiling_au_percent", has_parts=False),
-    _tile("samples_per_second"),
-    _tile("app_mb_per_second"),
-    _tile("device_mb_per_second"),
-    (
-        "devices / loader",
-        "metrics.device_bytes_percent_of_app.mean",
-        "%",
-        "below 100 %: the page cache served the rest; counts all users of the devices",
-    ),
-    _tile("time_to_first_batch_seconds"),
-    _tile("training_seconds", has_parts=False),
-)
-
-
 def print_result(summary: Summary, folder: str, console: Console) -> None:
     """Print a run's result: a table, notes, and the verdict in one line. It needs 80 columns and no colour."""
     print_table(result_table(summary, title=run_title(summary)), console)
@@ -74,61 +48,54 @@ def run_page(run: Run, config: str) -> Page:
     """Return the content of a run's page; `config` is its configuration as YAML."""
     summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
+    word = WORKS if summary.passed_from_memory else word
     read = f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}, in {data.data_folder}"
     return Page(
         title=run_title(summary),
         lead=f"{summary.started_at}. {read}.",
         state=STATES[shown_verdict.tone],
         verdict=(word, shown_verdict.text.removeprefix(word)),
-        tiles=tiles(summary, _TILES),
+        said=screen(summary, "").lines,
         words=list(_sections(summary)),
         tables=list(_tables(summary)),
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
         source=os.path.basename(os.path.abspath(run.folder)),
-        warning=(summary.page_cache and summary.page_cache.warning) or "",
     )
 
 
 def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
-    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     hosts = summary.hosts
     names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
     where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
-    return f"{summary.name}{scale}: {kind}{where}"
+    return f"{summary.name}{scale}: {summary.emulated}{where}"
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in one line, with what limited a run that fails; a pass from the page cache has no colour."""
+    """Return the verdict in one line, with what limited a run that fails; a pass from memory has no colour."""
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
     if summary.passed is None:
         return Line(summary.verdict, "open")
     if summary.passed:
-        return Line(summary.verdict, "strong" if _is_cached(summary) else "good")
+        return Line(summary.headline, "strong" if summary.passed_from_memory else "good")
     limit = summary.limited_by
     named = f"; limited by: {limit.name}" if limit and limit.what != "nothing" else ""
     return Line(summary.verdict + named, "bad")
 
 
-def _is_cached(summary: Summary) -> bool:
-    """Return whether the run passed on bytes from the page cache, which only `metric.cached` allows."""
-    return bool(summary.passed) and _is_from_memory(summary)
-
-
-def _is_from_memory(summary: Summary) -> bool:
-    finding = summary.page_cache and summary.page_cache.finding
-    return bool(finding and finding.severity == "loud")
+def _warning(summary: Summary) -> str:
+    """Return the warning about memory, unless the headline has it."""
+    return "" if summary.passed_from_memory else (summary.page_cache and summary.page_cache.warning) or ""
 
 
 def _reasons(summary: Summary) -> Iterator[Cell]:
     """Yield the notes on the result, and what limited the run, with evidence and advice."""
     yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
-    warning = summary.page_cache and summary.page_cache.warning
-    if warning:
-        loud: Tone = "strong" if _is_cached(summary) else "bad" if _is_from_memory(summary) else "caution"
-        yield Line(warning, loud)
+    if warning := _warning(summary):
+        finding = summary.page_cache and summary.page_cache.finding
+        yield Line(warning, "bad" if finding and finding.severity == "loud" else "caution")
     yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
@@ -220,12 +187,14 @@ def _sustained(metrics: Metrics) -> Iterator[Row]:
     """Yield the sustained AU and the ceiling; the other definitions of AU are at the end of the table."""
     sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
     if metrics.au_percent:
-        yield "sustained AU", percent(sustained), "in an endless epoch on this storage"
+        yield "AU", percent(sustained), "in an endless epoch on this storage"
         if uncertainty and sustained is not None:
             width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md
-    if metrics.ceiling_au_percent is not None:
-        yield "emulator's ceiling", percent(metrics.ceiling_au_percent), "AU on this host without storage"
+    if (ceiling := metrics.ceiling_au_percent) is not None:
+        exceeded = sustained is not None and sustained > ceiling
+        meaning = "at least: this run reached more" if exceeded else "AU on this host without storage"
+        yield "emulator's ceiling", percent(ceiling), meaning
 
 
 def _other_definitions(metrics: Metrics) -> Iterator[Row]:
@@ -418,10 +387,3 @@ def open_page(folder: str) -> Opened:
 
     run = read_run(folder)
     return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")
-
-
-def about(run: Run) -> About:
-    """Return where and on what a run was measured."""
-    summary = run.summary
-    tables = [facts_table("How it was measured", flat(summary.how)), *environment_tables(summary)]
-    return About(summary.started_at, summary.hosts, f"Dataset in {summary.dataset.data_folder}", tables)

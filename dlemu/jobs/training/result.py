@@ -24,7 +24,7 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.journal import read_journal
-from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, read_saved, sent_state
+from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, sent_state
 from dlemu.runner.run_folder import requests_so_far
 from dlemu.telemetry import RecorderHead, Telemetry, read_logs
 
@@ -155,8 +155,3 @@ def _checked(run: Run, path: str) -> Run:
     check_hosts(run, rows=len(run.rows))
     check_steps(path, run.rows, facts.ranks, facts.workload.train.epochs)
     return computed(run)
-
-
-def read_summary(folder: str) -> Summary:
-    """Read summary.json as it is, to compare with the recomputed `read_run(folder).summary`; raises UserError."""
-    return read_saved(folder, Summary, Summary.kind)

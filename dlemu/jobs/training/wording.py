@@ -16,7 +16,11 @@ from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
 from dlemu.results.wording import Wording, count, sentence, sentences
 
-_AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
+_AU_NAMES: dict[Number, str] = {
+    "sustained": "AU",
+    "au": "AU of counted steps",
+    "rules": "AU of whole epochs",
+}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
 _MAX_SHOWN_EPOCHS = 6
 
@@ -44,7 +48,7 @@ _VERDICTS: dict[str, str] = {
     VerdictCode.UNEVEN_COMPUTATION: "{value} is below {threshold_percent:g} %, but random computation times allow only "
     "{au_without_waits_percent:.2f} % on any storage; use fewer ranks or a smaller stdev",
     VerdictCode.EMULATOR_TOO_SLOW: "{value} is below {threshold_percent:g} %, but even without storage the emulator "
-    "reaches only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
+    "reached only {ceiling_au_percent:.2f} % on this host; use {ranks:several fewer ranks or }a host with more cores",
     VerdictCode.CACHE_SERVED: "only {from_storage_percent:.0f} % of the bytes came from storage ({value}); bypass or "
     "empty the page cache, or set metric.cached=true to judge it anyway",
     VerdictCode.TOO_FEW_STEPS: "only {kept_steps} steps per epoch count, and {prefetched_steps} are read before them; "
@@ -221,7 +225,8 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
     if not recorded.version:
         return
     if not recorded.replayable:
-        yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay matched it'}"
+        state = "verified" if recorded.replayable is None else "replayable"
+        yield f"the recording of this workload is not {state}: {recorded.reason or 'no replay matched it'}"
     if recorded.ranks and ranks != recorded.ranks:
         yield (
             f"the job was recorded with {count(recorded.ranks, 'rank')}: with {ranks}, its collectives, which are "

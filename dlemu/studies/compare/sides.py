@@ -13,7 +13,8 @@ from dlemu.config.points import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, kind_named, kind_of
+from dlemu.results.kinds import JobParts, kind_named, kind_of
+from dlemu.results.measured import read_saved
 from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
 from dlemu.studies.size.points import KIND_OF_TRIALS, figures_of_count
 from dlemu.studies.size.size_verdict import HOST
@@ -108,10 +109,11 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     A folder that is not dlemu's is read by `foreign`. Raises UserError for a folder that can't be compared.
     """
     kind = kind_of(folder)
-    if kind is not None and kind.figures:
-        run = kind.part("read")(folder)
-        return [side_of_runs(folder, {(): kind.part("figures")(run)}, [_conditions_of(kind, run.summary)])]
-    match kind.part("read")(folder) if kind is not None else None:
+    if kind is not None and kind.is_job:
+        parts = kind.load_job()
+        run = parts.read(folder)
+        return [side_of_runs(folder, {(): parts.figures(run)}, [_conditions_of(parts, run.summary)])]
+    match kind.load().read(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)
         case SizeAnswer() as sized:
@@ -228,13 +230,14 @@ def _conditions(folders: Iterable[str]) -> list[Conditions]:
     found = []
     for folder in folders:
         kind = kind_of(folder)
-        if kind is not None and kind.conditions:
-            found.append(_conditions_of(kind, kind.part("summary")(folder)))
+        if kind is not None and kind.is_job:
+            parts = kind.load_job()
+            found.append(_conditions_of(parts, read_saved(folder, parts.answer_type, kind.name)))
     return found
 
 
-def _conditions_of(kind: Kind, summary: Any) -> Conditions:
-    conditions: Conditions = kind.part("conditions")(summary)
+def _conditions_of(parts: JobParts, summary: Any) -> Conditions:
+    conditions = parts.conditions(summary)
     if getattr(summary, "complete", True):  # a kind's own summary may not say
         return conditions
     why = (summary.failure or "no reason is known").splitlines()[0]

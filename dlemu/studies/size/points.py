@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.series import Point, RunSeries, first_run, point_of
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.kinds import catalogue_of
+from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.series.page import print_answer
+from dlemu.studies.size.screen import screen
+from dlemu.studies.size.size_verdict import cause_of
 
 KIND_OF_TRIALS = "training"
 
@@ -33,8 +37,9 @@ def points(folder: str) -> RunSeries:
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     """Return the figures of all trials with a count, averaged."""
-    trials = answer.trials_of(count.accelerators)
-    limit = trials[-1].limited_by if trials else None
+    trials, failing = answer.trials_of(count.accelerators), answer.edge.failing
+    decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
+    limit = answer.limited_by if decides else cause_of(trials)
     catalogue = catalogue_of(KIND_OF_TRIALS)
     each = {name: [getattr(trial, name, None) for trial in trials] for name in (metric.name for metric in catalogue)}
     known = {name: [value for value in values if value is not None] for name, values in each.items()}
@@ -42,9 +47,10 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
+        sample_divisor=answer.sample_divisor,
         ranks=count.accelerators,
-        passed=count.passed,
-        limited_by={RUN: limit.what if limit else None},
+        passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
+        limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.threshold_percent,
         metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
         | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
@@ -61,9 +67,13 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             figures = JobFigures(
                 kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
+                sample_divisor=answer.sample_divisor,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
                 metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_sustained_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)
+
+
+PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points, screen=screen, show=print_answer)

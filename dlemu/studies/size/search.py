@@ -40,9 +40,9 @@ class Count:
 
     @property
     def held_back(self) -> bool:
-        """Whether it fails on this host even without any storage."""
-        ceiling = self.ceiling_au_percent
-        return not self.passes and ceiling is not None and ceiling < self.threshold_percent
+        """Whether it fails on this host even without any storage, by a ceiling that no trial contradicts."""
+        ceiling, least = self.ceiling_au_percent, self.result.au_sustained_percent - self.result.half_width_percent
+        return not self.passes and ceiling is not None and least <= ceiling < self.threshold_percent
 
 
 def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:

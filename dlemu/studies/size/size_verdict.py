@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from dlemu.metrics.findings import Finding
+from dlemu.metrics.limit import Advice, Limit
 from dlemu.metrics.t_interval import plus_minus
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
-from dlemu.results.wording import Wording, count, sentences
+from dlemu.results.wording import Wording, count, scaled, sentences
 from dlemu.studies.answers import (
     Bracket,
     CountResult,
+    FullSize,
     HostOnly,
     NextAccelerator,
     Question,
@@ -24,8 +27,9 @@ from dlemu.studies.answers import (
 )
 from dlemu.studies.size.search import Count, edge, pool
 
-HOST = ("emulator", "host", "host CPU", "loader", "memory")
+HOST = ("host", "loader", *HOST_LIMITS)
 """Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+_WEIGHTS = {"high": 3, "medium": 2, "low": 1}
 
 
 class Seen(StrEnum):
@@ -71,11 +75,15 @@ class Known:
     """Rate of a single reader; 0 where it is not known."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes."""
+    full_size: FullSize | None = None
+    """As in the answer, but for how many it feeds."""
     most: int
     """The largest count that may be tried; `most_why` says why no larger one."""
     most_why: Finding
     naive_seconds_per_trial: float
     """Nominal time of one run as configured, with all steps of all epochs."""
+    others: str = ""
+    """What `dlemu doctor` says of other programs that used the cores right before; empty where they did not."""
 
 
 def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, refusal: str = "") -> SizeAnswer:
@@ -88,8 +96,20 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     by_number = {count.accelerators: count for count in counts}
     shown = max((c.accelerators for c in counts if c.accelerators <= low and c.result.passed), default=0)
     failing = None if high is None else by_number[high]
-    limited_by = _limited_by(failing, trials, known, refusal)
+    last = math.inf if high is None else high
+    above = [trial for trial in trials if shown < trial.accelerators <= last]
+    failed = [trial for trial in above if trial.au_sustained_percent < question.threshold_percent]
+    passed = [trial for trial in trials if trial.accelerators == shown]
+    limited_by = _limited_by(failing, failed or above, passed, known, refusal)
+    decided = limited_by.what in HOST_LIMITS
+    by_host = [limit for limit in _limits(trials) if decided and limit.what in HOST_LIMITS]
+    advice = {found.code for limit in by_host for found in limit.to_do}
+    by_others = bool(by_host and known.others) or Advice.STOP_OTHER_PROGRAMS in advice
+    slowed = [_slowed(by_host, len(trials), by_others=by_others)] if by_host else []
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
+    host_only = _host_only(limited_by, shown, storage_mb_per_second, question, known)
+    if by_others:
+        host_only = HostOnly(storage_could_feed=None)  # the rates, too, are what other programs left
     return SizeAnswer(
         complete=False,
         max_accelerators=shown,
@@ -104,11 +124,12 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
             passing=by_number[shown].result if shown else None, failing=None if failing is None else failing.result
         ),
         for_one_more=_for_one_more(shown, trials, question, known),
-        host_only=_host_only(limited_by, shown, storage_mb_per_second, question, known),
+        full_size=known.full_size and known.full_size.fed_by(100 * storage_mb_per_second / question.threshold_percent),
+        host_only=host_only,
         probe_mb_per_second=known.probe_mb_per_second,
         storage_mb_per_second=storage_mb_per_second,
         counts=tuple(count.result for count in counts),
-        issues=_issues(trials),
+        issues=(*filter(None, [known.others]), *slowed, *_issues(trials)),
         trials=tuple(trials),
         seconds=sum(trial.seconds for trial in trials),
         naive_seconds=_naive_seconds(high or shown, counts, known),
@@ -121,20 +142,56 @@ def _issues(trials: Sequence[Trial]) -> tuple[str, ...]:
     return tuple({_NUMBERS.sub("", warning): warning for warning in warnings}.values())
 
 
-def _limited_by(failing: Count | None, trials: Sequence[Trial], known: Known, refusal: str) -> SizeLimit:
-    """Return what keeps the next count from passing: the limit found by most of the trials that failed with it."""
-    if failing is None:
+def _slowed(by_host: Sequence[Limit], trials: int, *, by_others: bool) -> str:
+    """Return how many trials the host slowed down, as a sentence."""
+    by = f"this host ({', '.join(sorted({limit.what for limit in by_host}))}): relieve it and run again"
+    if by_others:
+        by = "other programs: run again on an idle host"
+    return f"{len(by_host)} of {count(trials, 'trial')} {'was' if len(by_host) == 1 else 'were'} slowed by {by}"
+
+
+def _limited_by(
+    failing: Count | None, deciding: Sequence[Trial], passed: Sequence[Trial], known: Known, refusal: str
+) -> SizeLimit:
+    """Return what keeps more than `passed` from passing, by the trials that failed or were left open above."""
+    limit = cause_of(deciding, passed)
+    if failing is None and limit.what not in HOST_LIMITS:
         why = Finding(Seen.REFUSED, numbers={"message": refusal}) if refusal else known.most_why
         return SizeLimit(what="host" if refusal else "count", seen=(why,))
-    if failing.held_back:
+    if failing is not None and failing.held_back:
         reached = {"accelerators": failing.accelerators, "au_percent": failing.ceiling_au_percent}
-        return SizeLimit(what="emulator", seen=(Finding(Seen.CEILING, numbers=dict(reached)),))
-    limits = [trial.limited_by for trial in trials if trial.accelerators == failing.accelerators and trial.limited_by]
-    if not limits:
+        return SizeLimit(what="emulator", confidence="high", seen=(Finding(Seen.CEILING, numbers=dict(reached)),))
+    return limit
+
+
+def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> SizeLimit:
+    """Return the cause that the trials name, weighed by their confidence; the host's causes count as one.
+
+    Others are named with low confidence only where no trial, of those that `passed` neither, names the host.
+    """
+    named = _limits(trials)
+    if not named:
         return SizeLimit(what="not known", seen=(Finding(Seen.NOT_KNOWN),))
-    names = [limit.what for limit in limits]
-    limit = limits[names.index(max(set(names), key=names.count))]
-    return SizeLimit(what=limit.what, evidence=(*limit.evidence, *limit.advice), seen=(*limit.seen, *limit.to_do))
+    groups = [HOST_LIMITS, *((limit.what,) for limit in named)]  # of equal ones the first counts
+    largest = max(([limit for limit in named if limit.what in group] for group in groups), key=_weight)
+    share = _weight(largest) / (_WEIGHTS["high"] * len(named))
+    if share < 0.5:
+        largest = [limit for limit in (*named, *_limits(passed)) if limit.what in HOST_LIMITS] or largest
+    surest = max(largest, key=lambda limit: _WEIGHTS[limit.confidence])
+    return SizeLimit(
+        what=surest.what,
+        confidence="low" if share < 0.5 else "medium" if share < 0.75 else "high",  # as in dlemu.metrics.limit
+        evidence=(*surest.evidence, *surest.advice),
+        seen=(*surest.seen, *surest.to_do),
+    )
+
+
+def _limits(trials: Sequence[Trial]) -> list[Limit]:
+    return [trial.limited_by for trial in trials if trial.limited_by]
+
+
+def _weight(limits: Sequence[Limit]) -> int:
+    return sum(_WEIGHTS[limit.confidence] for limit in limits)
 
 
 def _for_one_more(shown: int, trials: Sequence[Trial], question: Question, known: Known) -> NextAccelerator:
@@ -168,12 +225,12 @@ def _naive_seconds(last: int, counts: Sequence[Count], known: Known) -> float:
 def outcome_of(answer: SizeAnswer, wanted: int) -> Outcome:
     """Return the outcome of the question whether `wanted` accelerators pass.
 
-    "fail" needs a count of at most `wanted` that was shown to fail. If the search ended because of the emulator, the
-    host's capacity or the largest count allowed, there is no verdict on the storage.
+    "fail" needs a count of at most `wanted` that was shown to fail. If the search ended because of the host or the
+    largest count allowed, there is no verdict on the storage.
     """
     if answer.max_accelerators >= wanted:
         return "pass"
-    if answer.limited_by.what in ("emulator", "host", "count"):
+    if answer.limited_by.what in ("host", "count", *HOST_LIMITS):
         return "no verdict"
     failed = any(count.passed is False and count.accelerators <= wanted for count in answer.counts)
     return "fail" if failed else "undecided"
@@ -188,14 +245,14 @@ def with_evidence(answer: SizeAnswer) -> SizeAnswer:
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     name = answer.question.accelerator
-    kind, scale = f"x {name}" if name else "accelerator", answer.question.scale
-    at_scale = f" at scale={scale}" if scale else ""
+    kind, at_scale = f"x {name}" if name else "accelerator", answer.scaled
     passing, failing = answer.edge.passing, answer.edge.failing
     if passing is None:
-        parts = [f"not even 1 {kind}{at_scale} passes"]
+        parts = [f"not even 1 {kind}{at_scale} passes{' on this host' if answer.host_only else ''}"]
     else:
         several = "s" * (not name and passing.accelerators > 1)
-        parts = [f"{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (au {_au(passing)})"]
+        least = "at least " if answer.host_only else ""
+        parts = [f"{least}{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (AU {_au(passing)})"]
     if failing:
         parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
     parts += [
@@ -204,6 +261,21 @@ def sentence(answer: SizeAnswer) -> str:
         if count.accelerators in answer.too_close_to_tell and count != failing
     ]
     return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def at_full_size(answer: SizeAnswer) -> str:
+    """Return how many accelerators the storage would feed with samples of full size, as a sentence; empty at that."""
+    full, name = answer.full_size, answer.question.accelerator
+    if full is None:
+        return ""
+    article = "an" if not name or re.match("[aefhilmnorsx8]", name) else "a"  # the letters of names are said singly
+    each, divisor = f"{article} {name.upper() or 'accelerator'}", full.sample_divisor
+    needs = f"At full size {each} needs {number(full.mb_per_accelerator)} MB/s"
+    if scaled(divisor):
+        times = f"{max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'}"
+        needs = f"Full-size samples are {times} ({number(full.mb_per_accelerator)} MB/s {each})"
+    fed = f"at least {full.accelerators}" if answer.host_only else full.accelerators or "none (0)"
+    return f"{needs}: this drive would feed {fed}."
 
 
 def contradiction(answer: SizeAnswer) -> str:
@@ -219,11 +291,13 @@ def contradiction(answer: SizeAnswer) -> str:
         if (high < threshold) if tried.passed else (low >= threshold):
             why = "part of the trials' reads came from memory, or the storage is faster with more readers"
             if not tried.passed:
-                why = "this host, the loader or the storage's latency limits them, which no short read shows"
+                who = "this host" if answer.host_only else "this host, the loader or the storage's latency"
+                why = f"{who} limits them, which no short read shows"
             return (
                 f"prediction and measurement contradict each other: by the read probe of "
-                f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
-                f"{tried.accelerators} {_verb(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"{number(answer.probe_mb_per_second)} MB/s {'at least ' * bool(predicted.no_more)}"
+                f"{predicted.max_accelerators} pass, but "
+                f"{tried.accelerators} {_verb(tried)} (AU {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
                 f"trials decide; {why}"
             )
     return ""
@@ -250,16 +324,15 @@ def _limit(answer: SizeAnswer) -> str:
     elif what == "nothing":
         limit = "limited by computation times that differ between accelerators, not by data"
     else:
-        limit = "what limits it is unknown" if what == "not known" else f"limited by {what}"
-    if answer.host_only:
-        could = answer.host_only.storage_could_feed
+        limit = "what limits it is unknown" if what == "not known" else f"limited by {answer.limited_by.name}"
+    if answer.host_only and (could := answer.host_only.storage_could_feed) is not None:
         return f"{limit}; at the rate it delivered, the storage could have fed about {could}"
     return limit
 
 
 def _rates(answer: SizeAnswer) -> str:
     passing = answer.edge.passing
-    if not passing:
+    if not passing or answer.host_only:
         return ""
     rates = [trial.app_mb_per_second for trial in answer.trials_of(passing.accelerators)]
     return f"; {_gb(sum(rates) / len(rates))} of the {_gb(answer.storage_mb_per_second)} that the storage delivers"

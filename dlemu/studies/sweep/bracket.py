@@ -42,15 +42,15 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     wanted_folder, words = take_word(words, "output.folder")
     workload = load(words, config_dir=config_dir)
     kind = kind_wanted(workload)
-    checked(workload, kind.part("job"))
-    section, _, name = kind.asks.partition(".")
+    checked(workload, kind.load_job().job)
+    section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
     options = ("--config-dir", config_dir) if config_dir else ()
     command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
     question = SweepQuestion(
         overrides=tuple(without_secrets(words)),
         launcher=launcher,
-        most_of=kind.asks,
+        most_of=kind.scaled_by,
         settings_digest=digest([workload]),
     )
     runs = BracketSearch(wanted_folder or new_folder(workload.results_name, "size-"), question, (), on_event)

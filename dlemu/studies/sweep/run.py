@@ -14,7 +14,7 @@ from dlemu.config.points import Point, check_each, check_points, named, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.report.series import RunSeries, first_run, point_of
-from dlemu.results.kinds import kind_requested, read_figures
+from dlemu.results.kinds import Parts, kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import AnyKind, Look, checked
@@ -22,6 +22,7 @@ from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
 from dlemu.studies.prerequisites import OnEvent, check_launcher
+from dlemu.studies.series.page import print_sweep
 
 
 def sweep(
@@ -83,7 +84,7 @@ def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload
     def check(point: Point) -> Workload:
         workload = load(point.words, config_dir=config_dir)
         kind = kind_requested(workload)
-        job: AnyKind = kind.part("job")
+        job: AnyKind = kind.load_job().job
         whole = checked(workload, job)
         looks.setdefault(kind.name, job.look_at_points())(whole)
         return workload
@@ -117,7 +118,7 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         """Run a point by the command of its kind of job."""
         what = planned.what
         kind = kind_requested(what.workload)
-        with kind.part("job").own_place(what.workload, folder) as own:
+        with kind.load_job().job.own_place(what.workload, folder) as own:
             # unlike a trial of a search, a point always runs to its end
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
         figures = read_figures(folder)[1]
@@ -132,3 +133,6 @@ def points_of(folder: str) -> RunSeries:
         point_of(point.figures, point.settings, point.folder) for point in answer.points if point.figures is not None
     )
     return RunSeries(folder, found, answer, first_run(folder, found))
+
+
+PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, points=points_of, show=print_sweep)

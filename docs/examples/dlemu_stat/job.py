@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from datagen.errors import UserError
 from dlemu.comm import Comm
 from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Workload
+from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.runner.events import Doing
 from dlemu.runner.job import Job, Notify
-from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary
+from dlemu.runner.rows_job import RowsKind, RowsRun, RowsSummary, rows_parts
 from dlemu_stat.settings import StatSettings
 
 
@@ -25,10 +26,12 @@ class StatSummary(RowsSummary):
     """The result of a run of stat calls."""
 
     calls: int
-    mean_us: float | None
-    """Of a call, in microseconds."""
-    calls_per_second: float | None
-    """Of all ranks together."""
+    mean_us: Annotated[
+        float | None, Metric("one call", "us", "lower", "mean time of a stat call", head="call\nus", phase=RUN)
+    ]
+    calls_per_second: Annotated[
+        float | None, Metric("calls", "/s", "higher", "of all ranks together", head="calls\n/s", is_tile=True)
+    ]
 
 
 class StatKind(RowsKind):
@@ -80,5 +83,4 @@ class StatKind(RowsKind):
         )
 
 
-STAT = StatKind()
-read, read_summary = STAT.read, STAT.read_summary
+PARTS = rows_parts(StatKind())

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind
+from dlemu.results.kinds import JobParts, Kind
+
+
+def _parts() -> JobParts:
+    from dlemu_stat.job import PARTS
+
+    return PARTS
+
 
 KIND = Kind(
     name="stat",
@@ -10,13 +17,6 @@ KIND = Kind(
     command="stat",
     help="Stat every file of a folder and say how long that takes.",
     usage="dlemu stat stat.folder=/mnt/nvme/files ranks=4",
+    load=_parts,
     wants=lambda workload: "stat" in workload.kinds,
-    job="job.STAT",
-    read="job.read",
-    summary="job.read_summary",
-    show="page.print_summary",
-    page="page.open_page",
-    metrics="metrics.CATALOGUE",
-    figures="metrics.figures",
-    conditions="metrics.conditions",
 )

@@ -15,7 +15,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.config import load
-from dlemu.contrib.kvcache.job import KVCACHE
+from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.official import (
     GIB,
@@ -89,7 +89,7 @@ def served(plan: RankTurns, capacity_bytes: float = float("inf")) -> tuple[Drive
 
 
 def rows_of(asked: list[TurnRequest]) -> np.ndarray[tuple[int], np.dtype[np.void]]:
-    rows = np.zeros(len(asked), KVCACHE.dtype)
+    rows = np.zeros(len(asked), JOB.dtype)
     for row, one in zip(rows, asked, strict=True):
         for name, value in one.columns(0).items():
             row[name] = value

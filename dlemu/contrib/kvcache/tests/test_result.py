@@ -11,7 +11,7 @@ import pytest
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.contrib.kvcache.analyse import analyse
-from dlemu.contrib.kvcache.job import KVCACHE
+from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.metrics import conditions
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.summary import KvSummary
@@ -31,7 +31,7 @@ def lies_on(file_system: str) -> StorageFacts:
 
 def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any) -> KvSummary:
     """Return what is made of rows, times in seconds from the load's beginning."""
-    made = np.zeros(len(rows) + 1, KVCACHE.dtype)
+    made = np.zeros(len(rows) + 1, JOB.dtype)
     whole: dict[str, float] = {
         "prompt": RANK_ROW,
         "arrived_ns": 0,
@@ -48,7 +48,7 @@ def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any)
     facts = RunFacts(
         kind="kvcache", workload=load([*WORDS, *words]), ranks=1, seed=1, started_at="", journal=journal, **changes
     )
-    return analyse(RowsRun("results/x", facts, made, (), KVCACHE))
+    return analyse(RowsRun("results/x", facts, made, (), JOB))
 
 
 def prompt(

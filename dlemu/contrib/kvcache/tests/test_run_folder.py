@@ -14,7 +14,7 @@ import pytest
 from datagen import owned
 from datagen.errors import SpaceError, UserError
 from dlemu.contrib.kvcache import run_folder
-from dlemu.contrib.kvcache.job import KVCACHE
+from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.runner.rows_job import RowsLog
@@ -35,8 +35,8 @@ def test_objects_that_a_server_does_not_let_go_do_not_hide_the_failure_of_the_ru
     kept_job.folder = "results/k"
     rows = np.array([(3,), (RANK_ROW,)], [("prompt", np.int64)])
     log = RowsLog(rows, None)  # type: ignore[arg-type]  # nobody looks at the journal
-    assert KVCACHE.kept(kept_job, log, removed=True).sentence.endswith("results/k: 1 prompt served before that")
-    assert "blocks that can't be removed are left in kv/" in KVCACHE.kept(kept_job, log, removed=False).sentence
+    assert JOB.kept(kept_job, log, removed=True).sentence.endswith("results/k: 1 prompt served before that")
+    assert "blocks that can't be removed are left in kv/" in JOB.kept(kept_job, log, removed=False).sentence
 
 
 def job(folder: Path, seed: int = 7) -> Any:
@@ -65,7 +65,7 @@ def test_a_host_removes_what_a_failed_run_left_if_no_other_uses_it(shared: bool,
         run_folder.create_run_folder(one)  # by rank 0, on another host
     run_folder.create_on_this_host(one)
     owned.fresh_folder(run_folder.run_folder(one), "rank")
-    KVCACHE.clean_up_elsewhere(one)
+    JOB.clean_up_elsewhere(one)
     assert os.path.isdir(run_folder.run_folder(one)) == shared
 
 

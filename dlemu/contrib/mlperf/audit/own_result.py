@@ -84,7 +84,7 @@ def _unsaved(folder: str) -> bool:
     if os.path.basename(os.path.normpath(folder)) == LIVE:
         return False  # part of the result in the folder above
     kind = kind_of(folder)
-    return kind is not None and bool(kind.job) and not os.path.lexists(os.path.join(folder, SUMMARY))
+    return kind is not None and kind.is_job and not os.path.lexists(os.path.join(folder, SUMMARY))
 
 
 def own_folder_of(folder: str) -> str | None:
@@ -105,14 +105,16 @@ def own_folder_of(folder: str) -> str | None:
 
 def audit_own(folder: str) -> OwnResult:
     """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
-    from dlemu.jobs.training.result import read_run, read_summary
+    from dlemu.jobs.training.result import read_run
+    from dlemu.jobs.training.summary import Summary
+    from dlemu.results.measured import read_saved
 
     kind = kind_of(folder)
     if kind is not None and kind.name == "checkpoint":
         return _audit_checkpoints(folder)
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
     try:
-        saved = read_summary(folder) if has_summary else None
+        saved = read_saved(folder, Summary, Summary.kind) if has_summary else None
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
     findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
@@ -145,13 +147,15 @@ def audit_own(folder: str) -> OwnResult:
 
 def _audit_checkpoints(folder: str) -> OwnResult:
     """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
-    from dlemu.jobs.checkpoint.kind import ROWS
-    from dlemu.jobs.checkpoint.result import read_checkpoint_run, read_checkpoint_summary
+    from dlemu.jobs.checkpoint.measured import ROWS
+    from dlemu.jobs.checkpoint.result import read_checkpoint_run
+    from dlemu.jobs.checkpoint.summary import CheckpointSummary
     from dlemu.jobs.checkpoint.wording import why_incomplete
+    from dlemu.results.measured import read_saved
 
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
     try:
-        saved = read_checkpoint_summary(folder) if has_summary else None
+        saved = read_saved(folder, CheckpointSummary, CheckpointSummary.kind) if has_summary else None
         run = read_checkpoint_run(folder)
     except UserError as error:
         return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))

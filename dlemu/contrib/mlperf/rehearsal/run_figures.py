@@ -17,7 +17,8 @@ from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.files import GIB
 from dlemu.dlio.training import MIB, DlioTraining
 from dlemu.extend import UserError, run_train
-from dlemu.results.kinds import kind_named, read_result
+from dlemu.jobs.training.measured import exported
+from dlemu.results.kinds import read_result
 
 WARM_UP = "warm-up"
 LABELS = (WARM_UP, *(f"run {number}" for number in range(1, MEASURED_RUNS + 1)))
@@ -168,7 +169,7 @@ def read_figures(folder: str) -> Figures:
     """Return the figures of a finished run, computed from its steps; raises UserError for a damaged folder."""
     run = read_result(folder)
     summary, facts = run.summary, run.facts
-    dlio = DlioTraining(run=kind_named(facts.kind).part("exported")(run))
+    dlio = DlioTraining(run=exported(run))
     epochs, journal = dlio.rated_epochs(), facts.journal
     rate = float(np.mean([epoch.samples_per_second for epoch in epochs]))
     return Figures(

@@ -30,8 +30,9 @@ from dlemu.jobs.training.prediction.prediction import (
     in_words,
 )
 from dlemu.jobs.training.wording import recording_notes
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT
 from dlemu.metrics.t_interval import quantile
 from dlemu.results.drive import SPEED_PERCENT
 
@@ -48,6 +49,7 @@ NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
+_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
@@ -94,12 +96,16 @@ def predict(
     else:
         code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
-    if code == PredictedVerdict.MOST_TRIED:
-        _, numbers["ended_by"] = predictor.limit(most)
+        limit, ended_by = predictor.limit(most)
+        if code == PredictedVerdict.MOST_OR_MORE:
+            numbers |= {"ended_by": "others"} if calibration.saturated else {}
+        elif found[1][1] >= limit:
+            numbers["ended_by"] = ended_by
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
             accelerator=workload.accelerator,
+            sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
             verdict=metric.verdict,
@@ -135,7 +141,7 @@ class _Predictor:
         # slows the run down; at worst it gets only the other cores.
         self._others = min(1.0, busy) if busy > BUSY_SHARE else 0.0
         self._rate = demand(workload.model.name, workload).samples_per_second or math.inf
-        self.saturated = calibration.saturated
+        self.saturated = calibration.saturated and not self._others  # else the readers lacked cores as well
         delay, step = calibration.costs.step_seconds, mean_seconds(workload.train.computation_time)
         self._slow_host: dict[str, Number] = {"delay_ms": 1e3 * delay, "step_ms": 1e3 * step} if delay >= step else {}
         self._counts: dict[int, PredictedCount] = {}
@@ -174,14 +180,14 @@ class _Predictor:
             margin = math.hypot(AU_PERCENT, chance.verdict_au(by))
             middle = outcome.verdict_au(by)
             least, most = _around(middle, slower.au(by), faster.au(by), margin)
-            return min(least, middle * (1 - self._others)), most if self._calibration.saturated else 100.0
+            return min(least, middle * (1 - self._others)), most if self.saturated else 100.0
 
         sustained, headline = around("sustained"), around("au")
         rate = outcome.samples_per_second
         rate_margin = math.hypot(rate * RATE_PERCENT / 100, chance.samples_per_second)
         rates = _around(rate, low_rate, high_rate, rate_margin, most=math.inf)
         least_rate, most_rate = min(rates[0], rate * (1 - self._others)), rates[1] * self._sooner(run)
-        if not self._calibration.saturated:
+        if not self.saturated:
             most_rate = max(most_rate, ranks * self._rate)
         interval = around(self._by)
         inside = interval[0] < self._threshold_percent <= interval[1]
@@ -240,7 +246,7 @@ class _Predictor:
             low = max(0, low - step)
         while low < middle and self.count(low + 1).passed:
             low += 1
-        if not self._calibration.saturated:
+        if not self.saturated:
             return max(middle, low), (low, limit)
         high = max(middle, self._most_passing(limit, 1 + self._speed, near=middle, margin=-AU_PERCENT))
         while high < limit and self.count(high + 1).passed is not False:
@@ -277,6 +283,8 @@ class _Predictor:
         sustained = Finding.of(Seen.SUSTAINED, accelerators=count.accelerators, au_percent=au_percent)
         if au_percent >= NOTHING_PERCENT:
             return PredictedLimit(what="nothing", seen=(sustained,))
+        if self._others >= OTHER_PROGRAMS_PERCENT / 100:
+            return PredictedLimit(what="host CPU", seen=(sustained,))  # as a run says there; BUSY_CORES has the numbers
         model = self._model.with_files_for(count.accelerators)
         now, readers, cores, faster = (
             changed.run(count.accelerators, speed=speed, most_rows=SEARCH_ROWS, shrinks=True, as_it_is=True).au("rules")
@@ -337,6 +345,8 @@ class _Predictor:
             )
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
+        if workload.workflow.evaluation:
+            yield Finding.of(Issue.NOTE, "caution", text=_EVALUATIONS)
         run = self.run_of(count.accelerators)
         if run.simulated_steps < run.planned_steps:
             yield Finding.of(

@@ -1,0 +1,45 @@
+"""The code of checkpoints as a kind of job; that of predictions is imported by these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dlemu.config.schema import Workload
+from dlemu.jobs.checkpoint.live import LiveCheckpoints
+from dlemu.jobs.checkpoint.measured import exported
+from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
+from dlemu.jobs.checkpoint.page import open_page, print_checkpoints
+from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.run import Checkpoints
+from dlemu.jobs.checkpoint.screen import screen
+from dlemu.jobs.checkpoint.summary import CheckpointSummary
+from dlemu.results.kinds import JobParts
+
+if TYPE_CHECKING:
+    from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
+    from dlemu.runner.prediction_request import PredictionRequest
+
+
+def _predict(
+    source: Sequence[str] | Workload, request: PredictionRequest
+) -> tuple[CheckpointPrediction, str, Workload]:
+    from dlemu.jobs.checkpoint.prediction.run_prediction import run_prediction
+
+    return run_prediction(source, request)
+
+
+PARTS = JobParts(
+    read=read_checkpoint_run,
+    answer_type=CheckpointSummary,
+    open_page=open_page,
+    screen=screen,
+    show=print_checkpoints,
+    job=Checkpoints(),
+    catalogue=CATALOGUE,
+    figures=figures,
+    conditions=conditions,
+    predict=_predict,
+    follow=LiveCheckpoints,
+    exported=exported,
+)

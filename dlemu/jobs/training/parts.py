@@ -1,0 +1,63 @@
+"""The code of training as a kind of job. What few commands need is imported by these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from dlemu.config.schema import Workload
+from dlemu.jobs.training.figures_of import conditions, figures
+from dlemu.jobs.training.live import LiveTraining
+from dlemu.jobs.training.measured import exported
+from dlemu.jobs.training.metrics import CATALOGUE
+from dlemu.jobs.training.page import open_page, print_result
+from dlemu.jobs.training.result import read_run
+from dlemu.jobs.training.run import Training
+from dlemu.jobs.training.screen import screen
+from dlemu.jobs.training.summary import Summary
+from dlemu.results.drive import Level
+from dlemu.results.kinds import JobParts
+from dlemu.runner.job import NoVerdictError
+
+if TYPE_CHECKING:
+    from dlemu.jobs.training.prediction.prediction import Prediction
+    from dlemu.runner.prediction_request import PredictionRequest
+
+
+def _advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
+    from dlemu.jobs.training.advice import advise
+
+    return advise(error, command, overrides, config_dir)
+
+
+def _predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tuple[Prediction, str, Workload]:
+    from dlemu.jobs.training.prediction.run_prediction import run_prediction
+
+    return run_prediction(source, request)
+
+
+def _measure_pattern(
+    workload: Workload, *, cached: bool, readers: tuple[int, ...], on_level: Callable[[Level], None]
+) -> None:
+    from dlemu.jobs.training.pattern import measure_pattern
+
+    measure_pattern(workload, cached=cached, readers=readers, on_level=on_level)
+
+
+PARTS = JobParts(
+    read=read_run,
+    answer_type=Summary,
+    open_page=open_page,
+    screen=screen,
+    show=print_result,
+    job=Training(),
+    catalogue=CATALOGUE,
+    figures=figures,
+    conditions=conditions,
+    advise=_advise,
+    predict=_predict,
+    follow=LiveTraining,
+    host_checks="dlemu.jobs.training.host_checks",
+    measure_pattern=_measure_pattern,
+    exported=exported,
+)

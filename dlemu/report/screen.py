@@ -1,0 +1,86 @@
+"""The first screen of a result: a title, a few lines, and what to type next. Its page begins with the same lines."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.padding import Padding
+
+from dlemu.report.table import Line, Tone, rich_text
+
+MOST_NOTES = 2
+"""Notes on the first screen; --details has all."""
+_NARROW = 60
+"""Columns below which a terminal gets no explanations (what stands in parentheses)."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of a first screen: `value` with what it can be held against, and an explanation in parentheses."""
+
+    label: str
+    value: str
+    explained: str = ""
+    tone: Tone = "plain"
+
+    def text(self, *, explains: bool = True) -> str:
+        return f"{self.value}   ({self.explained})" if self.explained and explains else self.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """What a first screen says."""
+
+    title: str
+    lines: Sequence[Said]
+    notes: Sequence[str] = ()
+    """What a reader must know besides, the most important first."""
+    folder: str
+    then: Sequence[str] = ()
+    """Commands to type next."""
+
+    def said(self) -> list[Said]:
+        """Return all lines below the title."""
+        notes = [Said("note", text, tone="caution") for text in self.notes[:MOST_NOTES]]
+        if more := len(self.notes) - len(notes):
+            notes.append(Said("", f"and {more} more: --details"))
+        return [*self.lines, *notes, Said("more", "   ".join([self.folder, *self.then, "--details"]))]
+
+
+def print_screen(screen: Screen, console: Console) -> None:
+    """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
+    print_title = rich_text(Line(screen.title, "strong"))
+    console.print(print_title, soft_wrap=not console.is_terminal)
+    plus_minus = "±" if console.encoding.startswith("utf") else "+-"
+    lines = screen.said()
+    width = max(len(line.label) for line in lines) + 2
+    for line in lines:
+        text = line.text(explains=console.width >= _NARROW).replace("±", plus_minus)
+        shown = rich_text(Line(f"{line.label:<{width}}{text}", line.tone))
+        if console.is_terminal:
+            console.print(Padding(shown, (0, 0, 0, 2)))
+        else:
+            console.print("  ", shown, sep="", soft_wrap=True)
+
+
+def commands(*words: Sequence[str]) -> tuple[str, ...]:
+    """Return commands as they are typed."""
+    return tuple(shlex.join(["dlemu", *each]) for each in words)
+
+
+def with_uncertainty(percent: float, half_width: float | None) -> str:
+    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`."""
+    if not half_width or not math.isfinite(half_width) or half_width < 0.05:
+        return f"{percent:.1f}".removesuffix(".0") + " %"
+    digits = 1 if half_width < 1 else 0
+    return f"{percent:.{digits}f} % ± {half_width:.{digits}f}"
+
+
+def rate(mb_per_second: float) -> str:
+    """Return a rate in MB/s or GB/s, with three digits."""
+    value, unit = (mb_per_second / 1e3, "GB/s") if mb_per_second >= 1000 else (mb_per_second, "MB/s")
+    return f"{value:.{0 if value >= 100 else 1}f} {unit}"
