@@ -23,6 +23,7 @@ from dlemu.config.workload_files import SUFFIX, nearest, workload_names
 
 DEFAULT_WORKLOAD = "default"
 
+LOADER = ("reader", "data_loader")
 NOT_INSTALLED = "TensorFlow is not installed"
 """How a note on another loader begins."""
 
@@ -85,13 +86,17 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
-    note = "" if ("reader", "data_loader") in dict(given_layer) else _replace_tensorflow(tree)
+    note = ""
+    if _value_at(tree, LOADER) == "tensorflow" and LOADER not in dict(given_layer) and not find_spec("tensorflow"):
+        other = "pytorch" if find_spec("torch") is not None else "threads"
+        _put(tree, LOADER, other, ())
+        note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
             # A file that names a scale of its own has values of that scale, perhaps.
             without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
-            _put(without, ("reader", "data_loader"), settings.reader.data_loader, ())
+            _put(without, LOADER, settings.reader.data_loader, ())
             full = build(settings_tree(), translated(without))
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
@@ -107,15 +112,6 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
         options = _value_at(tree, ("storage", "storage_options"))
         raise UserError(scrubbed(str(error), options if isinstance(options, dict) else {})) from None
     return workload
-
-
-def _replace_tensorflow(tree: dict[str, Any]) -> str:
-    """Set another loader, in place, where the file has TensorFlow's and that is not installed; return a note."""
-    if _value_at(tree, ("reader", "data_loader")) != "tensorflow" or find_spec("tensorflow") is not None:
-        return ""
-    other = "pytorch" if find_spec("torch") is not None else "threads"
-    tree["reader"]["data_loader"] = other
-    return f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
 
 
 def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:

@@ -48,7 +48,7 @@ def check_packages(facts: Facts) -> Check:
 
 def check_configuration(facts: Facts) -> Check:
     """This version of dlemu can run the workload with these settings."""
-    workload = kind_wanted(facts.workload).part("job").complete(facts.workload)
+    workload = kind_wanted(facts.workload).load_job().job.complete(facts.workload)
     if workload.workflow.checkpoint:
         plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if workload.notes:

@@ -21,7 +21,7 @@ from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_sma
 from dlemu.jobs.training.live import progress_of
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
-from dlemu.jobs.training.preflight import check_before_making, check_host, check_sharing
+from dlemu.jobs.training.preflight import check_before_making, check_host
 from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvage
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import run_rank
@@ -82,7 +82,10 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
-        check_sharing(workload, ranks)
+        if workload.workflow.checkpoint:
+            from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
+
+            plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there

@@ -17,7 +17,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.contrib.kvcache import load as loads
-from dlemu.contrib.kvcache.job import KVCACHE
+from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.load import draw, make_load, read_trace
 from dlemu.contrib.kvcache.settings import KvSettings
 
@@ -73,9 +73,9 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
 @pytest.mark.parametrize("place", ["kv.folder=s3://bucket/kv", "kv.folder=file:/kv", "kv.trace=https://a.org/t.jsonl"])
 def test_a_url_is_no_place(place: str) -> None:
     with pytest.raises(UserError, match=rf"{place.partition('=')[0]} is .*, a URL: wanted"):
-        KVCACHE.complete(load(["workload=llama3_1_8b", place]))
+        JOB.complete(load(["workload=llama3_1_8b", place]))
     store = ["storage.storage_type=fsspec", "storage.storage_root=memory://b", "kv.folder=memory://b/kv"]
-    KVCACHE.complete(load(["workload=llama3_1_8b", *store]))
+    JOB.complete(load(["workload=llama3_1_8b", *store]))
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
