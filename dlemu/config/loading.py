@@ -87,7 +87,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
     note = ""
-    if _value_at(tree, LOADER) == "tensorflow" and LOADER not in dict(given_layer) and not find_spec("tensorflow"):
+    loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
+    if loader == "tensorflow" and find_spec("tensorflow") is None:
         other = "pytorch" if find_spec("torch") is not None else "threads"
         _put(tree, LOADER, other, ())
         note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
@@ -101,8 +102,8 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
         workload = to_workload(settings, {})
-        check_folder(workload, "storage.storage_root", workload.storage.storage_root)
-        check_folder(workload, "output.folder", workload.output.folder)
+        if workload.storage.storage_root != Storage.storage_root:
+            check_folder(workload, "storage.storage_root", workload.storage.storage_root)
         workload = _with_folders_resolved(workload)
         workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
         workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *filter(None, [note])))))

@@ -184,11 +184,12 @@ def _library_problems(workload: Workload) -> Iterator[str]:
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
-    """Yield a problem for a URL in a setting of a folder; a storage without folders takes them, but not for results."""
-    if workload.storage.storage_type in FOLDER_TYPES or key == "output.folder":
-        kind = "s3" if folder.startswith("s3:") else "fsspec"
+    """Yield a problem for a URL in a setting of a folder, unless the storage takes them."""
+    if workload.storage.storage_type in FOLDER_TYPES and ":" in folder:
         try:
-            check_local(folder, key, other="" if key == "output.folder" else f"storage.storage_type={kind}, or ")
+            check_local(
+                folder, key, other=f"storage.storage_type={'s3' if folder.startswith('s3:') else 'fsspec'}, or "
+            )
         except UserError as error:
             yield str(error)
 

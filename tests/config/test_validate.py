@@ -18,6 +18,7 @@ from datagen.settings import Range, declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check
+from dlemu.runner.run_folder import check_place
 
 
 @pytest.mark.parametrize(
@@ -173,19 +174,19 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "wanted"),
+    ("url", "wanted"),
     [
-        (["storage.storage_root=s3://bucket/kv"], "storage.storage_type=s3, or a path"),
-        (["storage.storage_root=file:///mnt/nvme"], "storage.storage_type=fsspec, or a path"),
-        (["storage.storage_root=nas:/export"], "storage.storage_type=fsspec, or a path"),
-        (["output.folder=gs://bucket/results"], "a path"),
-        (["output.folder=s3://bucket/results", "storage.storage_type=s3", "storage.storage_root=b"], "a path"),
+        ("s3://bucket/kv", "storage.storage_type=s3, or a path"),
+        ("file:///mnt/nvme", "storage.storage_type=fsspec, or a path"),
+        ("nas:/export", "storage.storage_type=fsspec, or a path"),
+        ("az:/container", "storage.storage_type=fsspec, or a path"),
     ],
 )
-def test_a_url_is_no_folder(overrides: list[str], wanted: str) -> None:
-    key, _, url = overrides[0].partition("=")
-    with pytest.raises(UserError, match=f"{key} is '{url}', a URL: wanted {wanted}"):
-        load(overrides)
+def test_a_url_is_no_folder(url: str, wanted: str) -> None:
+    with pytest.raises(UserError, match=f"storage.storage_root is '{url}', a URL: wanted {wanted}"):
+        load([f"storage.storage_root={url}"])
+    with pytest.raises(UserError, match=f"output.folder is '{url}', a URL: wanted a path"):
+        check_place(url)
     load(["storage.storage_type=fsspec", "storage.storage_root=memory://b"])
 
 
