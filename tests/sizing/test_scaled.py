@@ -163,7 +163,7 @@ def test_nothing_is_added_at_full_size() -> None:
     assert (at_full_size(answer), answer.full_size) == ("", None)
     assert sentence(answer).startswith("4 x h100 pass (AU")
     old = with_evidence(build_answer(question(scale="laptop"), known(), [make_trial(4, [95.0] * 8)]))
-    assert sentence(old).startswith("4 x h100 at scale=laptop pass (au"), "an older result does not know"
+    assert sentence(old).startswith("4 x h100 at scale=laptop pass (AU"), "an older result does not know"
 
 
 @pytest.mark.parametrize(

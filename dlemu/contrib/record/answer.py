@@ -124,8 +124,7 @@ class Data:
     """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
     is_whole: bool
     """Whether all files with this ending in the folder were counted; false if that took too long."""
-    stored_bytes_per_sample: float | None = None
-    """Bytes of the files over the samples in them; None if these could not be counted."""
+    stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
     group_rows: int = 0
     """Rows of a row group of Parquet; 0 for other formats."""
 
@@ -188,8 +187,7 @@ class Recording:
     opens_per_sample: float
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
-    maps_files: bool = False
-    """Files were mapped while batches were loaded, or page faults read from devices: reads that no call shows."""
+    maps_files: bool = False  # while batches were loaded; or page faults read from devices
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0

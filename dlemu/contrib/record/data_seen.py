@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from datagen.known_offsets import version_of
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, format_of, group_rows
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
 from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
@@ -44,7 +44,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     if not sizes:
         return None
     kinds = _kinds(sizes, recording)
-    opened = [name for name in sizes if _kind(name) in kinds]
+    opened = [name for name in sizes if kind_of(name) in kinds]
     endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
@@ -53,22 +53,23 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
-    mean, formats = sum(known) / len(known), {format_of(name) for name in opened}
-    file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
+    mean, formats = sum(known) / len(known), {kind_of(name) for name in opened}
+    file_format = formats.pop() if len(formats) == 1 else RAW
+    file_format = MAPPED if recording.mapped else RAW if file_format[:1] in ("", ".") else file_format
     rows_of_group, counted = _counted(found, file_format, mean)
-    known_samples = _samples_per_file(recording, len(known))
-    whole = known_samples if recording.opens_per_sample >= _OPENED_PER_SAMPLE else counted or known_samples
-    streamed = recording.loading.iterable and file_format in COUNTERS
-    read = recording.read_bytes_per_sample
-    samples = max(1.0, mean / read) if read > 0 else 1.0
-    if not (recording.mapped and read > 0):
-        samples = whole if streamed and file_format != "parquet" and whole else known_samples or samples
+    whole = counted or (recording.loading.samples or 0) / len(known)
+    whole = 1.0 if _opens_each(recording) else max(1.0, whole) if whole else 0.0
+    read, streamed = recording.read_bytes_per_sample, recording.loading.iterable and file_format in COUNTERS
+    samples = whole or 1.0
+    if read and (recording.mapped or (streamed and file_format == "parquet") or not whole):
+        samples = max(1.0, mean / read)
     part = read / recording.files_per_sample
-    if not recording.mapped and not streamed and 0 < part < _PARTIAL * mean / samples:
-        file_format, samples = PIECES, max(1.0, mean // part)
-    elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
-        file_format = PIECES  # a replay would read a whole file for each of its samples
-        samples = samples if part * samples <= (1 + _SIZES_OFF) * mean else max(1.0, mean // part)
+    is_part = part < _PARTIAL * mean / samples and not streamed
+    # Of other formats that have several samples in a file, a replay would read a whole file for each of them
+    if part and not recording.mapped and (is_part or (round(samples) > 1 and file_format not in COUNTERS)):
+        file_format = PIECES
+        if is_part or part * samples > (1 + _SIZES_OFF) * mean:
+            samples = max(1.0, mean // part)
     if abs(samples - counted) <= _ROWS_OFF * samples:  # of the columns read, a group's rows count with one batch
         samples = counted
     return Data(
@@ -85,12 +86,14 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     )
 
 
+def _opens_each(recording: Recording) -> bool:
+    return recording.opens_per_sample >= _OPENED_PER_SAMPLE
+
+
 def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
     """Return the rows of a row group of Parquet, and the samples of a file of mean size; 0: not counted."""
     rows, size_bytes, counts = 0, 0, list[int]()
-    if file_format not in COUNTERS:
-        return 0, 0.0
-    for path in paths[:: len(paths) // _COUNTED_FILES + 1]:
+    for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in COUNTERS else ():
         # pyarrow's own errors are ValueErrors
         failures = contextlib.suppress(OSError, ValueError, tarfile.TarError, DlemuError)
         with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
@@ -98,50 +101,48 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
             counts.append(COUNTERS[file_format](file, version_of(path, status)))
             size_bytes += status.st_size
             rows = rows or (group_rows(file) if file_format == "parquet" else 0)
-    if len(set(counts)) == 1:
-        return rows, float(counts[0])
-    return rows, round(sum(counts) / size_bytes * mean_bytes, 1) if size_bytes else 0.0
+    mean = round(sum(counts) / max(size_bytes, 1) * mean_bytes, 1)
+    return rows, float(counts[0]) if len(set(counts)) == 1 else mean
 
 
 def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Data | None]:
-    """Return the recording with the bytes that no call shows, and the dataset as `data_of`."""
-    data = data_of(files, recording)
-    found = recording if data is None else _with_all_bytes(recording, data)
-    is_same = (found.mapped, found.read_bytes_per_sample) == (recording.mapped, recording.read_bytes_per_sample)
-    return found, data if is_same else data_of(files, found)
-
-
-def _with_all_bytes(recording: Recording, data: Data) -> Recording:
-    """Return the recording with the bytes of a sample that calls don't show, and where others disagree with those.
+    """Return the recording with the bytes of a sample that calls don't show, and its dataset, as `data_of`.
 
     They are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
+    Where these disagree, a note says so, or a problem.
     """
+    data = data_of(files, recording)
+    if data is None or recording.mapped:  # by NumPy: all that was indexed is known
+        return recording, data
     read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
-    stored, opened = data.stored_bytes_per_sample or 0.0, recording.opens_per_sample >= _OPENED_PER_SAMPLE
+    stored, opened = data.stored_bytes_per_sample or 0.0, _opens_each(recording)
     words = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
-    alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
     least = (1 - _SIZES_OFF) * min((each for each in (stored, shipped) if each), default=0.0)
-    problems, notes = list[str](), list[str]()
+    alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
+    problem = note = ""
     if data.format in COUNTERS and recording.loading.iterable:
         samples = recording.steps * recording.read_batch_size * recording.loaders
-        call_bytes = read / max(recording.calls_per_sample, 1 / samples)
-        off = abs(read - stored) * samples > _SIZES_OFF * stored * samples + recording.loading.workers * call_bytes
-        if stored and read and off:  # of Parquet, some columns are read
-            (notes if data.format == "parquet" else problems).append(
+        rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
+        if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
+            problem = (
                 f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave "
                 "those batches out with --skip, or record more of them"
             )
+        if data.format == "parquet":  # or some columns are not read
+            problem, note = "", problem
     elif read < least and (recording.maps_files or alike):
         recording = replace(recording, mapped=not opened, read_bytes_per_sample=stored if opened else 0.0)
+        data = data_of(files, recording)
         if 0 < shipped < (1 - _SIZES_OFF) * stored:
-            problems.append(f"{words}: its files are mapped, and how much of them it reads is not known")
+            problem = f"{words}: its files are mapped, and how much of them it reads is not known"
         elif stored:
-            notes.append(f"{words}: its files are mapped, and the recipe reads what they have")
+            note = f"{words}: its files are mapped, and the recipe reads what they have"
     elif 0 < read < _UNSEEN * least:
-        problems.append(f"{words}: it reads in a way that the recorder does not see")
+        problem = f"{words}: it reads in a way that the recorder does not see"
     elif stored and read and (read < least or read > (1 + _SIZES_OFF) * stored):
-        notes.append(f"{words}: the recipe reads what calls do")
-    return replace(recording, problems=(*recording.problems, *problems), notes=(*recording.notes, *notes))
+        note = f"{words}: the recipe reads what calls do"
+    problems = (*recording.problems, problem) if problem else recording.problems
+    return replace(recording, problems=problems, notes=(*recording.notes, *filter(None, [note]))), data
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
@@ -233,21 +234,15 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _kind(name: str) -> str:
-    """Return a file's format: of pictures that are called .jpg, .jpeg and .JPEG, one; else its ending."""
-    known = format_of(name)
-    return _ending(name) if known == RAW else known
-
-
 def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     """Return the dataset's kinds of files: at most one for each file of a sample and each loader, or any if alike."""
-    counts = Counter(map(_kind, sizes))
+    counts = Counter(map(kind_of, sizes))
     most = recording.files_per_sample * recording.loaders_per_rank
     often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
         ranks = {kind: _rank_as_data(kind, sizes) for kind in often}
         best = max(often, key=lambda kind: ranks[kind])
-        if recording.opens_per_sample < _OPENED_PER_SAMPLE:  # others may be indexes or labels
+        if not _opens_each(recording):  # others may be indexes or labels
             return [best]
         often = [kind for kind in often if ranks[kind][0] or not ranks[best][0]]
     return [kind for kind in often if counts[kind] >= MIN_SHARE_OF_KIND * counts[often[0]]]
@@ -255,7 +250,7 @@ def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
 
 def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
     rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
-    return rank, sum(size for name, size in sizes.items() if _kind(name) == kind)
+    return rank, sum(size for name, size in sizes.items() if kind_of(name) == kind)
 
 
 def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
@@ -269,14 +264,7 @@ def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
                 continue
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
-            found += [os.path.join(folder, name) for name in shown if _kind(name) in kinds]
+            found += [os.path.join(folder, name) for name in shown if kind_of(name) in kinds]
             if time.monotonic() > until:
                 return found, False
     return found, True
-
-
-def _samples_per_file(recording: Recording, files: int) -> float:
-    """Return how many samples a file has if one is opened for each, or by the dataset's length; 0.0: not known."""
-    if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
-        return 1.0
-    return max(1.0, recording.loading.samples / files) if recording.loading.samples else 0.0

@@ -592,25 +592,17 @@ class _Hooks:
             fetch.last = name
             fetch.note_file(name)
 
-    def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    def opening(self, function: Callable[..., Any], position: int, maps: bool = False) -> Callable[..., Any]:
         """Wrap a function whose C code opens files, without an audit event; argument `position` is the file's name."""
         import functools
 
         @functools.wraps(function)
         def wrapper(*arguments: Any, **options: Any) -> Any:
+            if maps:
+                self.audit("mmap.__new__", (0,))
             if len(arguments) > position:
                 self.audit("open", (arguments[position], "r", os.O_RDONLY))
             return function(*arguments, **options)
-
-        return wrapper
-
-    def mapping(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Wrap a function whose C code maps a file, as `opening`."""
-        opening = self.opening(function, position)
-
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            self.audit("mmap.__new__", (0,))
-            return opening(*arguments, **options)
 
         return wrapper
 
@@ -793,8 +785,8 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "numpy.core.memmap": _patch_memmap,
     "h5py._hl.files": _patch("opening", ("File.__init__", 1)),
     "pyarrow.parquet.core": _patch("opening", ("ParquetFile.__init__", 1)),
-    "torch": _patch("mapping", ("from_file", 0)),
-    "torch.storage": _patch("mapping", ("UntypedStorage.from_file", 0)),  # torch.load, safetensors
+    "torch": _patch("opening", ("from_file", 0, True)),
+    "torch.storage": _patch("opening", ("UntypedStorage.from_file", 0, True)),  # by torch.load, safetensors
     "torchvision.io.image": _patch("opening", ("read_file", 0)),
     "cv2": _patch("opening", ("imread", 0)),
     **{module: _patch("using", use) for module, use in _UNSEEN.items()},

@@ -48,7 +48,7 @@ _UNSEEN = {
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
-    processes, together = _by_item(processes)
+    processes, of_items = _by_item(processes)
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
@@ -132,29 +132,23 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         cores=loop.rows.process.cores,
         memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
         problems=tuple(_problems(processes, loops, fetches, source)),
-        notes=(*_notes(processes, loops, fetches, source), *_note_of_items(together)),
+        notes=(*_notes(processes, loops, fetches, source), *of_items),
     )
 
 
-def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], float]:
-    """Return the rows with each item of a dataset as one sample, and how many samples of the job that is.
+def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
+    """Return the rows with each item of a dataset as one sample if it is a batch that is read as one piece; and notes.
 
-    This is for datasets that make batches by themselves, with fewer reads than samples: a batch is then in one piece.
+    Such a batch takes fewer reads than it has samples.
     """
     larger = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
-    samples, items = (sum(int(getattr(fetch, name)) for fetch in larger) for name in ("n", "items"))
+    samples = sum(fetch.n or 0 for fetch in larger)
     if 2 * sum(max(fetch.calls, fetch.maps) for fetch in larger) >= samples:
-        return processes, 1.0
-    by_item = [
-        replace(rows, fetches=[msgspec.structs.replace(one, n=one.items or one.n) for one in rows.fetches])
-        for rows in processes
-    ]
-    return by_item, samples / items
-
-
-def _note_of_items(together: float) -> Iterator[str]:
-    if together > 1:
-        yield f"its dataset makes batches of {together:.0f} samples by itself, read as one piece: each is a sample here"
+        return processes, ()
+    together = round(samples / sum(fetch.items or 0 for fetch in larger))
+    note = f"its dataset makes batches of {together} samples by itself, read as one piece: each is a sample here"
+    each = [[msgspec.structs.replace(one, n=one.items or one.n) for one in rows.fetches] for rows in processes]
+    return [replace(rows, fetches=own) for rows, own in zip(processes, each, strict=True)], (note,)
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:

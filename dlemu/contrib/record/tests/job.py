@@ -16,7 +16,7 @@ asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped", "loaded", "lines"], default="map")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped", "loaded", "lines", "storages"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--accumulate", type=int, default=1)
 asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
@@ -66,6 +66,15 @@ class Files(Dataset[torch.Tensor]):
         return torch.from_numpy(np.load(self.paths[place])[:1000].copy())
 
 
+class Storages(Files):
+    """Samples that PyTorch maps, as it does for torch.load(mmap=True)."""
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        if place % 2:
+            return torch.from_file(self.paths[place], False, 1000, dtype=torch.uint8).clone()
+        return torch.tensor(torch.UntypedStorage.from_file(self.paths[place], False, 1000), dtype=torch.uint8)
+
+
 class Stream(IterableDataset[torch.Tensor]):
     def __init__(self, folder: str) -> None:
         self.files = Files(folder)
@@ -111,7 +120,13 @@ class Tokens(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens, "loaded": Loaded, "lines": Lines}
+    kinds: dict[str, Any] = {
+        "iterable": Stream,
+        "mapped": Tokens,
+        "loaded": Loaded,
+        "lines": Lines,
+        "storages": Storages,
+    }
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds.get(words.kind, Files)(words.data)
     options |= {"shuffle": words.kind not in ("iterable", "lines"), "num_workers": words.workers}

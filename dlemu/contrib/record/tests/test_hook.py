@@ -136,7 +136,7 @@ def test_ranks_of_a_launcher_are_told_apart(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path: Path) -> None:
+def test_tokens_out_of_mapped_files_are_seen_though_no_call_reads_them(data: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("tokens.bin", "valid.bin"):
         np.arange(2048 * 64, dtype=np.uint16).tofile(tmp_path / "data" / name)
@@ -148,6 +148,12 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
     # a library may look for a folder for temporary files meanwhile, by a file that is open for an instant
     names = {name for name in files_of(rows, 4) if name.startswith(str(tmp_path))}
     assert names == {str(tmp_path / "data" / "tokens.bin")}
+
+    rows, ended = train(tmp_path / "each", str(data), "--kind", "storages", "--workers", "1", "--epochs", "2")
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert (recording.maps_files, recording.mapped, recording.opens_per_sample) == (True, False, 1.0)
+    assert {name for name in files_of(rows, 4) if name.startswith(str(data))} == set(map(str, data.iterdir()))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
-from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems, dataset_of
+from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.run import RecordQuestion, _verification
@@ -204,13 +204,15 @@ ARROW = MAPS | {"opens_per_sample": 0.0}
         ({"size": 200_000}, ROWS | {"read": 4096, "shipped": 200}, ("indexed_binary", 4096)),  # by a buffered file
         ({"size": 60_000}, ROWS | {"read": 61, "shipped": 120}, ("indexed_binary", 61)),  # of bfloat16
         ({"size": 160_000}, ROWS | {"read": 160, "shipped": 160, "device": 4096}, ("indexed_binary", 160)),
-        ({"size": 200_000}, ROWS | {"read": 200, "shipped": 200, "mapped": True}, ("mmap_indexed_binary", 200)),
+        ({"size": 200_000}, ROWS | {"read": 200, "shipped": 200, "mapped": True}, (MAPPED, 200)),
+        ({"size": 10**6, "samples": 9}, ARROW | {"read": 4096, "shipped": 16_384, "mapped": True}, (MAPPED, 4096)),
+        ({"size": 10**6, "samples": 10**5}, ARROW | {"read": 512, "shipped": 2048, "mapped": True}, (MAPPED, 512)),
         (LARGE, MAPS | {"read": 26_900, "shipped": 98_300}, ("raw", 99_800)),  # torch.load(mmap=True)
         (LARGE | {"size": 3_000_000}, MAPS | {"read": 40_000, "shipped": 2_900_000}, ("raw", 3_000_000)),
         (LARGE | {"ending": ".safetensors"}, MAPS | {"read": 4, "shipped": 199_000}, ("raw", 99_800)),
         (LARGE | {"ending": ".npy"}, MAPS | {"read": 8200, "shipped": 399_000}, ("npy", 99_800)),  # mmap_mode="r"
         (LARGE, MAPS | {"read": 26_900, "shipped": 99_000, "maps_files": False}, ("raw", 99_800)),  # not seen to map
-        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 2000}, ("mmap_indexed_binary", 1000)),
+        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 2000}, (MAPPED, 1000)),
         ({"ending": ".jpg"} | LARGE, MAPS | {"read": 99_800, "shipped": 602_000}, ("jpeg", 99_800)),
         (LARGE, {"opens_per_sample": 1.0, "read": 11_000, "shipped": 44_000}, ("indexed_binary", 11_000)),  # a crop
     ],
