@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from datagen import owned
 from datagen.errors import SpaceError, no_space
-from datagen.regular import check_regular
+from datagen.regular import check_local, check_regular
 
 ELSEWHERE = "write to another folder"
 
@@ -28,6 +28,8 @@ def write_file(folder: str, name: str, write: Callable[[BinaryIO], object], *, a
     killed are removed.
     """
     path = os.path.join(folder, name)
+    if ":" in path:
+        check_local(path, "the file to write")
     part = ""
     try:
         with contextlib.suppress(FileNotFoundError):

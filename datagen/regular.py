@@ -9,7 +9,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
+
+from datagen.errors import UserError
 
 MOST_COLLECTED_BYTES = 256 << 20
 """Larger than any list or result that dlemu writes as JSON: a summary has a few numbers for each rank and epoch."""
@@ -21,6 +24,15 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+def check_local(path: str, setting: str, *, other: str = "") -> None:
+    """Raise UserError for a URL, such as s3://b, file:/d or HOST:/d, where a local path is wanted, or `other`."""
+    if _URL.match(path):
+        raise UserError(f"{setting} is {path!r}, a URL: wanted {other}a path of a mounted file system")
 
 
 def open_regular(path: str) -> int:

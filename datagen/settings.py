@@ -133,17 +133,39 @@ class _Builder:
         return _FAILED
 
     def _unknown(self, cls: type[Any], key: str, where: str) -> str:
-        """Return the message for an unknown key: the section it belongs to, or the most similar key."""
-        unknown = f"unknown key {_join(where, key)}"
+        """Return the message for an unknown key: the section it belongs to, or the most similar keys."""
+        full = _join(where, key)
         elsewhere: dict[str, list[str]] = {}
         for path in _paths(self._root, self._where):
-            elsewhere.setdefault(path.rpartition(".")[2], []).append(path)
-        if key in elsewhere:
-            return f"{unknown}: it belongs at {' or '.join(elsewhere[key])}"
-        for known in ({name: [_join(where, name)] for name in _keys(cls)}, elsewhere):
-            for near in difflib.get_close_matches(key, known, 1):
-                return f"{unknown}: did you mean {' or '.join(known[near])}?"
-        return f"{unknown}: {where or 'the top level'} has {', '.join(_keys(cls))}"
+            name = path.rpartition(".")[2]
+            if not where or name not in _OF_ITS_SECTION:
+                elsewhere.setdefault(name, []).append(path)
+        if full in (meant := getattr(self._root, "SYNONYMS", {})):
+            return f"unknown key {full}: did you mean {meant[full]}?"
+        own = {name: [_join(where, name)] for name in _keys(cls)}
+        for known, cutoff in ((own, 0.74), (elsewhere, 0.8)):
+            if key in known:
+                return f"unknown key {full}: it belongs at {' or '.join(known[key])}"
+            near = [name for name in known if len(key) > 4 and {*key.split("_")} <= {*name.split("_")}]
+            if not 1 <= len(near) <= 3:
+                near = difflib.get_close_matches(key, known, 1, cutoff)
+            if near:
+                return f"unknown key {full}: did you mean {' or '.join(path for name in near for path in known[name])}?"
+        return f"unknown key {full}: {where or 'the top level'} has {', '.join(_keys(cls))}"
+
+
+_OF_ITS_SECTION = (
+    "compression",
+    "compression_level",
+    "content",
+    "enabled",
+    "folder",
+    "format",
+    "mode",
+    "type",
+    "verify",
+)
+"""Words that mean another thing in each section, so that a key of another one is not what the user meant."""
 
 
 def _keys(cls: type[Any]) -> list[str]:
@@ -157,7 +179,7 @@ def _paths(cls: type[Any], where: str) -> list[str]:
     for key in _keys(cls):
         path = _join(where, key)
         paths.append(path)
-        if is_dataclass(hints[key]) and not hasattr(hints[key], "from_value"):
+        if is_dataclass(hints[key]) and not hasattr(hints[key], "from_value") and getattr(hints[key], "BY_USERS", True):
             paths += _paths(hints[key], path)
     return paths
 

@@ -14,7 +14,7 @@ import numpy as np
 from datagen import owned
 from datagen.buffers import address_of
 from datagen.errors import UserError
-from datagen.regular import check_regular, open_regular
+from datagen.regular import check_local, check_regular, open_regular
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import FOLDERS, Bytes, Reader, StorageBase, StorageSpec
 
@@ -75,11 +75,7 @@ class Storage(StorageBase):
         os.unlink(path)
 
     def make_folder(self, folder: str) -> None:
-        if "://" in folder:
-            raise UserError(
-                f"{folder} is a URL, but this storage.storage_type is for file systems: wanted a folder, or "
-                "storage.storage_type=s3 (fsspec for other servers)"
-            )
+        check_local(folder, "the folder to make", other="another storage.storage_type, or ")
         os.makedirs(folder, exist_ok=True)
 
     def remove_folder(self, folder: str) -> None:

@@ -19,6 +19,7 @@ from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show
 from dlemu.config import check_data, load
+from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
@@ -124,6 +125,8 @@ class Terminal:
         match event:
             case JobBegan():
                 self.makes_page = event.workload.output.report
+                for note in (note for note in event.workload.notes if note.startswith(NOT_INSTALLED)):
+                    print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
             case TrainingBegan():
                 self._training = TrainingProgress(Console(stderr=True), event.epoch_steps)
             case TrainingStep() if self._training is not None:

@@ -44,9 +44,9 @@ def job_command(kind: Kind) -> click.Command:
             from dlemu.config import load
             from dlemu.dlio.config import dlio_yaml
 
-            path = os.path.abspath(export_dlio)
-            write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
-            click.echo(f"written: {path}")
+            folder, name = os.path.split(export_dlio)
+            write_text(folder, name, dlio_yaml(load(overrides, config_dir=config_dir)))
+            click.echo(f"written: {os.path.abspath(export_dlio)}")
             return
         from dlemu.cli import complain
         from dlemu.runner.launched import run_as_placeholder

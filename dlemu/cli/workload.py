@@ -176,6 +176,7 @@ def new(path: str, **given: Any) -> None:
     dataset consists of the files in it; with --format, --files and --sample-bytes dlemu makes one.
     """
     from datagen.errors import UserError
+    from datagen.regular import check_local
     from dlemu.config import load
 
     if not path.endswith(".yaml"):
@@ -190,6 +191,7 @@ def new(path: str, **given: Any) -> None:
         raise UserError(f"{count(len(missing), 'option')} missing: {options}")
     for name, kind, text, key in missing:
         given[name] = click.prompt(f"{text} ({key})", type=kind)
+    check_local(given["data_folder"], "--data-folder")
     given |= {"path": path, "name": os.path.basename(path).removesuffix(".yaml")}
     given["data_folder"] = json.dumps(os.path.abspath(given["data_folder"]))  # quoted, as YAML wants it
     dataset = (_GENERATED if makes else _OWN_DATA).format(**given)

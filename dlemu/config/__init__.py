@@ -21,13 +21,14 @@ if TYPE_CHECKING:  # every command imports this package, and most of its files f
     from dlemu.config.loading import load_received as load_received
     from dlemu.config.validate import check_checkpoints as check_checkpoints
     from dlemu.config.validate import check_data as check_data
+    from dlemu.config.validate import check_folder as check_folder
     from dlemu.config.validate import check_runnable as check_runnable
     from dlemu.config.workload_files import workload_names as workload_names
 
 _MODULES = {
     "dump": ("completed", "datagen_command", "digest", "explained", "to_yaml"),
     "loading": ("load", "load_received"),
-    "validate": ("check_checkpoints", "check_data", "check_runnable"),
+    "validate": ("check_checkpoints", "check_data", "check_folder", "check_runnable"),
     "workload_files": ("workload_names",),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from datagen.errors import UserError
@@ -17,10 +18,14 @@ from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
-from dlemu.config.validate import check, check_data_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, nearest
+from dlemu.config.validate import check, check_folder, check_model_name
+from dlemu.config.workload_files import SUFFIX, nearest, workload_names
 
 DEFAULT_WORKLOAD = "default"
+
+LOADER = ("reader", "data_loader")
+NOT_INSTALLED = "TensorFlow is not installed"
+"""How a note on another loader begins."""
 
 Layer = list[tuple[KeyPath, Any]]
 
@@ -70,6 +75,10 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     """
     request = parse(overrides)
     choice = request.workload or DEFAULT_WORKLOAD
+    for setting in request.settings:
+        named = str(setting.value).replace("-", "_")
+        if setting.path == ("model",) and not request.workload and named in workload_names(config_dir):
+            raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
     given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
     # As in files, a standard deviation in DLIO's older form must come after the time itself.
@@ -77,16 +86,27 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
+    note = ""
+    loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
+    if loader == "tensorflow" and find_spec("tensorflow") is None:
+        other = "pytorch" if find_spec("torch") is not None else "threads"
+        _put(tree, LOADER, other, ())
+        note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
             # A file that names a scale of its own has values of that scale, perhaps.
-            without = [setting for setting in given_layer if setting[0] != ("scale",)]
-            full = build(settings_tree(), translated(resolved(merged(_layers(choice, file, without)))))
+            without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
+            _put(without, LOADER, settings.reader.data_loader, ())
+            full = build(settings_tree(), translated(without))
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
-        workload = _with_folders_resolved(to_workload(settings, {}))
+        workload = to_workload(settings, {})
+        if workload.storage.storage_root != Storage.storage_root:
+            check_folder(workload, "storage.storage_root", workload.storage.storage_root)
+        workload = _with_folders_resolved(workload)
         workload = _with_own_data(workload, dict(given_layer), {} if choice == DEFAULT_WORKLOAD else dict(file))
+        workload = replace(workload, notes=tuple(dict.fromkeys((*workload.notes, *filter(None, [note])))))
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
@@ -102,7 +122,7 @@ def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[Key
         return workload
     from datagen.own_folder import FLAT, inspect_own_folder
 
-    check_data_folder(workload)
+    check_folder(workload, "dataset.data_folder", data.data_folder)
     is_of_folder = ("dataset", "source") in file
     if ("dataset", "format") not in given | file:
         data = replace(data, format="")  # nobody chose it: the files decide

@@ -416,6 +416,7 @@ class Replayed:
 class Recorded:
     """Where a recorded workload comes from. No measurement depends on it; notes of a run do."""
 
+    BY_USERS = False  # no key of a user's is taken for one of these
     version: Annotated[int, at_least(0)] = 0
     """Version of the recording's format; 0: the workload was not recorded."""
     replayable: bool | None = None

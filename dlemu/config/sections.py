@@ -18,6 +18,14 @@ OWN = "kinds"
 """The field of `Workload` with the kinds' sections, which in YAML are next to the shared ones."""
 
 
+_SYNONYMS = {
+    **dict.fromkeys(("num_gpus", "num_accelerators", "gpus", "world_size"), "ranks"),
+    **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
+    "checkpoint.enabled": "workflow.checkpoint",
+}
+"""Key that other tools have -> the setting here, for messages."""
+
+
 @cache
 def sections() -> dict[str, type[Any]]:
     """Return section name -> dataclass, for installed kinds of jobs that have settings; raises UserError.
@@ -50,7 +58,8 @@ def tree() -> Any:
         if part.name != OWN
     ]
     own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
-    at = {"__module__": Workload.__module__}  # the module with the docstrings of the shared fields
+    # The module with the docstrings of the shared fields.
+    at = {"__module__": Workload.__module__, "SYNONYMS": _SYNONYMS}
     return make_dataclass("Workload", [*shared, *own], namespace=at, frozen=True, kw_only=True)
 
 

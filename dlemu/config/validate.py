@@ -8,6 +8,7 @@ from pathlib import PurePath
 
 from datagen.errors import UserError
 from datagen.registry import companion, is_dotted, names
+from datagen.regular import check_local
 from datagen.settings import problems
 from datagen.spec import build, joined_problems
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
@@ -24,8 +25,9 @@ def check(workload: Workload) -> None:
     _refuse([*problems(workload), *problems(own), *_table_problems(workload)])
 
 
-def check_data_folder(workload: Workload) -> None:
-    _refuse(list(_folder_problems(workload, "dataset.data_folder", workload.dataset.data_folder)))
+def check_folder(workload: Workload, key: str, folder: str) -> None:
+    """Raise UserError for a URL in a setting of a folder."""
+    _refuse(list(_folder_problems(workload, key, folder)))
 
 
 def check_model_name(name: str) -> None:
@@ -182,12 +184,14 @@ def _library_problems(workload: Workload) -> Iterator[str]:
 
 
 def _folder_problems(workload: Workload, key: str, folder: str) -> Iterator[str]:
-    if "://" in folder and workload.storage.storage_type in FOLDER_TYPES:
-        kind = "s3" if folder.startswith("s3://") else "fsspec"
-        yield (
-            f"{key} is {folder!r}, a URL, and storage.storage_type is for folders: wanted storage.storage_type={kind}, "
-            "or a folder of a mounted file system"
-        )
+    """Yield a problem for a URL in a setting of a folder, unless the storage takes them."""
+    if workload.storage.storage_type in FOLDER_TYPES and ":" in folder:
+        try:
+            check_local(
+                folder, key, other=f"storage.storage_type={'s3' if folder.startswith('s3:') else 'fsspec'}, or "
+            )
+        except UserError as error:
+            yield str(error)
 
 
 def _checkpoint_problems(workload: Workload) -> Iterator[str]:

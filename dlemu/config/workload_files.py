@@ -69,6 +69,11 @@ def _checked_path(path: str) -> str:
 def _suggestion(choice: str, known: list[str]) -> str:
     # DLIO has one file per accelerator, named WORKLOAD_ACCELERATOR.
     base, _, accelerator = choice.rpartition("_")
-    if base in known:
-        return f"did you mean workload={base} accelerator={accelerator}? "
-    return nearest(choice, known)
+    if base not in shipped_workloads():
+        return nearest(choice, known)
+    import yaml  # most commands find their file
+
+    with open(shipped_workloads()[base]) as file:
+        has = yaml.safe_load(file).get("accelerators", {})
+    wanted = accelerator if accelerator in has else " or ".join(has)
+    return f"did you mean workload={base}{f' accelerator={wanted}' if wanted else ''}? "

@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib.util import find_spec
 
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
+from dlemu.config.literal import override
+from dlemu.config.loading import DEFAULT_WORKLOAD
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import OWN_FOLDER, DlioFolders
@@ -26,7 +27,7 @@ class DlioCommand:
     """What the overrides of `dlio_benchmark` request."""
 
     choice: str
-    """The workload's name; empty for the default one."""
+    """The workload's name; empty for DLIO's default one."""
     settings: tuple[str, ...]
     """Overrides of the workload's keys, as written."""
     task: tuple[str, ...]
@@ -58,7 +59,7 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
     overrides = [*_workload_overrides(command.choice, config_dir), *command.settings]
-    workload = _without_tensorflow(load(overrides, config_dir=config_dir), overrides, config_dir)
+    workload = load(overrides, config_dir=config_dir)
     folder = workload.output.folder or command.run_folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     config_root = command.run_folder or folder
     subfolder = command.config_subfolder
@@ -71,23 +72,21 @@ def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload
     return replace(workload, output=output), folders
 
 
-def _without_tensorflow(workload: Workload, overrides: list[str], config_dir: str | None) -> Workload:
-    """Return the workload with another loader if it requests TensorFlow's and that is not installed; a note says so."""
-    if workload.reader.data_loader != "tensorflow" or find_spec("tensorflow") is not None:
-        return workload
-    other = "pytorch" if find_spec("torch") is not None else "threads"
-    changed = load([*overrides, f"++workload.reader.data_loader={other}"], config_dir=config_dir)
-    note = f"TensorFlow is not installed: reader.data_loader={other} reads the same files"
-    return replace(changed, notes=(*changed.notes, note))
-
-
 _TIME = "${now:%Y-%m-%d}-${now:%H-%M-%S}"
 
 
 def _workload_overrides(choice: str, config_dir: str | None) -> list[str]:
-    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload."""
-    if not choice:
-        return []
+    """Translate DLIO's `workload=NAME_ACCELERATOR`: DLIO has a file per accelerator, dlemu a table per workload.
+
+    The folder `workload` beside this file has those of DLIO's workloads that dlemu lacks, or has under another name.
+    """
+    choice = choice or DEFAULT_WORKLOAD
+    dlios, own = (
+        os.path.join(folder, "workload", f"{choice}.yaml")
+        for folder in (os.path.dirname(__file__), config_dir or os.devnull)
+    )
+    if os.path.exists(dlios) and not os.path.exists(own):
+        return [override(("workload",), dlios)]
     base, _, accelerator = choice.rpartition("_")
     if os.sep in choice or choice in workload_names(config_dir) or base not in workload_names():
         return [f"workload={choice}"]

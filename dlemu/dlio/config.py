@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import yaml
@@ -176,6 +176,10 @@ def dlio_yaml(workload: Workload) -> str:
 
     Raises UserError for a loader, a format or a compression that DLIO does not have.
     """
+    by_tensorflow = (workload.dataset.format, workload.framework) == ("tfrecord", "tensorflow")
+    if by_tensorflow and workload.reader.data_loader in ("pytorch", "threads"):
+        # DLIO reads it by TensorFlow alone, for which dlemu may have another loader where that is not installed.
+        workload = replace(workload, reader=replace(workload.reader, data_loader="tensorflow"))
     tree = dlio_workload(workload)
     if "model_size" in tree["model"]:
         # DLIO 2.x reads `model_size_bytes`, older versions `model_size`.

@@ -1,7 +1,7 @@
-"""`dlemu-mpirun`: runs the mpirun on the PATH, dropping the options that only Open MPI has if it is MPICH's.
+"""`dlemu-mpirun`: runs the mpirun on the PATH; if it is MPICH's, without the options that only Open MPI has.
 
-mlpstorage passes `--allow-run-as-root` and `--oversubscribe` to whatever mpirun it is given (`MPI_RUN_BIN`); MPICH
-needs neither and refuses both.
+mlpstorage passes `--allow-run-as-root`, `--oversubscribe`, `-x AWS_...` and what its users add to whatever mpirun it is
+given (`MPI_RUN_BIN`); MPICH refuses them all, and mlpstorage then reports success.
 """
 
 from __future__ import annotations
@@ -13,19 +13,33 @@ from collections.abc import Sequence
 
 from datagen.errors import UserError
 
-_OPEN_MPI_OPTIONS = {"--allow-run-as-root": 0, "--oversubscribe": 0, "-oversubscribe": 0, "--mca": 2, "-mca": 2}
-"""Options that only Open MPI has -> how many arguments each takes."""
+_OPEN_MPI_OPTIONS = {
+    **dict.fromkeys(
+        ("allow-run-as-root", "oversubscribe", "nooversubscribe", "use-hwthread-cpus", "report-bindings"), 0
+    ),
+    **dict.fromkeys(("display-map", "display-allocation", "tag-output", "merge-stderr-to-stdout", "quiet", "q"), 0),
+    **dict.fromkeys(("x", "rank-by", "prefix", "timeout"), 1),
+    **dict.fromkeys(("mca", "gmca", "pmixmca", "prtemca"), 2),
+}
+"""Options that only Open MPI has, after one dash or two -> how many arguments each takes."""
 
 
 def command_line(arguments: Sequence[str], mpirun: str, *, mpich: bool) -> list[str]:
-    """Return mpirun's command line; only the options before the program's name are examined."""
+    """Return mpirun's command line; only the options before the program's name are examined.
+
+    MPICH passes the whole environment on, so that of Open MPI's `-x` only a value is left: `-x NAME=VALUE`.
+    """
     if not mpich:
         return [mpirun, *arguments]
-    kept, index = [mpirun], 0
-    while index < len(arguments) and (arguments[index].startswith("-") or kept[-1].startswith("-")):
-        skipped = _OPEN_MPI_OPTIONS.get(arguments[index])
+    kept, index, wants_value = [mpirun], 0, False
+    while index < len(arguments) and (arguments[index].startswith("-") or wants_value):
+        word, value = arguments[index], arguments[index + 1 :][:1]
+        skipped = _OPEN_MPI_OPTIONS.get(word.lstrip("-")) if word.startswith("-") and not wants_value else None
         if skipped is None:
-            kept.append(arguments[index])
+            kept.append(word)
+        elif word.lstrip("-") == "x" and "=" in "".join(value):
+            kept += ["-genv", *value[0].split("=", 1)]
+        wants_value = skipped is None and word.startswith("-")
         index += 1 + (skipped or 0)
     return [*kept, *arguments[index:]]
 

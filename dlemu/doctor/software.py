@@ -10,11 +10,12 @@ import sys
 from importlib import metadata
 
 from datagen.registry import find
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.comm.environment import installed_version
 from dlemu.comm.failure import Role
-from dlemu.config import check_runnable
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
 from dlemu.runner.child_run import OverdueError, output_of
 
@@ -47,8 +48,9 @@ def check_packages(facts: Facts) -> Check:
 
 def check_configuration(facts: Facts) -> Check:
     """This version of dlemu can run the workload with these settings."""
-    workload = facts.workload
-    check_runnable(workload)
+    workload = kind_wanted(facts.workload).load_job().job.complete(facts.workload)
+    if workload.workflow.checkpoint:
+        plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if workload.notes:
         return Check(level="warn", observed="; ".join(workload.notes))
     return Check(level="ok", observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,42 @@ def test_inert_values_leave_no_note() -> None:
     inert = ["workflow.debug=false", "profiling.profiler=none", "reader.read_type=on_demand", "dataset.keep_files=true"]
     assert not load(inert).notes
     assert len(load(["workflow.debug=true", "dataset.keep_files=false"]).notes) == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("reader.write_threads=8", "as many processes as there are ranks"),
+        ("storage.post_generation_settle_seconds=2", "waits for no storage"),
+        ("dataset.data_gen_method=numpy", "generates the files itself"),
+        ("dataset.parquet.partition_by=a", "not split into folders"),
+        ("logging.verbosity=INFO", "the log is log.txt"),
+        ("reader.shuffle=true", "reader.file_shuffle and reader.sample_shuffle shuffle"),
+        ("reader.seed=3", "train.seed is the seed"),
+    ],
+)
+def test_keys_of_the_dlio_that_v3_uses_leave_a_note(override: str, why: str) -> None:
+    (note,) = load([f"++{override}"]).notes
+    assert note.startswith(f"{override.partition('=')[0]} has no effect: ")
+    assert why in note
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("checkpoint.enabled", "did you mean workflow.checkpoint?"),
+        ("checkpoint.compression", "checkpoint has checkpoint_folder"),
+        ("num_gpus", "did you mean ranks?"),
+        ("num_workers", "did you mean reader.read_threads?"),
+        ("reader.threads", "did you mean reader.read_threads or reader.computation_threads?"),
+        ("dataset.folder", "did you mean dataset.data_folder?"),
+        ("reader.epochs", "it belongs at train.epochs"),
+        ("reader.workers", "reader has data_loader"),
+    ],
+)
+def test_a_foreign_key_is_sent_only_where_it_means_the_same(key: str, meant: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"unknown key {key}: {meant}")):
+        load([f"++{key}=8"])
 
 
 def test_no_table_hides_a_setting_of_ours() -> None:

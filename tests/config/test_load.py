@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import re
 import shlex
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
-from dlemu.config import check_runnable, datagen_command, load, to_yaml, workload_names
+from dlemu.config import check_runnable, datagen_command, load, loading, to_yaml, workload_names
+
+# X, load, to_yaml, workload_names
 from dlemu.config.compose import composed
 from dlemu.config.hydra_files import read_text
 from dlemu.config.overrides import parse, plain_setting, take_word
 from dlemu.config.points import parse_word, points
 from dlemu.config.schema import Duration, Workload
 from dlemu.config.workload_files import workload_file
+from dlemu.dlio.config import dlio_yaml
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -474,3 +478,26 @@ def test_flat_files_of_ones_own_have_no_index_for_a_library(name: str, tmp_path:
     words = [*own, "dataset.record_length_bytes=1000", "reader.batch_size=1", "reader.engine=library"]
     with pytest.raises(UserError, match="files of your own have none; wanted 'matched'"):
         check_runnable(load(words))
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "loader"),
+    [
+        ("resnet50", ("tensorflow",), "pytorch"),
+        ("cosmoflow", ("tensorflow",), "pytorch"),
+        ("bert", ("tensorflow", "torch"), "threads"),
+        ("unet3d", ("tensorflow",), "pytorch"),
+    ],
+)
+def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
+    name: str, missing: tuple[str, ...], loader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "find_spec", lambda module: None if module in missing else ModuleSpec(module, None))
+    workload = load([f"workload={name}"])
+    assert workload.reader.data_loader == loader
+    notes = [note for note in workload.notes if note.startswith("TensorFlow is not installed: reader.data_loader=")]
+    assert len(notes) == (name != "unet3d")
+    check_runnable(workload)
+    if name != "unet3d":
+        assert "data_loader: tensorflow" in dlio_yaml(workload), "which DLIO has for this format alone"
+    assert load([f"workload={name}", "reader.data_loader=tensorflow"]).reader.data_loader == "tensorflow", "as asked"

@@ -18,6 +18,7 @@ from datagen.settings import Range, declared, problems
 from dlemu.config import check_data, check_runnable, load
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check
+from dlemu.runner.run_folder import check_place
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_names_that_are_in_no_table_are_refused() -> None:
         ("storage.storage_type=no.such", "'no.such' is neither a module that Python can import"),
         (
             "dataset.data_folder=s3://bucket/x",
-            "a URL, and storage.storage_type is for folders: wanted storage.storage_type=s3",
+            "dataset.data_folder is 's3://bucket/x', a URL: wanted storage.storage_type=s3, or a path of a mounted",
         ),
         ("dataset.format=npzz", "dataset.format is 'npzz': did you mean npz?"),
         ("reader.data_loader=pytorh", "reader.data_loader is 'pytorh': did you mean pytorch?"),
@@ -170,6 +171,23 @@ def test_checkpoints_are_checked_only_if_there_are_any() -> None:
     check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x"]))
     with pytest.raises(UserError, match=r"checkpoint\.checkpoint_folder"):
         check_runnable(load(["checkpoint.checkpoint_folder=s3://bucket/x", "workflow.checkpoint=true"]))
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
+        ("s3://bucket/kv", "storage.storage_type=s3, or a path"),
+        ("file:///mnt/nvme", "storage.storage_type=fsspec, or a path"),
+        ("nas:/export", "storage.storage_type=fsspec, or a path"),
+        ("az:/container", "storage.storage_type=fsspec, or a path"),
+    ],
+)
+def test_a_url_is_no_folder(url: str, wanted: str) -> None:
+    with pytest.raises(UserError, match=f"storage.storage_root is '{url}', a URL: wanted {wanted}"):
+        load([f"storage.storage_root={url}"])
+    with pytest.raises(UserError, match=f"output.folder is '{url}', a URL: wanted a path"):
+        check_place(url)
+    load(["storage.storage_type=fsspec", "storage.storage_root=memory://b"])
 
 
 def test_what_is_not_read_can_not_be_verified() -> None:

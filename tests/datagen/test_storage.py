@@ -257,7 +257,7 @@ def test_folders_have_no_options() -> None:
 
 def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="s3://bucket/data is a URL"):
+    with pytest.raises(UserError, match="'s3://bucket/data', a URL"):
         posix.Storage().make_folder("s3://bucket/data")
     assert list(tmp_path.iterdir()) == []
 

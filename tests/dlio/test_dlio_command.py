@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ import yaml
 from datagen import owned
 from datagen.errors import UserError
 from dlemu.config import load
+from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
-from dlemu.dlio import command as dlio_command
 from dlemu.dlio.command import load_command, read_command
-from dlemu.dlio.config import DlioFolders
+from dlemu.dlio.config import DlioFolders, only_checkpoints
 from dlemu.dlio.files import begin_dlio_files
 from dlemu.dlio.mpirun import command_line
 
@@ -209,18 +208,67 @@ def test_several_endpoints_are_not_there_and_said_in_one_line(tmp_path: Path) ->
     assert "storage.endpoint_uris: not supported yet" in line
 
 
-def test_without_tensorflow_another_loader_reads_its_files_and_a_note_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "files", "record_bytes", "batch", "epochs", "seconds"),
+    [
+        ("default", (64, 8), 4096, 4, 10, 1.0),
+        ("", (64, 8), 4096, 4, 10, 1.0),
+        ("dlrm", (1, 1), 671088640, 1, 1, 0.064296),
+        ("resnet50_tf", (1024, 0), 114660.07, 64, 1, 0.098),
+        ("megatron_deepspeed_LLNL", (1, 0), 2048, 16, 3, 2.44),
+    ],
+)
+def test_dlios_own_workloads_are_those_of_dlio(
+    name: str, files: tuple[int, int], record_bytes: float, batch: int, epochs: int, seconds: float
 ) -> None:
-    monkeypatch.setattr(dlio_command, "find_spec", lambda name: None if name == "tensorflow" else find_spec(name))
-    workload, _ = asked("workload=resnet50_h100")
-    assert workload.reader.data_loader in ("pytorch", "threads")
-    assert workload.dataset.format == "tfrecord"
-    assert [note for note in workload.notes if "TensorFlow is not installed" in note]
+    workload, _ = asked(*([f"workload={name}"] if name else []))
+    data = workload.dataset
+    assert (data.num_files_train, data.num_files_eval, data.record_length_bytes) == (*files, record_bytes)
+    assert (workload.reader.batch_size, workload.train.epochs) == (batch, epochs)
+    assert mean_seconds(workload.train.computation_time) == seconds
+    assert workload.workflow.evaluation == (name in ("", "default"))
 
 
-def test_options_of_open_mpi_alone_are_left_out_for_mpich() -> None:
-    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "--oversubscribe"]
-    words = [*kept, "--oversubscribe", "--mca", "btl", "tcp", "--allow-run-as-root", *program]
-    assert command_line(words, "mpirun", mpich=False) == ["mpirun", *words]
-    assert command_line(words, "mpirun", mpich=True) == ["mpirun", *kept, *program]
+def test_a_users_own_workload_goes_before_dlios(tmp_path: Path) -> None:
+    folder = config_dir(tmp_path)
+    (tmp_path / "workload" / "default.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    for words in ((), ("workload=default",)):
+        assert asked(*words, folder=folder)[0].model.name == "unet3d"
+
+
+@pytest.mark.parametrize("name", ["llama_405b", "llama_8b_zero3"])
+def test_dlios_checkpoints_are_those_of_dlio(name: str) -> None:
+    workload, _ = asked(f"workload={name}")
+    assert only_checkpoints(workload)
+    assert workload.checkpoint.num_checkpoints_read == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("unet3d_h200", "workload=unet3d accelerator=v100 or a100 or h100 or b200"),
+        ("cosmoflow_pt", "workload=cosmoflow accelerator=v100 or a100 or h100"),
+        ("llama_1t", "llama3_1t"),
+        ("unet3d_a100_s3", "unet3d"),
+    ],
+)
+def test_a_name_that_is_in_neither_is_answered_with_what_there_is(name: str, meant: str) -> None:
+    with pytest.raises(UserError, match=rf"there is no workload '{name}': did you mean {meant}\?"):
+        asked(f"workload={name}")
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        ("--oversubscribe --mca btl tcp --allow-run-as-root", ""),
+        ("--bind-to none --map-by socket -x AWS_REGION -x AWS_PROFILE", "--bind-to none --map-by socket"),
+        ("-x A=B=C --mca pml ^cm -x LIMIT=-1 -mca btl self", "-genv A B=C -genv LIMIT -1"),
+        ("--x UNSET -x EMPTY= -tag-output --rank-by slot", "-genv EMPTY "),
+    ],
+)
+def test_options_of_open_mpi_alone_are_left_out_for_mpich(words: str, left: str) -> None:
+    kept, program = ["-n", "2", "-host", "a:1,b:1"], ["dlio_benchmark", "-x", "--oversubscribe"]
+    given = [*kept, *words.split(), *program]
+    assert command_line(given, "mpirun", mpich=False) == ["mpirun", *given]
+    mpich = command_line(given, "mpirun", mpich=True)
+    assert mpich == ["mpirun", *kept, *(left.split(" ") if left else ()), *program]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +13,8 @@ import pytest
 from datagen.errors import SpaceError, UserError
 from dlemu.config import load
 from dlemu.config.schema import Checkpoint, Workflow
+from dlemu.doctor.check_base import Facts
+from dlemu.doctor.software import check_configuration
 from dlemu.jobs.training.preflight import check_before_making
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.job import checked as check
@@ -51,6 +55,39 @@ def test_what_can_not_be_done_is_refused_before_anything_is_made(words: list[str
 def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_trained(tmp_path: Path) -> None:
     workload = load(settings(tmp_path, *DATA_ALONE, "workflow.checkpoint=true", "reader.data_loader=nonsense"))
     check(workload)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cut", "wanted"),
+    [
+        (2, {"tensor": 4, "pipeline": 8}, "not a multiple of the 32 ranks"),
+        (6, {"tensor": 4, "zero_stage": 1}, "not a multiple of the 4 ranks"),
+        (4, {"pipeline": 2, "zero_stage": 3}, "so there are no stages"),
+        (2, {"tensor": 2}, ""),
+    ],
+)
+def test_ranks_that_hold_no_whole_copies_of_the_model_are_refused_before_data_is_made(
+    ranks: int, cut: dict[str, int], wanted: str, tmp_path: Path
+) -> None:
+    words = [
+        *(f"model.parallelism.{key}={value}" for key, value in cut.items()),
+        f"ranks={ranks}",
+        "model.num_layers=8",
+    ]
+    workload = load(settings(tmp_path, "workflow.checkpoint=true", *words))
+    alone = load([*words, "workflow.checkpoint=true", "workflow.train=false", "checkpoint.num_checkpoints_write=1"])
+    if not wanted:
+        check_before_making(workload, ranks)
+        assert {check_configuration(Facts(one)).level for one in (workload, alone)} == {"ok"}
+        return
+    refusing: list[Callable[[], object]] = [
+        partial(check_before_making, workload, ranks),
+        partial(TRAINING.plan, workload, ranks, "", "", wants_verdict=False),
+        *(partial(check_configuration, Facts(one)) for one in (workload, alone)),
+    ]
+    for refused in refusing:
+        with pytest.raises(UserError, match=wanted):
+            refused()
 
 
 def test_too_few_samples_are_found_before_they_are_made(tmp_path: Path) -> None:

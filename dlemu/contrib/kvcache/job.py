@@ -15,6 +15,7 @@ from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.comm.environment import existing_folder
 from dlemu.comm.row_log import RowLog
 from dlemu.comm.thread_accounting import process_storage_bytes
+from dlemu.config import check_folder
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
@@ -63,6 +64,7 @@ class KvCacheKind(RowsKind):
 
     def complete(self, workload: Workload) -> Workload:
         settings = workload.section(KvSettings)
+        check_folder(workload, "kv.folder", settings.folder)
         if settings.option:
             return replace(workload, kinds={**workload.kinds, "kv": asdict(with_option_defaults(settings))})
         if not settings.layers:

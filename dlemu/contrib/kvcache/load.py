@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import count
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -19,6 +21,9 @@ MAX_LINE_BYTES, MAX_REQUESTS, MAX_BLOCKS = 1 << 20, 10**6, 10**7
 MAX_TOKENS = 131_072
 """Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
 MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
+_GZIP = b"\x1f\x8b"
+_UNPACKING = {b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd", b"PK\x03\x04": "unzip"}
+"""First bytes of a packed file -> the program that unpacks it."""
 _SPREAD = 0.8
 """Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
 
@@ -57,7 +62,8 @@ def read_trace(settings: KvSettings) -> Load:
     """Return the prompts of a trace in Mooncake's format, in order of arrival; raises UserError that names the line.
 
     A line is {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [one per
-    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there.
+    `kv.trace_block_tokens` tokens, the last of which may be partial]}; equal ids mean equal prefixes up to there. The
+    file may be packed by gzip.
     """
     path, blocks_per_id = settings.trace, settings.trace_block_tokens // settings.block_tokens
     prompts: list[Prompt] = []
@@ -65,7 +71,7 @@ def read_trace(settings: KvSettings) -> Load:
     blocks = 0
     try:
         with open(open_regular(path), "rb") as file:
-            for line in _lines(file, path, settings.trace_block_tokens):
+            for line in _lines(_unpacked(file, path), path, settings.trace_block_tokens):
                 blocks += blocks_per_id * len(line.hash_ids)
                 if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
@@ -76,10 +82,9 @@ def read_trace(settings: KvSettings) -> Load:
                 keys = (dense[:, None] * blocks_per_id + np.arange(blocks_per_id)).ravel()
                 keys = keys[: line.input_length // settings.block_tokens]
                 prompts.append(Prompt(round(line.timestamp * 1e6), line.input_length, line.output_length, keys))
-    except OSError as error:
-        raise UserError(
-            f"kv.trace is {path}, which can't be read: {error.strerror}; wanted a file of JSON lines"
-        ) from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"kv.trace is {path}, which can't be read: {reason}; wanted a file of JSON lines") from error
     if not prompts:
         raise UserError(f"{path} is empty: wanted a line of JSON for each prompt")
     first_ns = min(prompt.at_ns for prompt in prompts)
@@ -93,6 +98,16 @@ class _Line:
     input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRACE_TOKENS)]
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TRACE_TOKENS)]
     hash_ids: list[int]
+
+
+def _unpacked(file: BinaryIO, path: str) -> BinaryIO:
+    first = file.read(8)
+    file.seek(0)
+    for program in (program for magic, program in _UNPACKING.items() if first.startswith(magic)):
+        raise UserError(
+            f"kv.trace is {path}, a packed file: wanted lines of JSON, plain or in gzip; {program} it first"
+        )
+    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if first.startswith(_GZIP) else file
 
 
 def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
@@ -110,6 +125,11 @@ def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:
         except (ValueError, RecursionError) as error:
             keys = ", ".join(field.name for field in fields(_Line))
             raise UserError(f"{where}: {error}; wanted an object with {keys}") from None
+        if not line.timestamp.is_integer():
+            raise UserError(
+                f"{where}: timestamp is {line.timestamp}: wanted whole milliseconds; fractions mean seconds, which "
+                f"jq -c '.timestamp *= 1000 | .timestamp |= round' {path} converts (if they are ms, `round` alone)"
+            )
         wanted = -(-line.input_length // block_tokens)
         if len(line.hash_ids) != wanted:
             raise UserError(

@@ -24,6 +24,10 @@ _SAVING_BYTES = 256 << 20
 
 def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool = False) -> None:
     """Raise UserError where the run would fail on the finished dataset: too few samples, no framework, bad settings."""
+    if workload.workflow.checkpoint:
+        from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
+
+        plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
     if wants_verdict:
         refuse_unjudged(workload, ranks, workload.dataset.num_files_train, files_there=0)
     make_job(workload, ranks, planned_dataset(workload.dataset), folder=workload.output.folder, started_at="")

@@ -82,6 +82,10 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
         """Inspect the dataset; with `wants_verdict`, refuse one that is too small for a verdict."""
+        if workload.workflow.checkpoint:
+            from dlemu.checkpoints.checkpoint_plan import plan_checkpoint  # most runs save no checkpoints
+
+            plan_checkpoint(workload.model, workload.checkpoint, ranks)  # refuses ranks that can't share the model
         data, storage = workload.dataset, open_storage(workload.storage_spec.buffered)
         makes = wants_verdict and data.source != "folder"
         if makes and manifest.read(data.data_folder, storage) is None:  # refuses a file: nothing can be made there

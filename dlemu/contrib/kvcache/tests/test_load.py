@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -12,7 +15,9 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
+from dlemu.config import load
 from dlemu.contrib.kvcache import load as loads
+from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.load import draw, make_load, read_trace
 from dlemu.contrib.kvcache.settings import KvSettings
 
@@ -26,9 +31,9 @@ def trace(folder: Path, *lines: object) -> KvSettings:
 
 
 def test_a_trace_is_read_in_blocks_of_the_engine(tmp_path: Path) -> None:
-    settings = trace(tmp_path, LINE, "", LINE | {"timestamp": 26000.5, "input_length": 900, "hash_ids": [7, 8]})
+    settings = trace(tmp_path, LINE, "", LINE | {"timestamp": 26000, "input_length": 900, "hash_ids": [7, 8]})
     first, second = read_trace(settings)
-    assert (first.at_ns, second.at_ns) == (0, 999_500_000), "by time, from the first on"
+    assert (first.at_ns, second.at_ns) == (0, 1_000_000_000), "by time, from the first on"
     assert (second.input_tokens, second.output_tokens) == (1100, 50)
     assert len(first.blocks) == 900 // 256, "whole blocks alone"
     assert len(second.blocks) == 1100 // 256
@@ -49,6 +54,7 @@ def test_a_load_runs_faster_and_is_cut(tmp_path: Path) -> None:
         ("[" * 100_000, "wanted an object with timestamp"),
         ({"timestamp": 1}, "missing required field `input_length`"),
         (LINE | {"timestamp": True}, "Expected `float`, got `bool`"),
+        *((LINE | {"timestamp": seconds}, "fractions mean seconds") for seconds in (0.013, 1.5, 1.7e9 + 0.25)),
         (LINE | {"input_length": 10**12}, "Expected `int` <= 100000000"),
         (LINE | {"hash_ids": [1, 2]}, "hash_ids has 2 values: wanted 3"),
         (LINE | {"hash_ids": [1, 2, "3"]}, "Expected `int`, got `str`"),
@@ -64,6 +70,14 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: object, said: str) -
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("place", ["kv.folder=s3://bucket/kv", "kv.folder=file:/kv", "kv.trace=https://a.org/t.jsonl"])
+def test_a_url_is_no_place(place: str) -> None:
+    with pytest.raises(UserError, match=rf"{place.partition('=')[0]} is .*, a URL: wanted"):
+        JOB.complete(load(["workload=llama3_1_8b", place]))
+    store = ["storage.storage_type=fsspec", "storage.storage_root=memory://b", "kv.folder=memory://b/kv"]
+    JOB.complete(load(["workload=llama3_1_8b", *store]))
+
+
 def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="is empty: wanted a line"):
         read_trace(trace(tmp_path))
@@ -76,6 +90,23 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_trace(trace(tmp_path, *[LINE] * 4))
     with pytest.raises(UserError, match=r"no prompt within kv.seconds"):
         make_load(KvSettings(seconds=1e-9), 1)
+
+
+def test_a_trace_packed_by_gzip_is_read_and_another_is_sent_to_its_program(tmp_path: Path) -> None:
+    plain = trace(tmp_path, LINE, LINE)
+    path, content = Path(plain.trace), Path(plain.trace).read_bytes()
+    wanted = [prompt.blocks.tolist() for prompt in read_trace(plain)]
+    path.write_bytes(gzip.compress(content[:80]) + gzip.compress(content[80:]))
+    assert [prompt.blocks.tolist() for prompt in read_trace(plain)] == wanted
+    for packed, said in (
+        (gzip.compress(content)[:-12], "can't be read: .*[Cc]ompressed"),
+        (bz2.compress(content), "bunzip2 it first"),
+        (lzma.compress(content), "unxz it first"),
+        (b"\x28\xb5\x2f\xfd" + content, "unzstd it first"),
+    ):
+        path.write_bytes(packed)
+        with pytest.raises(UserError, match=said):
+            read_trace(plain)
 
 
 SETTINGS = KvSettings(users=20, seconds=200.0, think_seconds=5.0, system_prompts=3, system_tokens=1000)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datagen.errors import UserError
+from dlemu.cli import cli, guarded
 from dlemu.config import load
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
@@ -394,3 +395,23 @@ def test_the_official_files_keep_their_hash_from_reading_to_writing(model: str, 
         assert core_config_hash(dlio_workload(part), checkpointing=True) == subset
     ours = load([f"workload={model.replace('-', '_')}"])
     assert replace(ours.model, name=workload.model.name) == workload.model, "the shipped one is the same model"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (
+            "--model llama3-8b --max-accelerators 8 --client-host-memory-in-gb 64",
+            "workload=llama3_8b ranks=8 --memory-gib=64",
+        ),
+        ("--model=unet3d --accelerator-type b200 --num-client-hosts 2", "workload=unet3d accelerator=b200 --hosts=2"),
+        ("model=unet3d", "model=unet3d only names the results: wanted workload=unet3d"),
+    ],
+)
+def test_mlpstorages_words_get_ours(
+    words: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dlemu", "mlperf", "datasize", *words.split()])
+    with pytest.raises(SystemExit) as end:
+        guarded(cli, "dlemu")
+    assert (end.value.code, f"{meant}\n" in capsys.readouterr().err) == (2, True)
