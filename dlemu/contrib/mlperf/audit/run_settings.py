@@ -11,6 +11,7 @@ from typing import Any
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
 from dlemu.contrib.mlperf.rules.core_config import canonical
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 
@@ -115,7 +116,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
     try:
         duration = Duration.from_value(value, "train.computation_time")
     except UserError as error:
-        findings.append(Finding("error", "config.value", str(error), "seconds", "copy config.yaml from the run again"))
+        findings.append(by_rule("config.value", str(error)))
         return None, False
     seconds = mean_seconds(duration)
     return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
@@ -152,7 +153,7 @@ def completed(
         return setup
     pair = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
-    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it with the results"))
+    findings.append(by_rule("config.assumed", seen))
     return replace(
         setup,
         accelerator=accelerator,
@@ -165,8 +166,7 @@ _V05_ACCELERATOR = "v100"
 
 
 def _no_config() -> Finding:
-    fix = "keep the folder with Hydra's files (configs, dlio_config or .hydra) with the results"
-    return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
+    return by_rule("config.missing", "no config.yaml that can be read")
 
 
 def _matching(setup: Setup, shipped: Shipped) -> str | None:
@@ -244,8 +244,7 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
     """Return the numbers of a folder's summary.json; a missing or damaged one becomes a finding."""
     path = os.path.join(folder, "summary.json")
     if not os.path.isfile(path):
-        fix = "let the run end: DLIO writes summary.json last"
-        findings.append(Finding("error", "summary.missing", "there is no summary.json", "a run that ended", fix))
+        findings.append(by_rule("summary.missing", "there is no summary.json"))
         return Printed()
     before = len(findings)
     summary = read_json(path, findings)
@@ -327,4 +326,4 @@ def _shown(value: object) -> str:
 
 
 def _foreign(seen: str) -> Finding:
-    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "copy the file from the run again")
+    return by_rule("summary.foreign", seen)

@@ -23,6 +23,7 @@ from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, read_vector_leaf
 from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.contrib.mlperf.rules.checkpoints import OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition
+from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
 
@@ -226,9 +227,7 @@ class Finder:
             return False  # found by `other_leaves`
         other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
         if other:
-            fix = "check it with the edition's own checker"
-            seen = "a run of another benchmark: not checked"
-            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a training run", fix)))
+            self.findings.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
         return not other
 
     def _phase_folders(self) -> list[str]:
@@ -424,5 +423,4 @@ def runs_differ(path: str, what: str, values: Sequence[object], fix: str) -> Ite
     """Report a value that differs between the runs of a result; None is unknown."""
     different = sorted({str(value) for value in values if value is not None})
     if len(different) > 1:
-        seen = f"{what}: {' and '.join(different[:3])}"
-        yield Located(path, Finding("error", "runs.differ", seen, "the same in all runs", fix))
+        yield by_rule_at(path, "runs.differ", f"{what}: {' and '.join(different[:3])}", "the same in all runs", fix)
