@@ -169,7 +169,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
     recomputed = NOTHING
-    if _has_training(printed, logs):
+    if (printed.au_percent, printed.samples_per_second) != (None, None) or logs.blocks():
         recomputed = from_steps(setup, printed.accelerators, logs)
         recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
         findings += contradictions(setup, printed, logs, recomputed)
@@ -269,10 +269,6 @@ def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
         return []
 
 
-def _has_training(printed: Printed, logs: Logs) -> bool:
-    return printed.au_percent is not None or printed.samples_per_second is not None or bool(logs.blocks())
-
-
 def _no_training_finding(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
         fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
@@ -293,8 +289,7 @@ def _configured_seconds(logs: Logs) -> float | None:
 def failed_run(folder: str, error: Exception) -> AuditedRun:
     """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    finding = by_rule("audit.failed", seen)
-    return replace(NO_RUN, path=folder, findings=(finding,))
+    return replace(NO_RUN, path=folder, findings=(by_rule("audit.failed", seen),))
 
 
 NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())

@@ -405,7 +405,6 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         fix = f"take the published rates as {100 * (busy / clock - 1):.0f} % too high on average: they omit this time"
         yield by_rule("kv.device", seen, fix=fix)
     elif moved["read"] and read < _MIN_DEVICE_SHARE * moved["read"]:
-        fix = "ask what served the rest: the page cache, or devices of other hosts"
         yield by_rule("kv.device", seen)
     else:
         yield by_rule("kv.device", seen, fix="nothing: device and benchmark agree", severity="info")

@@ -58,9 +58,9 @@ Value = str | int | float | bool | None
 class OwnResult:
     """A recomputed result folder of dlemu, in the types of an audit of DLIO's files."""
 
-    setup: Setup
-    printed: Printed
-    recomputed: Recomputed
+    setup: Setup = field(default_factory=Setup)
+    printed: Printed = field(default_factory=Printed)
+    recomputed: Recomputed = NOTHING
     findings: tuple[Finding, ...]
     prefetch: Prefetch = field(default_factory=Prefetch)
 
@@ -116,7 +116,9 @@ def audit_own(folder: str) -> OwnResult:
     try:
         saved = read_saved(folder, Summary, Summary.kind) if has_summary else None
     except UserError as error:
-        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+        return OwnResult(
+            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
+        )
     findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
     try:
         run = read_run(folder)
@@ -125,8 +127,7 @@ def audit_own(folder: str) -> OwnResult:
         return OwnResult(
             setup=Setup(workload=saved.workload, accelerator=saved.accelerator) if saved else Setup(),
             printed=_printed(saved) if saved else Printed(),
-            recomputed=NOTHING,
-            findings=(*findings, _broken(error)),
+            findings=(*findings, by_rule("result.broken", str(error))),
         )
     if saved is None:
         findings.append(_missing_summary() if summary.complete else _incomplete(summary.failure))
@@ -158,7 +159,9 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         saved = read_saved(folder, CheckpointSummary, CheckpointSummary.kind) if has_summary else None
         run = read_checkpoint_run(folder)
     except UserError as error:
-        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+        return OwnResult(
+            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
+        )
     summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
     findings = [
         by_rule("no.training", "a run of checkpoints only", fix="nothing: it is recomputed", severity="info")
@@ -182,13 +185,8 @@ def _audit_checkpoints(folder: str) -> OwnResult:
             memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
             checkpoints=True,
         ),
-        recomputed=NOTHING,
         findings=tuple(findings),
     )
-
-
-def _broken(error: UserError) -> Finding:
-    return by_rule("result.broken", str(error))
 
 
 def _missing_summary() -> Finding:

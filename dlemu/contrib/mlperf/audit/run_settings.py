@@ -149,7 +149,7 @@ def completed(
     if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
         accelerator = _V05_ACCELERATOR
     if accelerator is None:
-        findings.append(_no_config())
+        findings.append(by_rule("config.missing", "no config.yaml that can be read"))
         return setup
     pair = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
@@ -163,10 +163,6 @@ def completed(
 
 
 _V05_ACCELERATOR = "v100"
-
-
-def _no_config() -> Finding:
-    return by_rule("config.missing", "no config.yaml that can be read")
 
 
 def _matching(setup: Setup, shipped: Shipped) -> str | None:
@@ -249,7 +245,7 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
     before = len(findings)
     summary = read_json(path, findings)
     if len(findings) == before and not isinstance(summary, Mapping):
-        findings.append(_foreign(f"summary.json holds a {type(summary).__name__}"))
+        findings.append(by_rule("summary.foreign", f"summary.json holds a {type(summary).__name__}"))
     return _printed(mapping(summary), findings)
 
 
@@ -258,11 +254,11 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     au, rate = f"{_AU}_percentage", f"{_RATE}_samples_per_second"
     for key in (au, rate):
         if key in metric and numbers(metric[key]) is None and metric[key] != []:
-            findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+            findings.append(by_rule("summary.foreign", f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
     if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
         values = [(key, _value_at(summary, key), read) for key, read in _READ_BY.items()]
         unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
-        findings += [_foreign(f"summary.json: {key} is {_shown(value)}") for key, value in unread]
+        findings += [by_rule("summary.foreign", f"summary.json: {key} is {_shown(value)}") for key, value in unread]
     slots = summary.get("host_memory_GB")
     return Printed(
         hostname=text(summary.get("hostname")),
@@ -323,7 +319,3 @@ def _value_at(summary: Mapping[str, Any], key: str) -> Any:
 
 def _shown(value: object) -> str:
     return "missing" if value is None else repr(value)[:60]
-
-
-def _foreign(seen: str) -> Finding:
-    return by_rule("summary.foreign", seen)

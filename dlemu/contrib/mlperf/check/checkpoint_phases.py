@@ -106,7 +106,6 @@ def duration(result: CheckpointResult) -> Found:
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
         seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
-    wanted = "from the first write to the last read, including remapping"
     yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
@@ -141,8 +140,7 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if is_blank(remap):
         return
     if not _is_seconds(remap):
-        seen, wanted = f"{_REMAP_KEY} is {stated.get(_REMAP_KEY, 'missing')}", "whole seconds; 0 if nothing is remapped"
-        yield by_rule_at(path, "checkpoint.remap", seen)
+        yield by_rule_at(path, "checkpoint.remap", f"{_REMAP_KEY} is {stated.get(_REMAP_KEY, 'missing')}")
         return
     known = all(isinstance(stated.get(name), bool) for name in _CAPABILITY_FLAGS[1:])
     if known and both != (remap == 0):

@@ -10,7 +10,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, ch
 from dlemu.contrib.mlperf.audit.step_files import names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult
+from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, RESULTS, config_files, empty_files, missing, ranks_kept
 from dlemu.contrib.mlperf.rules.checkpoints import (
@@ -162,7 +162,6 @@ def _processes(result: CheckpointResult) -> Found:
         fix = f"--num-processes {model.ranks}"
         if ranks == SUBSET_RANKS and result.edition.name == "2.0":
             seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
-            wanted = "a run of the whole model, if its figures are needed"
             yield by_rule_at(leaf.path, "checkpoint.subset", seen, fix=fix, severity="info")
         elif ranks == SUBSET_RANKS:
             seen = f"{ranks} processes: a subset of {model.name}"
@@ -228,12 +227,10 @@ def _accelerators(result: CheckpointResult) -> Found:
         named = text(leaf.metadata.get("accelerator")) or text(args.get("accelerator_type"))
         if table and named not in table:
             seen = f"accelerator {named}" if named else "no accelerator named"
-            fix = "repeat the calls with --accelerator-type"
             yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, f"one of {', '.join(table)}")
         elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
             seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
             fix = "use more processes, or accelerators with more memory"
-            wanted = "accelerators that together hold the checkpoint"
             yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, fix=fix)
         if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
             seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
@@ -252,7 +249,6 @@ def _folders(result: CheckpointResult) -> Found:
         folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-            fix = "give different folders as --checkpoint-folder and --results-dir"
             yield by_rule_at(leaf.path, "checkpoint.folder", seen)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
@@ -260,7 +256,6 @@ def _folders(result: CheckpointResult) -> Found:
             seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
             yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, fix=fix)
         if same is True:
-            fix = "put the results on another file system"
             seen = "checkpoints and results share a file system"
             yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, "two different file systems")
 
@@ -278,15 +273,14 @@ def _files(result: CheckpointResult) -> Found:
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:
     """All calls use the same number of processes, hosts and accelerator."""
-    for what, values in (
-        ("processes", [leaf.ranks for leaf in result.leaves]),
-        ("hosts", [leaf.hosts for leaf in result.leaves]),
-        ("accelerator", [text(leaf.metadata.get("accelerator")) for leaf in result.leaves]),
-        ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
-    ):
-        seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1 and not (what == "rank 0's host" and _states_multi_host(result)):
-            yield by_rule_at(result.path, "runs.differ", f"{what}: {' and '.join(seen)}")
+    compared: dict[str, list[object]] = {
+        "processes": [leaf.ranks for leaf in result.leaves],
+        "hosts": [leaf.hosts for leaf in result.leaves],
+        "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
+    }
+    if not _states_multi_host(result):
+        compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
+    yield from runs_differ(result.path, "runs.differ", compared)
 
 
 def _states_multi_host(result: CheckpointResult) -> bool:

@@ -154,13 +154,10 @@ def _tree_editions(
     """Return tree -> edition: for each submission tree below a folder, and for runs outside any submission."""
     leaves: dict[str, list[Voter]] = {}
     phased: set[str] = set()
-    for result in results:
+    for result in (*results, *others):
         scope = _scope(result, root)
-        leaves.setdefault(scope, []).extend([*result.runs, *result.datagen, *result.datasize])
-        phased |= {scope} if result.phased else set()
-    for group in others:
-        leaves.setdefault(_scope(group, root), []).extend(group.leaves)
-        phased.add(_scope(group, root))
+        leaves.setdefault(scope, []).extend(result.leaves)
+        phased |= {scope} if not isinstance(result, Result) or result.phased else set()
     scopes = sorted({*leaves, *phased})
     return {each: tree_edition(leaves.get(each, ()), reading, named=edition, phased=each in phased) for each in scopes}
 
@@ -192,26 +189,31 @@ def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Itera
 def _result_findings(
     results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
 ) -> Iterator[Located]:
-    """Yield what each result breaks: rules of its benchmark, then rules on the records of any call."""
-    for result in results:
-        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
-            yield from _with_official_names(rule(result), result)
-    for group in checkpoints:
-        for checkpoint_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
-            yield from _with_official_names(checkpoint_rule(group), group)
-    for other in others:
-        yield from _with_official_names(other_findings(other), other)
+    """Yield what each result breaks, and which results have numbers of others."""
     every: list[AnyResult] = [*results, *checkpoints, *others]
     for each in every:
-        calls = records_of(each)
-        for call in calls:
-            yield from _with_official_names(record_findings(call), each)
-        for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
-            yield from _with_official_names(calls_rule(calls), each)
-        leaves = (*each.runs, *each.datagen, *each.datasize) if isinstance(each, Result) else each.leaves
-        yield from _with_official_names(other_editions(leaves, each.edition), each)
+        yield from _with_official_names(_findings_of(each), each)
     yield from copied_runs(results, checkpoints)
     yield from copied_others(others)
+
+
+def _findings_of(result: AnyResult) -> Iterator[Located]:
+    """Yield what a result breaks of the rules of its benchmark, and of those on the records of any call."""
+    match result:
+        case Result():
+            rules: Iterable[Any] = (*RESULT_RULES, *COPY_RULES, *FILE_RULES)
+        case CheckpointResult():
+            rules = (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES)
+        case OtherResult():
+            rules = (other_findings,)
+    for rule in rules:
+        yield from rule(result)
+    calls = records_of(result)
+    for call in calls:
+        yield from record_findings(call)
+    for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
+        yield from calls_rule(calls)
+    yield from other_editions(result.leaves, result.edition)
 
 
 def _submission_findings(

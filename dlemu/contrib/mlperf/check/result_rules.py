@@ -162,7 +162,6 @@ def run_count(result: Result) -> Iterator[Located]:
     """There are as many run folders as the edition requires."""
     runs, wanted = len(result.runs), f"a warm-up run and {MEASURED_RUNS} runs"
     if not result.phased:
-        fix = "check the folder above if it holds the other runs"
         seen = "a single run: the number of runs and the time between them are not checked"
         yield by_rule_at(result.path, "runs.single", seen, f"{wanted} of one result")
     elif runs != RUN_FOLDERS:
@@ -213,16 +212,21 @@ def run_gaps(result: Result) -> Iterator[Located]:
 
 
 def same_job(result: Result) -> Iterator[Located]:
-    """All runs have the same workload, settings, accelerators and hosts."""
-    compared: list[tuple[str, list[Any]]] = [
-        ("workload", [leaf.setup.workload for leaf in result.runs]),
-        ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
-        ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
-        ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
-        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _CHOSEN),
-    ]
-    for what, values in compared:
-        yield from runs_differ(result.path, what, values, "repeat the runs with the same settings on the same hosts")
+    """All runs have the same workload, settings, accelerators and hosts, and read the same dataset."""
+    job: dict[str, list[Any]] = {
+        "workload": [leaf.setup.workload for leaf in result.runs],
+        "accelerator": [leaf.setup.accelerator for leaf in result.runs],
+        "number of accelerators": [leaf.printed.accelerators for leaf in result.runs],
+        "number of hosts": [leaf.printed.hosts for leaf in result.runs],
+        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _CHOSEN},
+    }
+    dataset: dict[str, list[Any]] = {
+        "dataset.num_files_train": [leaf.num_files for leaf in result.runs],
+        "dataset.num_samples_per_file": [leaf.printed.samples_per_file for leaf in result.runs],
+        "dataset.data_folder": [leaf.data_folder for leaf in result.runs],
+    }
+    yield from runs_differ(result.path, "runs.differ", job)
+    yield from runs_differ(result.path, "dataset.differs", dataset)
 
 
 def _reader_setting(leaf: Leaf, key: str) -> Any:
@@ -252,20 +256,6 @@ def rates_agree(result: Result) -> Iterator[Located]:
         yield by_rule_at(result.path, "runs.spread", seen, f"within {100 * MAX_RATE_SPREAD:g} % of each other")
 
 
-def same_dataset(result: Result) -> Iterator[Located]:
-    """All runs read the same dataset."""
-    for what, values in (
-        ("dataset.num_files_train", [leaf.num_files for leaf in result.runs]),
-        ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
-        ("dataset.data_folder", [leaf.data_folder for leaf in result.runs]),
-    ):
-        different = sorted({str(value) for value in values if value is not None})
-        if len(different) > 1:
-            fix = "read the same dataset in all runs"
-            seen = f"{what} is {' and '.join(different[:3])} in runs of one result"
-            yield by_rule_at(result.path, "dataset.differs", seen, "one dataset for all runs", fix)
-
-
 def dataset_phases(result: Result) -> Iterator[Located]:
     """The runs read at least as many files as datasize requires and at most as many as datagen generated."""
     required = [leaf.num_files for leaf in result.datasize if leaf.num_files]
@@ -273,7 +263,6 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
     for leaf, files in read:
         if generated and files > max(generated):
-            fix = "generate the dataset that the runs read, or run on the one that was generated"
             seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
             yield by_rule_at(leaf.path, "dataset.phases", seen)
         if required and files < min(required):
@@ -300,7 +289,8 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
             if mine is not None and theirs is not None and mine != theirs
         ]
         if different and read:
-            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different))
+            fix = "generate the dataset with the runs' settings, and repeat the runs"
+            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
 
 
 def dataset_in_metadata(result: Result) -> Iterator[Located]:
@@ -319,7 +309,6 @@ def separate_folders(result: Result) -> Iterator[Located]:
         strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
         if strict and (not data or not results):
             missing = "data_dir" if not data else "results_dir"
-            fix = "keep the metadata as the tool wrote it"
             yield by_rule_at(leaf.path, "dataset.folder", f"metadata without args.{missing}")
         read = {data, leaf.data_folder} - {None}
         if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
@@ -339,9 +328,7 @@ def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
     content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
     yield from (Located(leaf.path, finding) for finding in broken)
     if mapping(content).get("same_filesystem") is True:
-        seen = f"data and results share a file system ({SEPARATION})"
-        fix = "set output.folder to a folder on another file system"
-        yield by_rule_at(leaf.path, "dataset.filesystem", seen)
+        yield by_rule_at(leaf.path, "dataset.filesystem", f"data and results share a file system ({SEPARATION})")
 
 
 def _has_df(leaf: Leaf) -> bool:
@@ -356,5 +343,5 @@ def _has_df(leaf: Leaf) -> bool:
 RESULT_RULES: tuple[Rule, ...] = (
     *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
-    *(same_dataset, dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
+    *(dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )

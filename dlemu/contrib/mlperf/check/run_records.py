@@ -417,7 +417,6 @@ def _division_agrees(records: RunRecords) -> Iterator[Finding]:
     for source, stated in _division(records):
         if stated not in (None, records.division, "whatif") and not (stated == "closed" and source == "args.mode"):
             seen = f"the run is in the folder {records.division}, its {source} is {stated}"
-            fix = "move the result to the division that it was run for, or run it again for this one"
             severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
             yield by_rule("division.differs", seen, severity=severity)
         elif stated == "whatif":

@@ -8,7 +8,7 @@ are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -111,6 +111,11 @@ class Result:
     """Sorted by name."""
     datasize: tuple[Leaf, ...] = ()
     datagen: tuple[Leaf, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Its runs, and the calls of its other phases."""
+        return (*self.runs, *self.datagen, *self.datasize)
 
     @property
     def workload_folder(self) -> str:
@@ -419,8 +424,9 @@ def division_of(folder: str, *stated: object) -> Division:
     return "open" if any(str(each).lower() == "open" for each in named) else "closed"
 
 
-def runs_differ(path: str, what: str, values: Sequence[object], fix: str) -> Iterator[Located]:
-    """Report a value that differs between the runs of a result; None is unknown."""
-    different = sorted({str(value) for value in values if value is not None})
-    if len(different) > 1:
-        yield by_rule_at(path, "runs.differ", f"{what}: {' and '.join(different[:3])}", "the same in all runs", fix)
+def runs_differ(path: str, rule: str, compared: Mapping[str, Iterable[object]]) -> Iterator[Located]:
+    """Report each value that differs between the runs or calls of a result; None is unknown."""
+    for what, values in compared.items():
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            yield by_rule_at(path, rule, f"{what}: {' and '.join(different[:3])}")

@@ -179,7 +179,7 @@ def _check_description(
         return
     blanks = sum(is_blank(value) for value in _values(content))
     if blanks:
-        seen, fix = f"{PLACEHOLDER!r} is still in {blanks} of its fields", "fill them in"
+        seen = f"{PLACEHOLDER!r} is still in {blanks} of its fields"
         yield by_rule_at(path, "systems.unfilled", seen, severity=_severity(submission))
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:

@@ -54,8 +54,7 @@ def linked_folders(root: str) -> Iterator[Located]:
         below[:] = [name for name in below if not name.startswith(".") and not _CODE_FOLDER.match(name)]
         for path in sorted(os.path.join(folder, name) for name in below):
             if os.path.islink(path):
-                seen, fix = f"a link to {os.readlink(path)}, which is not read", "copy the folder to its place"
-                yield by_rule_at(path, "tree.link", seen)
+                yield by_rule_at(path, "tree.link", f"a link to {os.readlink(path)}, which is not read")
         for path in sorted(os.path.join(folder, name) for name in names):
             if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
                 seen, fix = f"a link to {os.readlink(path)}, outside of the tree", "copy the file to its place"
@@ -74,7 +73,6 @@ def phase_folders(result: Result) -> Iterator[Located]:
             fix = f"keep the folder of `mlpstorage training {name}`"
             yield by_rule_at(workload, rule, f"no folder {name}", ", ".join(PHASES), fix)
     if "datasize" in present and not result.datasize:
-        fix = "keep the folder of `mlpstorage training datasize`"
         yield by_rule_at(workload, "files.datasize", "the folder datasize holds no call")
     for name in sorted(set(present) - set(PHASES)):
         fix = f"move {name} out of the tree"
@@ -188,7 +186,6 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
     present = folders_in(submission.path)
     if not _ORGANISATION_NAME.match(submission.organisation):
-        fix = "use only letters, digits, dots, dashes and underscores in its name"
         seen = f"the organisation's folder is named {submission.organisation!r}"
         yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):
@@ -231,7 +228,6 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
                 yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}", wanted, fix)
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                fix = "submit only workloads of this edition"
                 finding = by_rule("submission.workload", f"a folder {name}", ", ".join(_WORKLOADS_V3))
                 yield Located(os.path.join(path, "training", name), finding)
 
