@@ -19,14 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
+from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.formats._hdf5_read import row_bytes
+from datagen.formats._picture import pillow_pixels
 from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.registry import library
 from datagen.regular import open_regular
 from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
-from datagen.spec import DatasetSpec
+from datagen.spec import PICTURES, DatasetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
@@ -61,11 +64,17 @@ class UserFolder:
     notes: tuple[str, ...]
 
 
-def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
-    """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read."""
+def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec, *, decodes: bool = False) -> UserFolder:
+    """Inspect the folder `spec.data_folder`; `decodes`: some of its pictures must be ones that Pillow decodes.
+
+    Raises DatasetError, UserError if there is nothing to read.
+    """
     opened = open_storage(storage.buffered)
     try:
-        return _inspect(spec, opened)
+        found = _inspect(spec, opened)
+        if decodes and found.spec.format in PICTURES:
+            _in_each(pixel_bytes, found.layout, found.sizes, _some_files(found.layout), opened)
+        return found
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the folder can't be scanned; check "
@@ -225,6 +234,11 @@ def _with_samples(
     if count is None:
         if storage.local_path(layout.path(0)) is not None and name != RAW and not _can_read(name, layout, storage):
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
+            if name == "hdf5" and (size := row_bytes(str(storage.local_path(layout.path(0))))):
+                note += (
+                    ". If each row of its largest dataset is one, cut it: dataset.format=indexed_binary "
+                    f"dataset.record_length_bytes={size} (what h5py reads), or record your job: `dlemu record`"
+                )
             return RAW, layout, sizes, [note]
         return name, layout, sizes, []
     counted = _some_files(layout)
@@ -276,9 +290,10 @@ def _in_each(
             path = layout.path(file)
             try:
                 yield found(path, int(sizes[file]), own)
-            except (OSError, ValueError, tarfile.TarError) as error:
+            except (OSError, ValueError, SyntaxError, RuntimeError, tarfile.TarError) as error:
+                verb = "decoded" if find is pixel_bytes else "counted"
                 raise DatasetError(
-                    f"{path}: its samples can't be counted ({error}); move it away, or restore it"
+                    f"{path}: its samples can't be {verb} ({error}); move it away, or restore it"
                 ) from error
 
     return of_each(storage, files, in_thread)
@@ -316,11 +331,14 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
     """
     file_format = format_named(name)
+    file_format.own_files = True
+    engine = FastEngine(storage, file_format, 1, 0)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:
         try:
-            file_format.load(str(storage.local_path(path)), 0, 1)
+            engine.read(path, 0, memoryview(b""))
+            engine.finish()
         except (DlemuError, ValueError, LookupError) as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
@@ -331,6 +349,11 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
             "away, or set dataset.format=raw to read each file whole"
         )
     return not errors
+
+
+def pixel_bytes(file: BinaryIO, _: Version | None = None) -> int:
+    """Return the bytes of a picture's pixels."""
+    return len(pillow_pixels(memoryview(file.read())))
 
 
 def count_rows(file: BinaryIO, _: Version | None = None) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datagen.layout import nominal_sample_bytes, stored_sample_bytes
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.config.sections import full_size
 
 MB, GB = 1e6, 1e9
 
@@ -36,6 +37,8 @@ class Demand:
     mb_per_second: float | None
     au_threshold_percent: float
     """The AU at which a run passes."""
+    sample_divisor: float | None = None
+    """As `sample_divisor` of the workload."""
 
 
 def demand(name: str, workload: Workload) -> Demand:
@@ -59,19 +62,25 @@ def demand(name: str, workload: Workload) -> Demand:
         samples_per_second=rate,
         mb_per_second=None if rate is None else rate * sample_bytes / MB,
         au_threshold_percent=100 * workload.metric.au,
+        sample_divisor=sample_divisor(workload),
     )
+
+
+def sample_divisor(workload: Workload) -> float | None:
+    """Return how many times larger samples are without the workload's scale; None where that is not known."""
+    full = full_size(workload)
+    return None if full is None else nominal_sample_bytes(full.dataset) / nominal_sample_bytes(workload.dataset)
 
 
 def row_group_reads(workload: Workload) -> float:
     """Return how often a row group of Parquet is read in an epoch, on average; 1 for other formats.
 
-    Workers that take batches in turn each read a row group whole that their batches have rows of. Batches of B rows
-    begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
+    Workers that take batches in turn each read a row group whole, once, that their batches have rows of. Batches of B
+    rows begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
     (B + G - gcd(B, G)) / G groups on average; B rows have B / G.
     """
     data, reader = workload.dataset, workload.reader
-    in_order = reader.worker_streams or reader.read_threads <= 1  # a worker then keeps the group in which a batch ends
-    if data.format != "parquet" or in_order or reader.sample_shuffle != "off":
+    if data.format != "parquet" or reader.worker_streams or reader.sample_shuffle != "off":
         return 1.0
     batch, rows = reader.batch_size, min(data.parquet.row_group_size, data.num_samples_per_file)
-    return (batch + rows - math.gcd(batch, rows)) / batch
+    return min(max(1, reader.read_threads), (batch + rows - math.gcd(batch, rows)) / batch)

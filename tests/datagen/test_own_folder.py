@@ -6,12 +6,15 @@ import hashlib
 import io
 import os
 import pickle
+import re
 import struct
 import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +28,7 @@ from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
-from datagen.spec import DatasetSpec
+from datagen.spec import PICTURES, DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
@@ -56,6 +59,51 @@ def arrays_of_others(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for number in range(6):
         np.savez(folder / f"{number}.npz", image=np.arange(5000 + number), mask=np.ones(9000, np.uint8))
+
+
+def compressed_arrays(folder: Path) -> None:
+    """Far larger once decompressed; members are stored or deflated, and named as their owner likes."""
+    folder.mkdir(exist_ok=True)
+    for number in range(3):
+        np.savez_compressed(folder / f"{number}.npz", image=np.zeros((100, 200 + number), np.uint8))
+        with zipfile.ZipFile(folder / f"{number}-mixed.npz", "w") as archive:
+            archive.writestr("a.npy", array_file(9000), zipfile.ZIP_STORED)
+            archive.writestr("deep/b.npy", array_file(90_000), zipfile.ZIP_DEFLATED)
+
+
+def array_file(size: int) -> bytes:
+    packed = io.BytesIO()
+    np.save(packed, np.zeros(size, np.uint8))
+    return packed.getvalue()
+
+
+def picture(kind: str, mode: str = "RGB") -> bytes:
+    image, packed = pytest.importorskip("PIL.Image"), io.BytesIO()
+    image.effect_noise((40, 40), 50).convert(mode).save(packed, kind)
+    return packed.getvalue()
+
+
+def odd_pictures(folder: Path, ending: str = "jpg") -> None:
+    """Not what their names say, or with something behind the end."""
+    folder.mkdir(exist_ok=True)
+    kinds = [picture(kind) for kind in ("GIF", "WEBP", "PNG", "BMP", "JPEG")]
+    for number, data in enumerate([*kinds, picture("JPEG", "CMYK"), picture("JPEG") + bytes(10), picture("TIFF")]):
+        (folder / f"{number}.{ending}").write_bytes(data)
+
+
+def odd_pngs(folder: Path) -> None:
+    odd_pictures(folder, "PNG")
+
+
+def odd_tiffs(folder: Path) -> None:
+    odd_pictures(folder, "tif")
+
+
+def broken_pictures(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    whole = picture("JPEG")
+    for number, data in enumerate([b"junk" + whole, whole[:-30], whole[:20], whole, b"\xff\xd8", whole]):
+        (folder / f"{number}.JPEG").write_bytes(data)
 
 
 def plain_arrays(folder: Path) -> None:
@@ -100,6 +148,11 @@ CASES: list[tuple[Make, str, int, int]] = [
     (anything_flat, "raw", 6, 1),
     (classes_of_scans, "raw", 6, 1),
     (arrays_of_others, "npz", 6, 1),
+    (compressed_arrays, "npz", 6, 1),
+    (odd_pictures, "jpeg", 8, 1),
+    (odd_pngs, "png", 8, 1),
+    (odd_tiffs, "tiff", 8, 1),
+    (broken_pictures, "jpeg", 6, 1),
     (plain_arrays, "npy", 6, 1),
     (shards, "webdataset", 3, 4),
     (records, "tfrecord", 3, 6),
@@ -128,10 +181,60 @@ def test_own_files_are_read_whole_and_left_alone(
         assert fetched.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
         assert spec.record_length_bytes == pytest.approx(found.total_bytes / files)
     assert fetched.app_bytes > 0.3 * found.total_bytes
+    for number, (start, size) in enumerate(fetched.places.tolist() if name in PICTURES else ()):
+        assert bytes(room[start : start + size]) == Path(found.train.path(number)).read_bytes(), "as it is"
     after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
     with pytest.raises(UserError, match="which are only read"):
         prepare(spec)
+
+
+@pytest.mark.parametrize("engine", ["matched", "fast", "library"])
+@pytest.mark.parametrize("make", [odd_pictures, odd_pngs, odd_tiffs, compressed_arrays])
+def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName, tmp_path: Path) -> None:
+    make(tmp_path)
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS, decodes=True).spec
+    found = inspect(spec)
+    fetch = FetchSpec.for_dataset(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
+    for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
+        fetched = Fetcher(one).fetch(range(6), memoryview(bytearray(one.slot_bytes(6))))
+        assert fetched.app_bytes > 0.5 * sum(os.path.getsize(found.train.path(number)) for number in range(6))
+
+
+def test_a_picture_that_nothing_decodes_is_named_before_a_run_that_decodes(tmp_path: Path) -> None:
+    broken_pictures(tmp_path)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}"]
+    assert load(words).dataset.num_files_train == 6
+    with pytest.raises(UserError, match=r"0\.JPEG: its samples can't be decoded \(cannot identify"):
+        load([*words, "reader.decode=full"])
+
+
+@pytest.mark.parametrize(
+    ("datasets", "advised"),
+    [
+        ({"images": {"shape": (600, 3, 8, 8), "chunks": (12, 3, 8, 8)}, "labels": {"shape": (600,)}}, 12 * 192),
+        ({"train/images": {"shape": (60, 3, 8, 8)}, "masks": {"shape": (60, 8, 8)}}, 192),
+        ({"images": {"shape": (60, 90, 90), "chunks": (1, 90, 90), "compression": "gzip"}}, 31),
+        ({"records_0": {"shape": (60, 50)}}, 50),
+        ({"labels": {"shape": (60,)}}, 0),
+        ({"images": {"shape": (0, 50)}}, 0),
+        ({}, 0),
+    ],
+)
+def test_hdf5_with_many_samples_is_read_whole_or_cut_as_advised(
+    datasets: dict[str, dict[str, Any]], advised: int, tmp_path: Path
+) -> None:
+    with pytest.importorskip("h5py").File(tmp_path / "all.h5", "w") as file:
+        for name, settings in datasets.items():
+            settings = {"data": np.zeros(settings["shape"], np.uint8)} | settings
+            file.create_dataset(name, **settings)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}"]
+    (note,) = (note for note in load(words).notes if "read whole" in note)
+    found = re.search(r"dataset\.format=indexed_binary dataset\.record_length_bytes=(\d+)", note)
+    assert found is None if not advised else found is not None and int(found[1]) == pytest.approx(advised, rel=0.2)
+    if found is not None:
+        cut = load([*words, *found[0].split()]).dataset
+        assert cut.num_samples_per_file == os.path.getsize(tmp_path / "all.h5") // int(found[1])
 
 
 @pytest.mark.parametrize(("words", "files"), [([], 3), (["dataset.format=npz"], 1), (["workload=unet3d"], 1)])

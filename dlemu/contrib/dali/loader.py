@@ -103,7 +103,9 @@ class Loader:
 
     def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
         """Return the error for users: it names the file, which DALI's own text names only among much else."""
-        layout, reason = phase.fetch.layout, _reason(text)
+        lines = text.partition("encountered:")[2].split("\n") or [text]  # one of them states the cause
+        line = next((line for line in lines if line.strip()), text.strip())
+        layout, reason = phase.fetch.layout, line.rpartition(" failed: ")[2].strip()
         paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
         named = [sample for sample, path in paths.items() if path in text]
         fetcher, buffer = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
@@ -125,10 +127,3 @@ class Loader:
         """End the pipeline and its threads."""
         self._pipeline = None  # before the feed, whose files in memory it may still be reading
         self._feed = None
-
-
-def _reason(text: str) -> str:
-    """Return the line of DALI's message that states the cause."""
-    lines = text.partition("encountered:")[2].split("\n") or [text]
-    line = next((line for line in lines if line.strip()), text.strip())
-    return line.rpartition(" failed: ")[2].strip()

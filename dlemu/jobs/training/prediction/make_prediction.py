@@ -30,7 +30,7 @@ from dlemu.jobs.training.prediction.prediction import (
     in_words,
 )
 from dlemu.jobs.training.wording import recording_notes
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT
 from dlemu.metrics.t_interval import quantile
@@ -49,6 +49,7 @@ NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
+_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
@@ -95,14 +96,16 @@ def predict(
     else:
         code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
-    if code == PredictedVerdict.MOST_TRIED:
-        _, numbers["ended_by"] = predictor.limit(most)
-    elif code == PredictedVerdict.MOST_OR_MORE and calibration.saturated:
-        numbers["ended_by"] = "others"
+        limit, ended_by = predictor.limit(most)
+        if code == PredictedVerdict.MOST_OR_MORE:
+            numbers |= {"ended_by": "others"} if calibration.saturated else {}
+        elif found[1][1] >= limit:
+            numbers["ended_by"] = ended_by
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
             accelerator=workload.accelerator,
+            sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
             verdict=metric.verdict,
@@ -162,8 +165,10 @@ class _Predictor:
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
-        runs = self._runs(ranks)
-        run = self._run_of[ranks] = runs[0]
+        run = self._run_of[ranks] = self._model.run(ranks)
+        # Others with other draws, if read times vary and the runs are short enough
+        draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
+        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
         slower, faster = (
             self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
             for sign in (-1, 1)
@@ -202,12 +207,6 @@ class _Predictor:
             null_model=self.null_model(ranks),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
-
-    def _runs(self, ranks: int) -> list[ModelRun]:
-        """Return one simulated run, or several with other draws if read times vary and the runs are short enough."""
-        first = self._model.run(ranks)
-        runs = MOST_ROWS // max(1, len(first.rows)) if len(self._calibration.work) > 1 else 1
-        return [first, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, runs)))]
 
     def _sooner(self, run: ModelRun) -> float:
         """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
@@ -342,6 +341,8 @@ class _Predictor:
             )
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
+        if workload.workflow.evaluation:
+            yield Finding.of(Issue.NOTE, "caution", text=_EVALUATIONS)
         run = self.run_of(count.accelerators)
         if run.simulated_steps < run.planned_steps:
             yield Finding.of(
