@@ -69,7 +69,7 @@ def copy_into_tree(
                 write_json(part, SEPARATION, file_separation(data_folder, plan.tree))
             os.rename(part, leaf)
     except OSError as error:
-        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and continue") from error
+        raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
