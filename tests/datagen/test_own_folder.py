@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
@@ -124,16 +125,16 @@ def shards(folder: Path) -> None:
                     tar.addfile(member, io.BytesIO(bytes(size)))
 
 
+def recorded(size: int) -> bytes:
+    head = struct.pack("<Q", size)
+    return head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
+
+
 def records(folder: Path) -> None:
     """Of changing lengths, in files named as TFDS names them."""
     folder.mkdir(exist_ok=True)
     for shard in range(3):
-        heads = {size: struct.pack("<Q", size) for size in range(100, 700, 100)}
-        data = b"".join(
-            head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
-            for size, head in heads.items()
-        )
-        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(data)
+        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(b"".join(map(recorded, range(100, 700, 100))))
 
 
 def tables(folder: Path) -> None:
@@ -245,16 +246,70 @@ def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str],
     assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
-def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Path) -> None:
-    for number in range(6):
-        (tmp_path / f"{number}.jpg").write_bytes(bytes(900))
-        (tmp_path / f"{number}.txt").write_bytes(bytes(100))
-    (tmp_path / "README.md").write_bytes(bytes(50))
-    raw = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format="raw"), FOLDERS)
-    assert (raw.spec.format, raw.layout.num_files, int(raw.sizes.sum())) == ("raw", 12, 6000)
-    assert any("README" not in note and ".md (1)" in note for note in raw.notes)
-    found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
-    assert found.layout.num_files == 6, "only the pictures"
+CHOICES = """
+%.png:99 labels.npz:900 |  | png 4: %.png | 1 file is .* .npz .1.
+%.jpg:99 %.txt a.md | format=raw | raw 8: %.jpg %.txt | .md .1.
+%.bin:99 %.idx |  | raw 4: %.bin | 4 files are .* .idx .4.
+%.bin:99 %.idx | format=raw | raw 4: %.bin | .idx
+%.mp4:99 %.srt %.csv:50 |  | raw 4: %.mp4 | dataset.format=csv
+%.h5 %.txt a/%.json |  | raw 4: %.h5 | 8 files are of other kinds
+%.flac:99 %.seg:50 |  | raw 4: %.flac | .seg
+%.tfrecord:R %.tfrecord.idx |  | tfrecord 4x3: %.tfrecord | .idx
+%.tfrecord:Z %.tfrecord.idx | format=raw | raw 4: %.tfrecord | each .tfrecord file is .* one sample
+part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | 1 empty
+%.json:R | format=tfrecord | tfrecord 4x3: %.json |
+%.json:600 | format=indexed_binary record_length_bytes=60 | indexed_binary 4x10: %.json |
+data.mdb:600 lock.mdb | format=mmap_indexed_binary record_length_bytes=60 | mmap_indexed_binary 1x10: data.mdb | .mdb
+data.mdb lock.mdb | format=raw | raw 1: data.mdb | one sample.*=mmap_indexed_binary
+%.tar.gz |  | raw 4: %.tar.gz | each .tar.gz file .* one sample.* or decompress
+c.%.json.gz |  | raw 4: c.%.json.gz | each .json.gz file .* one sample
+a-%.jsonl.zst |  | raw 4: a-%.jsonl.zst | each .jsonl.zst file
+%.nii.gz |  | raw 4: %.nii.gz |
+a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | 8 validation and test files left out: in a folder
+train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | 4 validation files left out: .*/val2017 reads them
+train-clean/%.flac dev-clean/%.flac |  | raw 4: train-clean/%.flac | 4 validation .*/dev-clean reads them
+train/%.bmp more/%.bmp |  | raw 4: train/%.bmp | 4 other files left out: .*/more reads
+validation-%.bmp test-%.bmp |  | raw 8: test-%.bmp validation-%.bmp |
+car/%.bmp test/%.bmp dog/%.bmp |  | raw 12: car/%.bmp dog/%.bmp test/%.bmp |
+bus/%.bmp train/%.bmp van/%.bmp |  | raw 12: bus/%.bmp train/%.bmp van/%.bmp |
+train/car/%.bmp train/test/%.bmp |  | raw 8: train/car/%.bmp train/test/%.bmp |
+train.txt val.txt images/%.bmp |  | raw 4: images/%.bmp | .txt .2.
+%.png | format=tfrecord | refused | named as png: leave dataset.format out
+%.dcm | format=npz | refused | can't be read as npz: .* set dataset.format=raw
+part-% | format=parquet | refused | set dataset.format=raw
+%.tfrecord:Z |  | refused | compressed with gzip.: .* set dataset.format=raw
+%.tfrecord.gz:Z | compression=gzip | refused | compressed with gzip
+%.tar:Z |  | refused | compressed with gzip
+data.mdb lock.mdb |  | refused | LMDB.* set dataset.format=mmap_indexed_binary
+"""
+
+
+@pytest.mark.parametrize("choice", CHOICES.strip().split("\n"))
+def test_files_that_count_are_chosen_once_and_others_are_told_of(choice: str, tmp_path: Path) -> None:
+    files, words, wanted, said = (part.strip() for part in choice.split("|"))
+    for name, _, size in (each.partition(":") for each in files.split()):
+        for number in "0123" if "%" in name else "0":
+            put(tmp_path / name.replace("%", number), int(size) if size.isdigit() else 9)
+            if size in ("R", "Z"):
+                data = recorded(20) * 3
+                (tmp_path / name.replace("%", number)).write_bytes(gzip.compress(data) if size == "Z" else data)
+    settings = [
+        "dataset.source=folder",
+        f"dataset.data_folder={tmp_path}",
+        *(f"dataset.{word}" for word in words.split()),
+    ]
+    if wanted == "refused":
+        with pytest.raises(UserError, match=said):
+            load(settings)
+        return
+    workload = load(settings)
+    run = inspect(workload.dataset)  # as the run does, by the settings found
+    spec, names = run.spec, run.train.names or ()
+    assert spec == workload.dataset
+    samples = f"x{spec.num_samples_per_file}" * (spec.num_samples_per_file > 1)
+    chosen = dict.fromkeys(re.sub(r"(?<![a-z0-9])[0-3](?!\d)|(?<=0000)[0-3]", "%", name) for name in names)
+    assert f"{spec.format} {len(names)}{samples}: {' '.join(chosen)}" == wanted
+    assert re.search(said, "\n".join(workload.notes[1:])) if said else "one sample" not in "".join(workload.notes)
 
 
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
