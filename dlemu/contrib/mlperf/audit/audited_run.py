@@ -30,6 +30,7 @@ from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, com
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.contrib.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 from dlemu.runner.crew import Worker, run_crew
@@ -160,7 +161,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     other = _other_benchmark_findings(folder)
     if other is not None:
         fix = "nothing: see the other findings"
-        info = Finding("info", "no.training", "a run of another benchmark", "a training run", fix)
+        info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
         return replace(NO_RUN, path=folder, findings=(info, *other))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
@@ -168,7 +169,7 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     logs = read_logs(folder, _list_folder(folder, findings), printed.start, findings)
     setup = completed(setup, shipped, workload=printed.model, step_seconds=_configured_seconds(logs), findings=findings)
     recomputed = NOTHING
-    if _has_training(printed, logs):
+    if (printed.au_percent, printed.samples_per_second) != (None, None) or logs.blocks():
         recomputed = from_steps(setup, printed.accelerators, logs)
         recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
         findings += contradictions(setup, printed, logs, recomputed)
@@ -234,8 +235,7 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
     same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
-        wanted = "different step times for each rank and epoch: two measurements are never equal"
-        yield Finding("error", "ranks.copied", f"{same[0]}{more}", wanted, "copy the files from the run again")
+        yield by_rule("ranks.copied", f"{same[0]}{more}")
 
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
@@ -265,22 +265,16 @@ def _list_folder(folder: str, findings: list[Finding]) -> list[str]:
     try:
         return os.listdir(folder)
     except OSError as error:
-        seen = f"the folder can't be listed: {error.strerror}"
-        findings.append(Finding("error", "file.broken", seen, "a readable folder", "grant permission to read it"))
+        findings.append(by_rule("file.broken", f"the folder can't be listed: {error.strerror}"))
         return []
-
-
-def _has_training(printed: Printed, logs: Logs) -> bool:
-    return printed.au_percent is not None or printed.samples_per_second is not None or bool(logs.blocks())
 
 
 def _no_training_finding(printed: Printed) -> Finding:
     if printed.checkpoints or printed.foreign:
         fix = "nothing: its numbers are recomputed" if printed.checkpoints else "nothing: only training is audited"
         seen = "a run of checkpoints only" if printed.checkpoints else "the summary of another kind of benchmark"
-        return Finding("info", "no.training", seen, "a training run", fix)
-    seen = "no training in its files"
-    return Finding("error", "no.training", seen, "a training run that ended", "the run's log says why it ended")
+        return by_rule("no.training", seen, fix=fix, severity="info")
+    return by_rule("no.training", "no training in its files", "a training run that ended")
 
 
 def _configured_seconds(logs: Logs) -> float | None:
@@ -295,9 +289,7 @@ def _configured_seconds(logs: Logs) -> float | None:
 def failed_run(folder: str, error: Exception) -> AuditedRun:
     """Return a run whose audit raised an exception: a bug in dlemu, reported as a finding of that run."""
     seen = f"the audit failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    fix = "report this bug of dlemu, with the folder's files attached"
-    finding = Finding("error", "audit.failed", seen, "an audit of any folder", fix)
-    return replace(NO_RUN, path=folder, findings=(finding,))
+    return replace(NO_RUN, path=folder, findings=(by_rule("audit.failed", seen),))
 
 
 NO_RUN = AuditedRun(path="", setup=Setup(), printed=Printed(), recomputed=NOTHING, printed_by=None, findings=())

@@ -21,6 +21,7 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.run_settings import Setup, read_setup
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
@@ -174,10 +175,7 @@ def checkpoint_numbers(leaf: CheckpointLeaf) -> Iterator[Finding]:
         for rank, own in leaf.parts.items():
             problems += [f"rank {rank}: {seen}" for seen in _stamp_differences(own)]
         if problems:
-            fix = "ask for the files of the run as DLIO wrote them"
-            yield Finding(
-                "error", "checkpoint.differs", "; ".join(problems[:3]), "figures of rank 0's checkpoints", fix
-            )
+            yield by_rule("checkpoint.differs", "; ".join(problems[:3]))
     else:
         yield from unapplied("checkpoint.differs", checkpoints_of_any_rank=first or None, summary=leaf.metric or None)
     yield from _size(leaf)
@@ -192,8 +190,7 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
     size = leaf.plan.tensor_bytes() / GIB
     if not _close(printed, size):
         wanted = f"{size:.6f}: the size of this model's tensors with so many ranks"
-        fix = "compare model and parallelism in config.yaml with the edition's workload file"
-        yield Finding("error", "checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted, fix)
+        yield by_rule("checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted)
 
 
 def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
@@ -211,10 +208,7 @@ def _slowest(leaf: CheckpointLeaf) -> Iterator[Finding]:
             size = number(leaf.metric.get("checkpoint_size_GB"))
             rate = f", {fmean(size / max(seconds) for seconds in rounds):.3f} GiB/s" if size else ""
             means = f"a {kind} took rank 0 {first:.2f} s, the slowest rank {slowest:.2f} s{rate}"
-            seen = f"{means} (means of {len(rounds)})"
-            wanted = "the figures of the rules' text: longest duration and lowest throughput of all ranks"
-            fix = "publish what the tool prints, and read it as rank 0's; checkpoint.rank_sync=true makes ranks equal"
-            yield Finding("warning", "checkpoint.slowest", seen, wanted, fix)
+            yield by_rule("checkpoint.slowest", f"{means} (means of {len(rounds)})")
 
 
 def rounds_of(leaf: CheckpointLeaf, kind: Kind) -> list[list[float]]:

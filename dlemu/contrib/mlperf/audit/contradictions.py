@@ -17,6 +17,7 @@ from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import mapping, stamp_us
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import Reading, edition_read
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.contrib.mlperf.rules.training import Division, RunFacts, check_run, override_keys
 from dlemu.results.finding import Finding, Severity
 from dlemu.results.wording import count
@@ -85,7 +86,7 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
 def _missing_numbers(printed: Printed) -> Iterator[Finding]:
     """A summary that lacks the numbers by which a run is judged can't show that it passed."""
     if printed.unusable:
-        yield Finding("error", "summary.incomplete", "; ".join(printed.unusable), "numbers, as DLIO prints them", _FIX)
+        yield by_rule("summary.incomplete", "; ".join(printed.unusable))
 
 
 def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
@@ -99,21 +100,21 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
         exact = _SUM_TOLERANCE * max(parts, default=0.0)
         if mean is not None and parts and abs(mean - math.fsum(parts) / len(parts)) > exact:
             seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
-            yield Finding("error", "printed.mean", seen, "the mean of the epochs", _FIX)
+            yield by_rule("printed.mean", seen)
         spread = pstdev(parts) if parts else 0.0
         if deviation is not None and parts and abs(deviation - spread) > exact + _ROUNDING_TOLERANCE * spread:
             seen = f"printed deviation of {name} is {deviation:.4f}, but its epochs' is {spread:.4f}"
-            yield Finding("error", "printed.mean", seen, "the population's standard deviation of the epochs", _FIX)
+            yield by_rule("printed.mean", seen, "the population's standard deviation of the epochs")
     rate, mib = printed.samples_per_second, printed.mib_per_second
     nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
     if mib and nominal and not _close(mib, nominal):
         seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
-        yield Finding("error", "printed.io", seen, "samples/s x record length", _FIX)
+        yield by_rule("printed.io", seen)
     if printed.verdict is not None and printed.au_percent is not None:
         reached = printed.au_percent >= setup.au_threshold_percent
         if printed.verdict != ("success" if reached else "fail"):
             seen = f"printed {printed.verdict!r} with an AU of {printed.au_percent:.2f} %"
-            yield Finding("error", "printed.verdict", seen, f"success if AU >= {setup.au_threshold_percent:g} %", _FIX)
+            yield by_rule("printed.verdict", seen, f"success if AU >= {setup.au_threshold_percent:g} %")
 
 
 _BASIS = {"steps": "the steps give", "some ranks": "the steps of some ranks give", "blocks": "the block times give"}
@@ -142,9 +143,9 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
 
 def _differs(rule: str, exact: bool, seen: str, wanted: str) -> Finding:
     if exact:
-        return Finding("error", rule, seen, wanted, _FIX)
+        return by_rule(rule, seen, wanted, _FIX)
     fix = "keep the files of all ranks: with some of them only, the other ranks may account for the difference"
-    return Finding("info", rule, seen, wanted, fix)
+    return by_rule(rule, seen, wanted, fix, "info")
 
 
 def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
@@ -154,7 +155,7 @@ def _data_size(setup: Setup, printed: Printed) -> Iterator[Finding]:
         size = files * samples * length / 2**30 / printed.hosts
         if not math.isclose(printed.data_gib, size, rel_tol=_ROUNDING_TOLERANCE):
             seen = f"data_size_per_host_GB is {printed.data_gib:.2f}, files and record length give {size:.2f} (GiB)"
-            yield Finding("error", "files.count", seen, "the size of the files that were read", _FIX)
+            yield by_rule("files.count", seen, "the size of the files that were read")
 
 
 def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu: bool) -> Iterator[Finding]:
@@ -165,18 +166,17 @@ def _counts(setup: Setup, printed: Printed, recomputed: Recomputed, *, by_dlemu:
     wanted = configured or printed.epochs
     if recomputed.epochs and wanted and recomputed.epochs != wanted:
         seen = f"{recomputed.epochs} epochs can be recomputed"
-        yield Finding("warning", "epochs.count", seen, f"{wanted} epochs", "keep the files of the whole run")
+        yield by_rule("epochs.count", seen, f"{wanted} epochs", severity="warning")
     lists = {len(printed.au_by_epoch), len(printed.samples_per_second_by_epoch)}
     done = {printed.epochs, *lists} - {None, 0, wanted}
     if wanted and done:
         seen = f"{'config.yaml' if configured else 'summary.json'} says {wanted} epochs, summary.json has {done.pop()}"
-        yield Finding("error", "epochs.count", seen, "the same run in both", _FIX)
+        yield by_rule("epochs.count", seen, fix=_FIX)
     if printed.accelerators and recomputed.ranks_kept > printed.accelerators:
         seen = f"files of {recomputed.ranks_kept} ranks, but the summary has {printed.accelerators} accelerators"
-        yield Finding("error", "ranks.count", seen, "one file per rank", "keep each run in a folder of its own")
+        yield by_rule("ranks.count", seen)
     if setup.config is not None and setup.num_files and printed.num_files and setup.num_files != printed.num_files:
-        seen = f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}"
-        yield Finding("error", "files.count", seen, "the same run in both", _FIX)
+        yield by_rule("files.count", f"config.yaml says {setup.num_files} files, summary.json {printed.num_files}")
 
 
 def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
@@ -189,10 +189,9 @@ def _computation_time(setup: Setup, logs: Logs) -> Iterator[Finding]:
     if short or (not logs.measured_compute and not np.allclose(seconds, wanted, rtol=_ROUNDING_TOLERANCE)):
         seen = f"steps computed for {seconds.min():.6g} to {seconds.max():.6g} s (median {np.median(seconds):.6g})"
         if logs.by_dlemu:  # an emulated accelerator ends a step on schedule, also one that the host began late
-            fix = "nothing: a step that dlemu's host began late still ends on schedule, so it seems shorter"
-            yield Finding("info", "compute.time", seen, f"{wanted:g} s as config.yaml says", fix)
+            yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", severity="info")
         else:
-            yield Finding("error", "compute.time", seen, f"{wanted:g} s as config.yaml says", _FIX)
+            yield by_rule("compute.time", seen, f"{wanted:g} s as config.yaml says", _FIX)
 
 
 def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Finding]:
@@ -206,7 +205,7 @@ def _au_of_ranks(setup: Setup, logs: Logs, formula: str | None) -> Iterator[Find
             wrong.append(f"rank {rank} epoch {epoch} block{number} ({printed:.2f} %, its steps give {au:.2f} %)")
     if wrong:
         seen = f"AU printed by ranks differs from their steps in {count(len(wrong), 'block')}: {', '.join(wrong[:3])}"
-        yield Finding("error", "rank.differs", seen, f"{10 * _AU_TOLERANCE_POINTS:g} points at most", _FIX)
+        yield by_rule("rank.differs", seen, f"{10 * _AU_TOLERANCE_POINTS:g} points at most")
 
 
 def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding]:
@@ -221,8 +220,7 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
             if taken != usual[0][0]
         ]
     if uneven:
-        seen = f"{uneven[0]}{f' and {len(uneven) - 1} more' if len(uneven) > 1 else ''}"
-        yield Finding("error", "ranks.steps", seen, "the same number of steps on every rank", _FIX)
+        yield by_rule("ranks.steps", f"{uneven[0]}{f' and {len(uneven) - 1} more' if len(uneven) > 1 else ''}")
         return
     planned = planned_steps(setup, printed)
     whole = {rank: blocks for rank, blocks in logs.arrays.items() if blocks}
@@ -238,7 +236,7 @@ def _step_counts(setup: Setup, printed: Printed, logs: Logs) -> Iterator[Finding
         if taken != planned:
             seen = f"epoch {epoch}: {taken} steps on each rank"
             wanted = f"{planned}: floor(samples / (batch x accelerators)), or total_training_steps"
-            yield Finding("warning", "steps.count", seen, wanted, _FIX)
+            yield by_rule("steps.count", seen, wanted)
             return
 
 
@@ -256,7 +254,7 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
                     f" of which wait {arrays.load[step]:.4f} s and computation {arrays.compute[step]:.4f} s"
                 )
                 wanted = f"wait and computation that add up to the step, within {_MAX_UNEXPLAINED_SECONDS:g} s"
-                yield Finding("error", "steps.parts", seen, wanted, _FIX)
+                yield by_rule("steps.parts", seen, wanted)
                 return
 
 
@@ -264,14 +262,14 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Compare the summary's hosts and memory with those in the ranks' files."""
     if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
         seen = f"num_hosts is {printed.hosts}, host_memory_GB has {printed.memory_slots} entries"
-        yield Finding("error", "hosts.differ", seen, "one entry for each host", _FIX)
+        yield by_rule("hosts.differ", seen)
     own, whole = printed.meminfo_gib, printed.memory_gib  # of rank 0's host, of all hosts
     if own and whole and printed.hosts:
         too_large = printed.hosts == 1 and whole > own * (1 + _MEMORY_TOLERANCE)
         if too_large or whole < own * (1 - _MEMORY_TOLERANCE):
             hosts = count(printed.hosts, "host")
             seen = f"host_memory_GB gives {whole:.1f} GiB for {hosts}, host_meminfo {own:.1f} GiB for one"
-            yield Finding("error", "hosts.memory", seen, "the memory that /proc/meminfo reports", _FIX)
+            yield by_rule("hosts.memory", seen)
     names = {host.name for host in logs.hosts.values() if host.name}
     ranks = printed.accelerators or len(logs.hosts)
     if (
@@ -281,11 +279,11 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     ):
         shown = ", ".join(sorted(names)[:3])
         seen = f"num_hosts is {printed.hosts}, the ranks' files name {len(names)} hosts ({shown})"
-        yield Finding("error", "hosts.differ", seen, "the hosts that the ranks ran on", _FIX)
+        yield by_rule("hosts.differ", seen, "the hosts that the ranks ran on")
     first = logs.hosts.get(0)
     if first is not None and first.name and printed.hostname and first.name != printed.hostname:
         seen = f"summary.json names host {printed.hostname}, rank 0's file {first.name}"
-        yield Finding("error", "hosts.differ", seen, "the same host in both", _FIX)
+        yield by_rule("hosts.differ", seen, "the same host in both")
     memory = {host.name: host.memory_gib for host in logs.hosts.values() if host.name and host.memory_gib}
     total, least = printed.memory_gib, sum(memory.values())
     if total and memory and printed.hosts:
@@ -293,7 +291,7 @@ def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
         all_known = len(memory) == printed.hosts
         if total < least * (1 - _MEMORY_TOLERANCE) or (all_known and total > least * (1 + _MEMORY_TOLERANCE)):
             seen = f"summary.json reports {total:.1f} GiB on all hosts, ranks' files {least:.1f} GiB on {len(memory)}"
-            yield Finding("error", "hosts.memory", seen, "the memory that the ranks' hosts have", _FIX)
+            yield by_rule("hosts.memory", seen, "the memory that the ranks' hosts have")
 
 
 def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
@@ -304,7 +302,7 @@ def _blocks_outside_run(printed: Printed, logs: Logs) -> Iterator[Finding]:
         late = ended is not None and span.end_us > ended + _SUMMARY_TOLERANCE_US
         if early or late:
             seen = f"epoch {epoch} block{block} {'begins before' if early else 'ends after'} the run, by summary.json"
-            yield Finding("error", "time.order", seen, "blocks within the run", _FIX)
+            yield by_rule("time.order", seen)
             return
 
 
@@ -321,7 +319,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
     ]
     if same:
         seen = f"epochs {same[0][0]} and {same[0][1]} have the same AU and samples/s, to the last digit"
-        yield Finding("error", "epochs.copied", seen, "different figures for each epoch", _FIX)
+        yield by_rule("epochs.copied", seen)
     stamped: dict[tuple[tuple[int, int], ...], int] = {}
     for rank, spans in logs.spans.items():
         key = tuple((span.start_us, span.end_us) for _, span in sorted(spans.items()))
@@ -330,7 +328,7 @@ def _copies(printed: Printed, logs: Logs) -> Iterator[Finding]:
             seen = f"ranks {other} and {rank} have the same time stamps, to the microsecond"
             # dlemu's ranks begin together, and two may end their only block in the same microsecond.
             severity: Severity = "error" if len(key) > 1 else "warning"
-            yield Finding(severity, "ranks.copied", seen, "different time stamps for each rank", _FIX)
+            yield by_rule("ranks.copied", seen, "different time stamps for each rank", _FIX, severity)
             return
 
 
@@ -343,40 +341,37 @@ def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2:
     whole, bounds = recomputed.au_whole_percent, recomputed.au_bounds_percent
     if whole is not None and whole > 100 + _ROUNDING_TOLERANCE:
         seen = f"the blocks are shorter than their computation: AU of whole epochs {whole:.2f} %"
-        yield Finding("error", "blocks.short", seen, "at most 100 %", _FIX)
+        yield by_rule("blocks.short", seen)
     if printed.au_percent is not None and bounds is not None:
         low, high = bounds
         if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= high + _AU_TOLERANCE_POINTS:
             seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
-            yield Finding("error", "au.impossible", seen, "an AU within these bounds", _FIX)
+            yield by_rule("au.impossible", seen)
     if printed.samples_per_second and recomputed.rate_bounds is not None:
         low, high = recomputed.rate_bounds
         if not low * (1 - _ROUNDING_TOLERANCE) <= printed.samples_per_second <= high * (1 + _ROUNDING_TOLERANCE):
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
-            yield Finding("error", "throughput.impossible", seen, "a rate within these bounds", _FIX)
+            yield by_rule("throughput.impossible", seen)
     # Only the text of v1.0's rules counts the first step's I/O; since v2.0 the text excludes it, as DLIO does.
     if not since_v2 and printed.verdict == "success" and whole is not None and whole < setup.au_threshold_percent:
         seen = f"AU of whole epochs, by v1.0's text, is {whole:.2f} %: it passes only because first steps are dropped"
-        fix = "see how long the first step of each epoch takes (loss_first_step_percent)"
-        yield Finding("warning", "au.rules", seen, f"{setup.au_threshold_percent:g} %", fix)
+        yield by_rule("au.rules", seen, f"{setup.au_threshold_percent:g} %")
 
 
 def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> Iterator[Finding]:
     """Yield findings for what the kept files can't show."""
     ranks = printed.accelerators or recomputed.ranks_kept
-    keep = "keep R_output.json and R_per_epoch_stats.json of every rank R"
     if recomputed.basis == "nothing":
-        seen = "no time stamps of blocks: nothing can be recomputed"
-        yield Finding("warning", "unknown.all", seen, "at least per_epoch_stats.json", keep)
+        yield by_rule("unknown.all", "no time stamps of blocks: nothing can be recomputed")
     elif recomputed.basis == "blocks":
         seen = "no rank's steps were kept: AU by DLIO's formulas, and the shares of loading and barriers, are unknown"
-        yield Finding("info", "unknown.steps", seen, "the files of all ranks", keep)
+        yield by_rule("unknown.steps", seen)
     elif recomputed.basis == "some ranks":
         seen = f"files of {recomputed.ranks_kept} of {ranks} ranks: samples/s are scaled up, AU is these ranks' mean"
-        yield Finding("info", "unknown.ranks", seen, "the files of all ranks", keep)
+        yield by_rule("unknown.ranks", seen)
     elif not logs.measured_compute and ranks > 1:
         seen = "only rank 0 kept time stamps: the other ranks' block times come from their printed samples/s"
-        yield Finding("info", "unknown.stamps", seen, "time stamps of every rank", "use DLIO 2.x: it keeps them")
+        yield by_rule("unknown.stamps", seen)
 
 
 def _close(left: float, right: float) -> bool:

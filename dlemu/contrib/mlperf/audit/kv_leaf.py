@@ -20,6 +20,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.results import wording
 from dlemu.results.finding import Finding
@@ -220,8 +221,7 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
         seen.append(f"the tool itself reports {flags}, {lost} missing files: its means are of the other files")
     if seen:
         every_trial = f"{wording.count(trials, 'trial')} of each of 3 options by {wording.count(ranks, 'rank')}"
-        wanted = f"{every_trial}, with summary and metadata"
-        yield Finding("error", "kv.missing", "; ".join(seen), wanted, "keep all files of the run, or repeat it")
+        yield by_rule("kv.missing", "; ".join(seen), f"{every_trial}, with summary and metadata")
 
 
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
@@ -289,8 +289,7 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
         problems += [f"{rank.where}: {problem}" for problem in _latency_problems(rank)]
     if problems:
         seen = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
-        wanted = "numbers that follow from the rank's own bytes, time and requests"
-        yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
+        yield by_rule("kv.differs", seen)
 
 
 def _latency_problems(rank: KvRank) -> Iterator[str]:
@@ -333,10 +332,10 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
             seen = f"option {option}: aggregated_{name} is {printed:.6g}, {wanted} is {recomputed:.6g}"
             how = next((way for way, value in _OLD_AGGREGATIONS.items() if _close(printed, value(parts))), None)
             if how:
-                seen, fix = f"{seen}; it is {how} instead", "aggregate it with the current version of the tool"
-                yield Finding("warning", "kv.aggregate", seen, wanted, fix)
+                seen = f"{seen}; it is {how} instead"
+                yield by_rule("kv.aggregate", seen)
             else:
-                yield Finding("error", "kv.differs", seen, wanted, "copy the files from the run again")
+                yield by_rule("kv.differs", seen, wanted)
         slowest = [rank.storage_p95_ms for trial in trials for rank in trial]
         known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
@@ -344,14 +343,14 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
             yield from unapplied("kv.differs", **{f"p95_latency_ms_of_option_{option}": printed})
         if printed is not None and known and not _close(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
-            yield Finding("error", "kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
+            yield by_rule("kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
         counted = mapping(mapping(leaf.summary.get("options")).get(str(option)))
         wanted_counts = {"option": option, "rank_count": leaf.rank_count, "trial_count": leaf.trial_count}
         for name, value in wanted_counts.items():
             stated_count = count(counted.get(name))
             if None not in (stated_count, value) and stated_count != value:
                 seen = f"option {option}: {name} is {stated_count}, the run has {value}"
-                yield Finding("error", "kv.differs", seen, "the same numbers in all files", "copy the files again")
+                yield by_rule("kv.differs", seen, "the same numbers in all files", "copy the files again")
 
 
 def _close(left: float, right: float) -> bool:
@@ -376,12 +375,9 @@ def _windows(leaf: KvLeaf) -> Iterator[Finding]:
         if windows and max(windows) > _MAX_TIME_RATIO:
             slowest = max(ranks, key=lambda rank: rank.window_seconds or 0)
             took = f"{slowest.window_seconds:.1f} s, the tool's clock ran for {slowest.elapsed_seconds:.1f} s"
-            seen, wanted = f"{what}; the slowest request took {took}", "bytes over the time in which they moved"
-            fix = "take the published rates as too high: they count bytes that moved after the clock had stopped"
-            yield Finding("warning", "kv.window", seen, wanted, fix)
+            yield by_rule("kv.window", f"{what}; the slowest request took {took}")
         elif ranks:
-            fix = "nothing: no request took longer than the clock ran, so nothing contradicts the published rates"
-            yield Finding("info", "kv.listed", what, "published and recomputed side by side", fix)
+            yield by_rule("kv.listed", what)
 
 
 def _rate(value: float | None) -> str:
@@ -405,15 +401,13 @@ def _devices(leaf: KvLeaf) -> Iterator[Finding]:
         f"devices read {read:,.1f} and wrote {written:,.1f} GiB, the ranks {moved['read']:,.1f} and"
         f" {moved['written']:,.1f}; {busiest} was busy for {busy:,.0f} s of {clock:,.0f} s of load"
     )
-    wanted = "devices that move the ranks' bytes, and are not busy for longer than the clock ran"
     if busy > clock * _MAX_TIME_RATIO:
         fix = f"take the published rates as {100 * (busy / clock - 1):.0f} % too high on average: they omit this time"
-        yield Finding("warning", "kv.device", seen, wanted, fix)
+        yield by_rule("kv.device", seen, fix=fix)
     elif moved["read"] and read < _MIN_DEVICE_SHARE * moved["read"]:
-        fix = "ask what served the rest: the page cache, or devices of other hosts"
-        yield Finding("warning", "kv.device", seen, wanted, fix)
+        yield by_rule("kv.device", seen)
     else:
-        yield Finding("info", "kv.device", seen, wanted, "nothing: device and benchmark agree")
+        yield by_rule("kv.device", seen, fix="nothing: device and benchmark agree", severity="info")
 
 
 def device_work(metadata: Mapping[str, Any]) -> dict[str, tuple[float, float, float]]:
@@ -454,14 +448,12 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
         total = memory + storage
         seen = f"option {option}: {100 * memory / total:.1f} % of {total:,.0f} GiB read from memory"
         if option != 2:
-            wanted = "every byte from the storage: the option has no memory tier"
-            yield Finding("error", "kv.tiers", seen, wanted, "repeat it with the option's own settings")
+            yield by_rule("kv.tiers", seen)
         elif not storage:
-            wanted = "some bytes read from the storage (6.3.4.4)"
-            yield Finding("error", "kv.tiers", seen, wanted, "submit the option as OPEN")
+            yield by_rule("kv.tiers", seen, "some bytes read from the storage (6.3.4.4)", "submit the option as OPEN")
         else:
             fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
-            yield Finding("info", "kv.tiers", seen, "the share that the storage served", fix)
+            yield by_rule("kv.tiers", seen, "the share that the storage served", fix, "info")
 
 
 def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
@@ -482,9 +474,7 @@ def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
                 p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
                 shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
         if shown:
-            seen, wanted = f"option {option}: {'; '.join(shown)}", "each class served within its time limit"
-            fix = "take these latencies as waits in a growing queue: new requests arrive however slow the storage is"
-            yield Finding("info", "kv.starved", seen, wanted, fix)
+            yield by_rule("kv.starved", f"option {option}: {'; '.join(shown)}")
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
@@ -499,8 +489,7 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
             yield from unapplied("kv.tokens", **{f"tokens_or_model_of_option_{option}": None}) if ranks else ()
         elif abs(moved / tokens / wanted - 1) > _TOKEN_TOLERANCE:
             seen = f"option {option}: {moved / tokens:,.0f} bytes per token, {models[option]} has {wanted:,}"
-            fix = "don't compare tokens/s with other runs: versions before 3.0.13 count too few tokens"
-            yield Finding("warning", "kv.tokens", seen, "the model's bytes per token", fix)
+            yield by_rule("kv.tokens", seen)
 
 
 def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
@@ -525,6 +514,4 @@ def _copies(leaf: KvLeaf) -> Iterator[Finding]:
         key = tuple(round(value, 6) for value in rank.latencies_seconds)
         first = known.setdefault(key, rank)
         if first is not rank:
-            seen = f"{rank.where} has the latencies of {first.where}"
-            wanted = "different requests for each rank and trial"
-            yield Finding("error", "kv.copied", seen, wanted, "copy the files from the run again")
+            yield by_rule("kv.copied", f"{rank.where} has the latencies of {first.where}")

@@ -14,6 +14,7 @@ from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import read_json
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.config import OWN_FOLDER, dlio_workload
 from dlemu.extend import UserError
 from dlemu.results.file_names import LIVE, SUMMARY
@@ -49,7 +50,6 @@ _JUDGED = re.compile(
 """Keys of judgements and of their uncertainty: they follow by rules, whose version is `judgement_version`."""
 _MAX_LISTED = 50
 """At most this many differences are listed."""
-_FIX = "take the folder from the run again; `dlemu report` shows what the steps give"
 
 Value = str | int | float | bool | None
 
@@ -58,9 +58,9 @@ Value = str | int | float | bool | None
 class OwnResult:
     """A recomputed result folder of dlemu, in the types of an audit of DLIO's files."""
 
-    setup: Setup
-    printed: Printed
-    recomputed: Recomputed
+    setup: Setup = field(default_factory=Setup)
+    printed: Printed = field(default_factory=Printed)
+    recomputed: Recomputed = NOTHING
     findings: tuple[Finding, ...]
     prefetch: Prefetch = field(default_factory=Prefetch)
 
@@ -116,7 +116,9 @@ def audit_own(folder: str) -> OwnResult:
     try:
         saved = read_saved(folder, Summary, Summary.kind) if has_summary else None
     except UserError as error:
-        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+        return OwnResult(
+            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
+        )
     findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
     try:
         run = read_run(folder)
@@ -125,8 +127,7 @@ def audit_own(folder: str) -> OwnResult:
         return OwnResult(
             setup=Setup(workload=saved.workload, accelerator=saved.accelerator) if saved else Setup(),
             printed=_printed(saved) if saved else Printed(),
-            recomputed=NOTHING,
-            findings=(*findings, _broken(error)),
+            findings=(*findings, by_rule("result.broken", str(error))),
         )
     if saved is None:
         findings.append(_missing_summary() if summary.complete else _incomplete(summary.failure))
@@ -158,10 +159,12 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         saved = read_saved(folder, CheckpointSummary, CheckpointSummary.kind) if has_summary else None
         run = read_checkpoint_run(folder)
     except UserError as error:
-        return OwnResult(setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(_broken(error),))
+        return OwnResult(
+            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
+        )
     summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
     findings = [
-        Finding("info", "no.training", "a run of checkpoints only", "a training run", "nothing: it is recomputed")
+        by_rule("no.training", "a run of checkpoints only", fix="nothing: it is recomputed", severity="info")
         if failure is None
         else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
     ]
@@ -182,24 +185,18 @@ def _audit_checkpoints(folder: str) -> OwnResult:
             memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
             checkpoints=True,
         ),
-        recomputed=NOTHING,
         findings=tuple(findings),
     )
 
 
-def _broken(error: UserError) -> Finding:
-    return Finding("error", "result.broken", str(error), "the whole folder of the run", "copy it from the run again")
-
-
 def _missing_summary() -> Finding:
     seen = "a run of dlemu without summary.json"
-    return Finding("error", "result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
+    return by_rule("result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
 
 
 def _incomplete(failure: str | None) -> Finding:
     seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
-    fix = "run it again; `dlemu report` shows what was measured"
-    return Finding("error", "no.training", seen, "a run that completed", fix)
+    return by_rule("no.training", seen, "a run that completed", "run it again; `dlemu report` shows what was measured")
 
 
 def differences(
@@ -217,17 +214,14 @@ def differences(
     judged = [key for key in keys if _JUDGED.match(key)]
     if judged and (by := old.get("judgement_version", 1)) != new["judgement_version"]:
         keys = [key for key in keys if key not in judged]
-        seen = f"summary.json: judged by rules {by}, today's are {new['judgement_version']}"
-        fix = "nothing: `dlemu report` judges by today's rules"
-        yield Finding("warning", "summary.judged", seen, "judgements that can be compared", fix)
+        yield by_rule("summary.judged", f"summary.json: judged by rules {by}, today's are {new['judgement_version']}")
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
     wanted = f"what follows from {rows} and facts.json"
     for key in keys[:_MAX_LISTED]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
-        yield Finding("error", "summary.differs", seen, wanted, _FIX)
+        yield by_rule("summary.differs", seen, wanted)
     if len(keys) > _MAX_LISTED:
-        seen = f"summary.json: {len(keys) - _MAX_LISTED} more values differ"
-        yield Finding("error", "summary.differs", seen, wanted, _FIX)
+        yield by_rule("summary.differs", f"summary.json: {len(keys) - _MAX_LISTED} more values differ", wanted)
 
 
 def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Value]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.results.finding import Finding
 
 _LOADER = "pytorch"
@@ -65,5 +66,4 @@ def prefetch_finding(
         f"PASS by DLIO's formula ({au:.2f} %), by {up_to}{au - sustained:.1f} points of prefetch: the storage sustains "
         f"{at_least}{sustained:.1f} %{readers}"
     )
-    fix = "judge the AU together with prefetch_credit_percent; use more files, or fewer readers"
-    return Finding("info" if since_v2 else "warning", "au.prefetch", seen, f"{setup.au_threshold_percent:g} %", fix)
+    return by_rule("au.prefetch", seen, f"{setup.au_threshold_percent:g} %", severity="info" if since_v2 else "warning")

@@ -11,6 +11,7 @@ from typing import Any
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
 from dlemu.contrib.mlperf.rules.core_config import canonical
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 
@@ -115,7 +116,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
     try:
         duration = Duration.from_value(value, "train.computation_time")
     except UserError as error:
-        findings.append(Finding("error", "config.value", str(error), "seconds", "copy config.yaml from the run again"))
+        findings.append(by_rule("config.value", str(error)))
         return None, False
     seconds = mean_seconds(duration)
     return (seconds if seconds > 0 else None), duration.type != "fixed" or bool(spread)
@@ -148,11 +149,11 @@ def completed(
     if accelerator is None and seconds is None and _V05_ACCELERATOR in shipped.get(workload or "", {}):
         accelerator = _V05_ACCELERATOR
     if accelerator is None:
-        findings.append(_no_config())
+        findings.append(by_rule("config.missing", "no config.yaml that can be read"))
         return setup
     pair = shipped[str(setup.workload)][accelerator]
     seen = f"no config.yaml; batch size and step time are the official ones of {setup.workload} on {accelerator}"
-    findings.append(Finding("info", "config.assumed", seen, "config.yaml of the run", "keep it with the results"))
+    findings.append(by_rule("config.assumed", seen))
     return replace(
         setup,
         accelerator=accelerator,
@@ -162,11 +163,6 @@ def completed(
 
 
 _V05_ACCELERATOR = "v100"
-
-
-def _no_config() -> Finding:
-    fix = "keep the folder with Hydra's files (configs, dlio_config or .hydra) with the results"
-    return Finding("warning", "config.missing", "no config.yaml that can be read", "the settings of the run", fix)
 
 
 def _matching(setup: Setup, shipped: Shipped) -> str | None:
@@ -244,13 +240,12 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
     """Return the numbers of a folder's summary.json; a missing or damaged one becomes a finding."""
     path = os.path.join(folder, "summary.json")
     if not os.path.isfile(path):
-        fix = "let the run end: DLIO writes summary.json last"
-        findings.append(Finding("error", "summary.missing", "there is no summary.json", "a run that ended", fix))
+        findings.append(by_rule("summary.missing", "there is no summary.json"))
         return Printed()
     before = len(findings)
     summary = read_json(path, findings)
     if len(findings) == before and not isinstance(summary, Mapping):
-        findings.append(_foreign(f"summary.json holds a {type(summary).__name__}"))
+        findings.append(by_rule("summary.foreign", f"summary.json holds a {type(summary).__name__}"))
     return _printed(mapping(summary), findings)
 
 
@@ -259,11 +254,11 @@ def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
     au, rate = f"{_AU}_percentage", f"{_RATE}_samples_per_second"
     for key in (au, rate):
         if key in metric and numbers(metric[key]) is None and metric[key] != []:
-            findings.append(_foreign(f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
+            findings.append(by_rule("summary.foreign", f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
     if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
         values = [(key, _value_at(summary, key), read) for key, read in _READ_BY.items()]
         unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
-        findings += [_foreign(f"summary.json: {key} is {_shown(value)}") for key, value in unread]
+        findings += [by_rule("summary.foreign", f"summary.json: {key} is {_shown(value)}") for key, value in unread]
     slots = summary.get("host_memory_GB")
     return Printed(
         hostname=text(summary.get("hostname")),
@@ -324,7 +319,3 @@ def _value_at(summary: Mapping[str, Any], key: str) -> Any:
 
 def _shown(value: object) -> str:
     return "missing" if value is None else repr(value)[:60]
-
-
-def _foreign(seen: str) -> Finding:
-    return Finding("error", "summary.foreign", seen, "numbers as DLIO writes them", "copy the file from the run again")

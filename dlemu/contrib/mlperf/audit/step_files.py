@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 from dlemu.results.untrusted_files import open_untrusted
@@ -136,8 +137,7 @@ def epochs_of(content: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def unusable(seen: str) -> Finding:
     """Return the finding for a block that can't be used."""
-    fix = "copy the file from the run again; the block is left out"
-    return Finding("error", "file.unusable", seen, "what DLIO writes: finite seconds, one per step", fix)
+    return by_rule("file.unusable", seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +269,7 @@ def _is_no_number(value: object) -> bool:
 
 def _no_number(where: str, key: str, value: object) -> Finding:
     fix = "copy the file from the run again; the value is left out"
-    return Finding(
-        "error", "file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix
-    )
+    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix)
 
 
 def _seconds(value: object) -> Seconds | None:
@@ -306,8 +304,7 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) ->
             outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
             problems += [f"{name} is not within epoch {at}" for name in outside]
     if problems:
-        seen, fix = f"{where}: {'; '.join(problems[:3])}", "ask for the files of the run as DLIO wrote them"
-        yield Finding("error", "time.order", seen, "time stamps in order, without overlaps", fix)
+        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}", "time stamps in order, without overlaps")
 
 
 def _interval(stated: object, name: str) -> Interval | None:

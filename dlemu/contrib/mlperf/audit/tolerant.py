@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 from dlemu.results.untrusted_files import read_untrusted
@@ -66,16 +67,13 @@ def is_pruned(content: str) -> bool:
 
 
 def _pruned(path: str) -> Finding:
-    seen = f"{os.path.basename(path)}: {PRUNED.decode()}"
-    return Finding(
-        "info", "file.pruned", seen, "nothing: the run kept it, and reviewers removed it", "ask the reviewers for it"
-    )
+    return by_rule("file.pruned", f"{os.path.basename(path)}: {PRUNED.decode()}")
 
 
 def _broken(path: str, kind: str, error: Exception) -> Finding:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     name = os.path.basename(path)
-    return Finding("error", "file.broken", f"{name}: {reason}", f"a whole {kind} file", "copy it from the run again")
+    return by_rule("file.broken", f"{name}: {reason}", f"a whole {kind} file", "copy it from the run again")
 
 
 def mapping(value: object) -> Mapping[str, Any]:

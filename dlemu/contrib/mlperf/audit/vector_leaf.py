@@ -13,6 +13,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.results.finding import Finding
 
 _STATISTICS, _VERDICT, _RECALL = "statistics.json", "result_verdict.json", "recall_stats.json"
@@ -66,10 +67,8 @@ def vector_numbers(leaf: VectorLeaf) -> Iterator[Finding]:
         f"{name} {'not known' if value is None else f'{value:.4g}'}"
         for name, value in (("recall", recall), ("queries/s", rate))
     )
-    wanted = "neighbours that are found"
     if recall is None or recall <= 0:
-        fix = "fix index or ground truth: these queries per second mean nothing"
-        yield Finding("error", "vdb.recall", seen, wanted, fix)
+        yield by_rule("vdb.recall", seen)
     else:
         fix = "compare queries per second only at equal recall: no rule requires a minimum recall"
-        yield Finding("info", "vdb.recall", seen, wanted, fix)
+        yield by_rule("vdb.recall", seen, fix=fix, severity="info")

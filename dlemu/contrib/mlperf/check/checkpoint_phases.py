@@ -18,11 +18,11 @@ from dlemu.contrib.mlperf.audit.tolerant import mapping
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import described_system, is_blank
 from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
-from dlemu.contrib.mlperf.rules.training import unapplied
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.training import unapplied_at
+from dlemu.results.finding import Located
 
-Found = Iterator[tuple[str, Finding]]
-"""Yields (path that a finding is about, finding)."""
+Found = Iterator[Located]
 _CAPABILITY_FLAGS = ("multi_host", "simultaneous_write", "simultaneous_read")
 """Fields of a system description's `capabilities` that must be true or false."""
 _REMAP_KEY = "remap_time_in_seconds"
@@ -42,18 +42,17 @@ def gap(result: CheckpointResult) -> Found:
     summary_gap = seconds_between(*by_summaries)
     seconds = summary_gap if seconds is None else seconds
     if seconds is None:
-        yield from ((result.path, finding) for finding in unapplied("checkpoint.gap", times_of_both_calls=None))
+        yield from unapplied_at(result.path, "checkpoint.gap", times_of_both_calls=None)
         return
-    fix = "start both calls by one script, one right after the other"
     wanted = f"at most {GAP_SECONDS} s from the end of the write call to the start of the read call"
     if seconds > GAP_SECONDS:
-        yield result.path, Finding("error", "checkpoint.gap", f"{seconds:.1f} s", wanted, fix)
+        yield by_rule_at(result.path, "checkpoint.gap", f"{seconds:.1f} s", wanted)
     elif result.closed and summary_gap is not None and summary_gap < 0:
         seen = f"the read call began {-summary_gap:.1f} s before the write call had ended"
-        yield result.path, Finding("error", "checkpoint.overlap", seen, "one after the other", fix)
+        yield by_rule_at(result.path, "checkpoint.overlap", seen)
     elif seconds < 0:
         seen = f"{seconds:.1f} s: the hosts' clocks differ, or the calls overlap"
-        yield result.path, Finding("warning", "checkpoint.gap", seen, wanted, "set the hosts' clocks by NTP")
+        yield by_rule_at(result.path, "checkpoint.gap", seen, wanted, "set the hosts' clocks by NTP", "warning")
 
 
 def _last_collection(write: CheckpointLeaf) -> str | None:
@@ -96,7 +95,7 @@ def duration(result: CheckpointResult) -> Found:
     if total is None:
         fix = "keep each call's summary.json as the tool wrote it"
         wanted = "start of the first call and end of the last one in their summaries"
-        yield result.path, Finding("error", "checkpoint.duration", "no total time can be computed", wanted, fix)
+        yield by_rule_at(result.path, "checkpoint.duration", "no total time can be computed", wanted, fix, "error")
         return
     seen = f"{total:,.1f} s in total"
     if first is not last:
@@ -107,8 +106,7 @@ def duration(result: CheckpointResult) -> Found:
     if _is_seconds(remap) and remap and loads:
         load = fmean(loads)
         seen += f"; a load by rank 0 takes {load:.2f} s, with {remap} s of remapping {load + remap:.2f} s"
-    wanted = "from the first write to the last read, including remapping"
-    yield result.path, Finding("info", "checkpoint.duration", seen, wanted, "nothing: for information")
+    yield by_rule_at(result.path, "checkpoint.duration", seen)
 
 
 def capabilities(result: CheckpointResult) -> Found:
@@ -117,24 +115,23 @@ def capabilities(result: CheckpointResult) -> Found:
         return
     described = described_system(result.path)
     if described is None:
-        lacking = unapplied("checkpoint.simultaneous", description_of_the_system=None)
-        yield from ((result.path, finding) for finding in lacking)
+        yield from unapplied_at(result.path, "checkpoint.simultaneous", description_of_the_system=None)
         return
     path, stated = described[0], _stated_capabilities(result)
     flags = {name: stated.get(name) for name in _CAPABILITY_FLAGS}
     unknown = [name for name, flag in flags.items() if not is_blank(flag) and not isinstance(flag, bool)]
     if unknown:
         seen = ", ".join(f"capabilities.{name} is {stated.get(name, 'missing')}" for name in unknown)
-        yield path, Finding("error", "checkpoint.simultaneous", seen, "true or false", "state what the system can do")
+        yield by_rule_at(path, "checkpoint.simultaneous", seen)
     denied = [name for name in _CAPABILITY_FLAGS[1:] if stated.get(name) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, but all processes of the run wrote, and read, at the same time"
         fix = "state true, or describe how another host got access to the checkpoints"
-        yield path, Finding("warning", "checkpoint.simultaneous", seen, "the capabilities that the run shows", fix)
+        yield by_rule_at(path, "checkpoint.simultaneous", seen, "the capabilities that the run shows", fix, "warning")
     hosts = max((leaf.hosts or 0 for leaf in result.leaves), default=0)
     if stated.get("multi_host") is False and hosts > 1:
         seen, fix = f"multi_host is false, the run was on {hosts} hosts", "describe the system as it ran"
-        yield path, Finding("error", "checkpoint.simultaneous", seen, "multi_host: true", fix)
+        yield by_rule_at(path, "checkpoint.simultaneous", seen, "multi_host: true", fix)
     yield from _remapping(result, path, stated)
 
 
@@ -143,24 +140,23 @@ def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -
     if is_blank(remap):
         return
     if not _is_seconds(remap):
-        seen, wanted = f"{_REMAP_KEY} is {stated.get(_REMAP_KEY, 'missing')}", "whole seconds; 0 if nothing is remapped"
-        yield path, Finding("error", "checkpoint.remap", seen, wanted, "measure it once, and state it")
+        yield by_rule_at(path, "checkpoint.remap", f"{_REMAP_KEY} is {stated.get(_REMAP_KEY, 'missing')}")
         return
     known = all(isinstance(stated.get(name), bool) for name in _CAPABILITY_FLAGS[1:])
     if known and both != (remap == 0):
         are = "both" if both else "not both"
         seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"
         wanted, fix = "0 exactly if both are true", "state how long another host must wait before it can read"
-        yield path, Finding("error", "checkpoint.remap", seen, wanted, fix)
+        yield by_rule_at(path, "checkpoint.remap", seen, wanted, fix)
     if not remap or len(result.leaves) != 2:
         return
     between = seconds_between(result.leaves[0].summary.get("end"), result.leaves[1].summary.get("start"))
     if between is None:
-        yield from ((result.path, one) for one in unapplied("checkpoint.remap", times_of_both_calls=None))
+        yield from unapplied_at(result.path, "checkpoint.remap", times_of_both_calls=None)
     elif between < _MIN_REMAP_SHARE * remap:
         seen = f"{between:.1f} s between the calls, {_REMAP_KEY} is {remap}"
         wanted = f"at least {100 * _MIN_REMAP_SHARE:g} % of it"
-        yield result.path, Finding("error", "checkpoint.remap", seen, wanted, "state the time that remapping takes")
+        yield by_rule_at(result.path, "checkpoint.remap", seen, wanted, "state the time that remapping takes")
 
 
 def _stated_capabilities(result: CheckpointResult) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, ch
 from dlemu.contrib.mlperf.audit.step_files import names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult
+from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, RESULTS, config_files, empty_files, missing, ranks_kept
 from dlemu.contrib.mlperf.rules.checkpoints import (
@@ -29,9 +29,10 @@ from dlemu.contrib.mlperf.rules.core_config import (
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.training import override_keys, unapplied
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.training import override_keys, unapplied_at
 from dlemu.dlio.config import LOG, dlio_workload
-from dlemu.results.finding import Finding, Severity
+from dlemu.results.finding import Located, Severity
 
 FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
 """Files that every call must have (2.1.25 of v3.0), besides the ranks' files, the metadata and dlio_config."""
@@ -48,13 +49,12 @@ _SET_BY_TOOL = frozenset(
 )
 """Settings that mlpstorage itself overrides; a submitter may only choose the folder (4.6.3 of v3.0)."""
 
-Found = Iterator[tuple[str, Finding]]
-"""Yields (path that a finding is about, finding)."""
+Found = Iterator[Located]
 
 
 def _numbers(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        yield from ((leaf.path, finding) for finding in checkpoint_numbers(leaf))
+        yield from (Located(leaf.path, finding) for finding in checkpoint_numbers(leaf))
 
 
 def _summary_complete(result: CheckpointResult) -> Found:
@@ -65,14 +65,13 @@ def _summary_complete(result: CheckpointResult) -> Found:
             lacking.append("metric.checkpoint_size_GB")
         if leaf.summary and lacking:
             seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
-            yield leaf.path, Finding("error", "checkpoint.differs", seen, "all that DLIO writes", fix)
+            yield by_rule_at(leaf.path, "checkpoint.differs", seen, "all that DLIO writes", fix)
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
     if result.model is None:
         seen = f"{os.path.basename(result.path)}, model {result.leaves[0].settings('model').get('name')}"
-        fix = "run mlpstorage with one of these models"
-        yield result.path, Finding("error", "checkpoint.model", seen, f"one of {', '.join(MODELS)}", fix)
+        yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
 
 
 def _settings(result: CheckpointResult) -> Found:
@@ -82,7 +81,7 @@ def _settings(result: CheckpointResult) -> Found:
     official = dict(settings_of(dlio_workload(result.model.settings())))
     for leaf in result.leaves:
         if leaf.workload is None:
-            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.settings", configuration=None))
+            yield from unapplied_at(leaf.path, "checkpoint.settings", configuration=None)
             continue
         stated = dict(settings_of(leaf.workload))
         keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _SET_BY_TOOL]
@@ -98,8 +97,7 @@ def _settings(result: CheckpointResult) -> Found:
             unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
             changed += [f"{key}={stated[key]}, which DLIO does not have" for key in unknown]
         if changed:
-            fix = "leave the edition's workload file unchanged"
-            yield leaf.path, Finding("error", "checkpoint.settings", "; ".join(changed[:4]), result.model.name, fix)
+            yield by_rule_at(leaf.path, "checkpoint.settings", "; ".join(changed[:4]), result.model.name)
         elif result.closed:
             yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
 
@@ -113,11 +111,9 @@ def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequenc
     seen = core_config_hash(named, checkpointing=True)
     if seen not in model.core_configs.values():
         wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
-        fix = "compare config.yaml with the edition's workload file, key by key"
         severity: Severity = "error" if added else "warning"
         keys = f", with {', '.join(added[:3])}" if added else ""
-        found = f"core-config-v1 hash {seen}{keys}"
-        yield leaf.path, Finding(severity, "workload.hash", found, wanted, fix)
+        yield by_rule_at(leaf.path, "workload.hash", f"core-config-v1 hash {seen}{keys}", wanted, severity=severity)
 
 
 def _overrides_allowed(result: CheckpointResult) -> Found:
@@ -127,28 +123,24 @@ def _overrides_allowed(result: CheckpointResult) -> Found:
         stated = mapping(leaf.metadata.get("override_parameters"))
         words = leaf.setup.overrides
         if words is None and not stated:
-            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.overrides", overrides=None))
+            yield from unapplied_at(leaf.path, "checkpoint.overrides", overrides=None)
             continue
         other = sorted({*stated, *override_keys(words or ())} - _SET_BY_TOOL)
         if other:
-            fix = f"leave out {', '.join(other)}"
-            wanted = "checkpoint.checkpoint_folder only, besides what mlpstorage sets"
-            yield leaf.path, Finding("error", "checkpoint.overrides", ", ".join(other), wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.overrides", ", ".join(other), fix=f"leave out {', '.join(other)}")
 
 
 def _fsync(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         settings = leaf.settings("checkpoint")
         if not settings:
-            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.fsync", configuration=None))
+            yield from unapplied_at(leaf.path, "checkpoint.fsync", configuration=None)
         elif canonical(settings.get("fsync")) is not True:
-            seen, fix = f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}", "keep it true"
-            yield leaf.path, Finding("error", "checkpoint.fsync", seen, "true", fix)
+            seen = f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}"
+            yield by_rule_at(leaf.path, "checkpoint.fsync", seen)
         elif result.edition.name == "2.0" and leaf.checkpoints("save"):
             seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
-            wanted = "writes that reach the storage (2.2.2 of v2.0's text)"
-            fix = "take the write figures as those of the page cache, unless the file system syncs at close"
-            yield leaf.path, Finding("info", "checkpoint.unsynced", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.unsynced", seen)
 
 
 def _processes(result: CheckpointResult) -> Found:
@@ -157,28 +149,26 @@ def _processes(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         ranks = leaf.ranks
         if model is None or ranks is None:
-            lacking = unapplied("checkpoint.processes", number_of_processes=ranks)
-            yield from ((leaf.path, finding) for finding in lacking)
+            yield from unapplied_at(leaf.path, "checkpoint.processes", number_of_processes=ranks)
             continue
         if not result.closed:
             if ranks % model.model_ranks:
                 wanted = f"a multiple of TP x PP, {model.model_ranks}"
                 fix = f"--num-processes {max(1, ranks // model.model_ranks) * model.model_ranks}"
-                yield leaf.path, Finding("error", "checkpoint.processes", f"{ranks} processes", wanted, fix)
+                yield by_rule_at(leaf.path, "checkpoint.processes", f"{ranks} processes", wanted, fix)
             continue
         if ranks == model.ranks:
             continue
         fix = f"--num-processes {model.ranks}"
         if ranks == SUBSET_RANKS and result.edition.name == "2.0":
             seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
-            wanted = "a run of the whole model, if its figures are needed"
-            yield leaf.path, Finding("info", "checkpoint.subset", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.subset", seen, fix=fix, severity="info")
         elif ranks == SUBSET_RANKS:
             seen = f"{ranks} processes: a subset of {model.name}"
             wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
-            yield leaf.path, Finding("error", "checkpoint.subset", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.subset", seen, wanted, fix)
         else:
-            yield leaf.path, Finding("error", "checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
+            yield by_rule_at(leaf.path, "checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
 
 
 def _ranks_per_host(result: CheckpointResult) -> Found:
@@ -186,34 +176,32 @@ def _ranks_per_host(result: CheckpointResult) -> Found:
         if not result.closed or leaf.ranks is None:
             continue
         if not leaf.hosts:
-            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.hosts", number_of_hosts=None))
+            yield from unapplied_at(leaf.path, "checkpoint.hosts", number_of_hosts=None)
             continue
         per_host = leaf.ranks / leaf.hosts
-        seen, fix = f"{leaf.ranks} processes on {leaf.hosts} hosts", "run more processes on each host"
+        seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
         if per_host < RANKS_A_HOST:
-            yield leaf.path, Finding("error", "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix)
+            yield by_rule_at(leaf.path, "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each")
         elif per_host == RANKS_A_HOST:
             wanted = f"more than {RANKS_A_HOST} by the text and the checker; {RANKS_A_HOST} by the text's table"
-            yield leaf.path, Finding("warning", "checkpoint.hosts", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.hosts", seen, wanted, severity="warning")
 
 
 def _counts(result: CheckpointResult) -> Found:
     """Ten checkpoints saved and ten loaded over all calls; in CLOSED by one call, or by a write and a read call."""
     counted = [tuple(leaf.checkpoints(kind) for kind in KINDS) for leaf in result.leaves]
     if not any(map(sum, counted)):
-        yield from ((result.path, finding) for finding in unapplied("checkpoint.count", checkpoints_of_any_rank=None))
+        yield from unapplied_at(result.path, "checkpoint.count", checkpoints_of_any_rank=None)
         return
     saved, loaded = (sum(each) for each in zip(*counted, strict=True))
     wanted = f"{CHECKPOINTS} saved, {CHECKPOINTS} loaded"
-    fix = "run the write and the read phase as the edition's tool does"
     if (saved, loaded) != (CHECKPOINTS, CHECKPOINTS):
-        seen = f"{saved} checkpoints saved, {loaded} loaded"
-        yield result.path, Finding("error", "checkpoint.count", seen, wanted, fix)
+        yield by_rule_at(result.path, "checkpoint.count", f"{saved} checkpoints saved, {loaded} loaded", wanted)
     phases = ", then ".join("/".join(map(str, each)) for each in counted)
     allowed = ("10/10", "10/0, then 0/10")
     if result.closed and phases not in allowed:
         seen = f"calls: {len(counted)}; saved/loaded: {phases}"
-        yield result.path, Finding("error", "checkpoint.calls", seen, " or ".join(allowed), fix)
+        yield by_rule_at(result.path, "checkpoint.calls", seen, " or ".join(allowed))
 
 
 def _memory(result: CheckpointResult) -> Found:
@@ -222,14 +210,13 @@ def _memory(result: CheckpointResult) -> Found:
     for leaf in result.leaves[:1]:
         size = leaf.metric.get("checkpoint_size_GB")
         if not isinstance(size, int | float) or leaf.memory_gib is None or not leaf.hosts or not saved:
-            yield from ((leaf.path, finding) for finding in unapplied("checkpoint.memory", size_and_memory=None))
+            yield from unapplied_at(leaf.path, "checkpoint.memory", size_and_memory=None)
             continue
         written, memory = saved * size / leaf.hosts, leaf.memory_gib / leaf.hosts
         if written < MEMORY_FACTOR * memory:
             seen = f"each host wrote {written:,.0f} GiB, {written / memory:.2f} times its memory"
             wanted = f"more than {MEMORY_FACTOR} times, or caches cleared before the read phase"
-            fix = "use two calls, and clear the hosts' page caches between them"
-            yield leaf.path, Finding("warning", "checkpoint.memory", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.memory", seen, wanted)
 
 
 def _accelerators(result: CheckpointResult) -> Found:
@@ -240,18 +227,16 @@ def _accelerators(result: CheckpointResult) -> Found:
         named = text(leaf.metadata.get("accelerator")) or text(args.get("accelerator_type"))
         if table and named not in table:
             seen = f"accelerator {named}" if named else "no accelerator named"
-            fix = "repeat the calls with --accelerator-type"
-            yield leaf.path, Finding("error", "checkpoint.accelerator", seen, f"one of {', '.join(table)}", fix)
+            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, f"one of {', '.join(table)}")
         elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
             seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
             fix = "use more processes, or accelerators with more memory"
-            wanted = "accelerators that together hold the checkpoint"
-            yield leaf.path, Finding("error", "checkpoint.accelerator", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, fix=fix)
         if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
             seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
             wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker assumes {ACCELERATOR_GIB}"
             fix = "use more processes, or name an accelerator with that much memory"
-            yield leaf.path, Finding("warning", "checkpoint.accelerator", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, wanted, fix, "warning")
 
 
 def _folders(result: CheckpointResult) -> Found:
@@ -264,46 +249,38 @@ def _folders(result: CheckpointResult) -> Found:
         folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-            fix = "give different folders as --checkpoint-folder and --results-dir"
-            yield leaf.path, Finding("error", "checkpoint.folder", seen, "two different folders, both named", fix)
+            yield by_rule_at(leaf.path, "checkpoint.folder", seen)
         path = os.path.join(leaf.path, SEPARATION)
         same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
         if same is None and SEPARATION not in leaf.files and leaf.metadata and not _on_object_store(leaf):
             seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
-            wanted = "a record that checkpoints and results are on different file systems"
-            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, fix=fix)
         if same is True:
-            fix = "put the results on another file system"
             seen = "checkpoints and results share a file system"
-            yield leaf.path, Finding("error", "checkpoint.filesystem", seen, "two different file systems", fix)
+            yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, "two different file systems")
 
 
 def _files(result: CheckpointResult) -> Found:
     if not result.strict:
         return
     if not os.path.isfile(os.path.join(result.path, RESULTS)):
-        fix = "aggregate the calls with the tool"
-        yield result.path, Finding("error", "files.checkpoint_results", f"no {RESULTS}", RESULTS, fix)
+        yield by_rule_at(result.path, "files.checkpoint_results", f"no {RESULTS}", RESULTS)
     for leaf in result.leaves:
         lacking = [name for pattern, name in RANK_FILES if not any(map(pattern.match, leaf.files))]
-        files = missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking)
-        for located in (*files, *config_files(leaf, "files.checkpoint_config")):
-            yield located.path, located.finding
+        yield from missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking)
+        yield from config_files(leaf, "files.checkpoint_config")
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:
     """All calls use the same number of processes, hosts and accelerator."""
-    for what, values in (
-        ("processes", [leaf.ranks for leaf in result.leaves]),
-        ("hosts", [leaf.hosts for leaf in result.leaves]),
-        ("accelerator", [text(leaf.metadata.get("accelerator")) for leaf in result.leaves]),
-        ("rank 0's host", [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]),
-    ):
-        seen = sorted({str(value) for value in values if value is not None})
-        if len(seen) > 1 and not (what == "rank 0's host" and _states_multi_host(result)):
-            fix = "repeat the calls with the same processes on the same hosts"
-            values_seen = f"{what}: {' and '.join(seen)}"
-            yield result.path, Finding("error", "runs.differ", values_seen, "the same in all calls", fix)
+    compared: dict[str, list[object]] = {
+        "processes": [leaf.ranks for leaf in result.leaves],
+        "hosts": [leaf.hosts for leaf in result.leaves],
+        "accelerator": [text(leaf.metadata.get("accelerator")) for leaf in result.leaves],
+    }
+    if not _states_multi_host(result):
+        compared["rank 0's host"] = [text(leaf.summary.get("hostname")) for leaf in result.leaves if leaf.hosts == 1]
+    yield from runs_differ(result.path, "runs.differ", compared)
 
 
 def _states_multi_host(result: CheckpointResult) -> bool:
@@ -321,33 +298,20 @@ def _on_object_store(leaf: CheckpointLeaf) -> bool:
 def _rank_files(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         severity: Severity = "error" if result.strict else "warning"
-        for located in (*ranks_kept(leaf, leaf.ranks, severity), *empty_files(leaf)):
-            yield located.path, located.finding
+        yield from ranks_kept(leaf, leaf.ranks, severity)
+        yield from empty_files(leaf)
 
 
 def _tool(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
-            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
-            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
-            yield leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix)
+            yield by_rule_at(leaf.path, "tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_numbers, _summary_complete, _model_is_known, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
-    *(
-        _counts,
-        gap,
-        duration,
-        capabilities,
-        _memory,
-        _accelerators,
-        _folders,
-        _files,
-        _rank_files,
-        _same_in_all_calls,
-        _tool,
-    ),
+    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _rank_files),
+    *(_same_in_all_calls, _tool),
 )
 
 

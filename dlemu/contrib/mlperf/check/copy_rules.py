@@ -18,7 +18,8 @@ from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Leaf, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.training import unapplied_at
 from dlemu.results.finding import Finding, Located, Severity
 
 _SUM_TOLERANCE = 1e-6
@@ -48,11 +49,10 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
             found.setdefault(copy, original)
     for copy, original in found.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
-        fix = "repeat the run, and submit what it measures"
-        yield Located(copy, Finding("error", "runs.copied", seen, "numbers of its own", fix))
+        yield by_rule_at(copy, "runs.copied", seen)
 
 
-def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
     """No rank has the same times as another rank of its call, nor a checkpoint the same on all ranks as another."""
     for call in result.leaves:
         fingerprints = [
@@ -66,8 +66,7 @@ def copied_ranks(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
                 rounds = [Fingerprint(f"{kind} {n}", tuple(times)) for n, times in enumerate(rounds_of(call, kind), 1)]
                 same += [f"{second.where} has the times of {first.where}" for first, second in copied_pairs(rounds)]
         if same:
-            seen, fix = "; ".join(same[:3]), "copy the files from the run again"
-            yield call.path, Finding("error", "ranks.copied", seen, "different times for each rank", fix)
+            yield by_rule_at(call.path, "ranks.copied", "; ".join(same[:3]), "different times for each rank")
 
 
 def runs_overlap(result: Result) -> Iterator[Located]:
@@ -77,9 +76,7 @@ def runs_overlap(result: Result) -> Iterator[Located]:
     timed.sort(key=lambda run: run[0])
     for (_, ended, before), (begun, _, leaf) in pairwise(timed):
         if begun < ended - timedelta(seconds=1):
-            seen = f"began at {begun}, {before.name} ended at {ended}"
-            fix = "run them one after another; a copied run has the times of its original"
-            yield Located(leaf.path, Finding("error", "runs.overlap", seen, "runs one after another", fix))
+            yield by_rule_at(leaf.path, "runs.overlap", f"began at {begun}, {before.name} ended at {ended}")
 
 
 def same_hosts(result: Result) -> Iterator[Located]:
@@ -94,8 +91,7 @@ def same_hosts(result: Result) -> Iterator[Located]:
         severity, seen = ("error" if single else "warning"), f"rank 0 ran on {', '.join(sorted(first)[:3])}"
     else:
         return
-    fix = "repeat the runs on the same hosts"
-    yield Located(result.path, Finding(severity, "hosts.changed", seen, "the same hosts in all runs", fix))
+    yield by_rule_at(result.path, "hosts.changed", seen, severity=severity)
 
 
 def sums_agree(result: Result) -> Iterator[Located]:
@@ -104,7 +100,7 @@ def sums_agree(result: Result) -> Iterator[Located]:
     if not (result.phased and result.edition.checks_tree and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
-        yield from (Located(path, finding) for finding in unapplied("results.differ", all_runs_of_the_result=None))
+        yield from unapplied_at(path, "results.differ", all_runs_of_the_result=None)
         return
     sums = _expected_sums(result)
     rows = dict(sums)  # of a row in a table: the sums', or those of any run
@@ -116,10 +112,10 @@ def sums_agree(result: Result) -> Iterator[Located]:
         return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
 
     yield from _compare(path, allowed)
-    yield from (Located(path, finding) for finding in _results_complete(path, _PUBLISHED))
+    yield from _results_complete(path, _PUBLISHED)
 
 
-def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]:
+def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Located]:
     """Yield which published figures are nowhere in v3.0's results.json; `wanted`: figure -> pattern of its keys.
 
     Versions of the tool write the sums over the runs, or each run's metrics, which are lists with a value per epoch.
@@ -133,14 +129,13 @@ def _results_complete(path: str, wanted: Mapping[str, str]) -> Iterator[Finding]
     ]
     lacking = [name for name, pattern in wanted.items() if not any(re.search(pattern, key) for key in keys)]
     if content and lacking:
-        seen, fix = f"no {' and no '.join(lacking)}", "aggregate the runs with the tool again"
-        yield Finding("error", "results.differ", seen, "the figures that get published", fix)
+        yield by_rule_at(path, "results.differ", f"no {' and no '.join(lacking)}", "the figures that get published")
 
 
 _PUBLISHED = {"AU": "au_.*percent", "samples/s": "samples_per_second"}
 
 
-def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Finding]]:
+def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Located]:
     """The sums over all calls agree with the summaries of the calls."""
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
@@ -153,10 +148,9 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[tuple[str, Findi
             if printed is not None:
                 known[key] = (*known.get(key, ()), printed)
     known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
-    for located in _compare(path, lambda _where, _in_row, key: known.get(key, ())):
-        yield located.path, located.finding
+    yield from _compare(path, lambda _where, _in_row, key: known.get(key, ()))
     wanted = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
-    yield from ((path, finding) for finding in _results_complete(path, wanted))
+    yield from _results_complete(path, wanted)
 
 
 def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
@@ -179,14 +173,12 @@ def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) 
             if not any(math.isclose(printed, choice, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9) for choice in choices):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
-    wanted, fix = "the sums of the runs below", "aggregate the runs with the tool again"
     if differences:
-        yield Located(path, Finding("error", "results.differ", "; ".join(differences[:3]), wanted, fix))
+        yield by_rule_at(path, "results.differ", "; ".join(differences[:3]))
     if not content:
-        seen = f"{os.path.basename(path)} holds {content}"
-        yield Located(path, Finding("error", "results.differ", seen, wanted, fix))
+        yield by_rule_at(path, "results.differ", f"{os.path.basename(path)} holds {content}")
     elif not compared:
-        yield from (Located(path, finding) for finding in unapplied("results.differ", sums_of_the_runs=None))
+        yield from unapplied_at(path, "results.differ", sums_of_the_runs=None)
 
 
 def _nested_mappings(content: object, where: str, in_row: bool = False) -> Iterator[tuple[str, bool, Any]]:

@@ -35,10 +35,10 @@ from dlemu.contrib.mlperf.check.time_rules import times
 from dlemu.contrib.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
 from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
 from dlemu.contrib.mlperf.rules.editions import Edition, Reading
-from dlemu.contrib.mlperf.rules.known import known_rules, official_name
+from dlemu.contrib.mlperf.rules.known import by_rule_at, known_rules, official_name
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
-from dlemu.results.finding import SEVERITIES, Finding, Located
+from dlemu.results.finding import SEVERITIES, Located
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` writes into its folder: the rehearsal's record, and the tree in the edition's layout."""
@@ -115,10 +115,7 @@ def check_folder(
     findings += _result_findings(results, checkpoints, others)
     findings += _submission_findings(editions, organisations, results, checkpoints)
     if not results and not leaves:
-        fix = "name the folder above the runs, or use `dlemu audit` for other results"
-        seen = "no run of any benchmark below"
-        wanted = "runs as mlpstorage or DLIO write them"
-        findings.append(Located(root, Finding("error", "tree.empty", seen, wanted, fix)))
+        findings.append(by_rule_at(root, "tree.empty", "no run of any benchmark below"))
     if rehearsal is not None:
         findings = [
             replace(one, finding=replace(one.finding, severity="info"))
@@ -157,13 +154,10 @@ def _tree_editions(
     """Return tree -> edition: for each submission tree below a folder, and for runs outside any submission."""
     leaves: dict[str, list[Voter]] = {}
     phased: set[str] = set()
-    for result in results:
+    for result in (*results, *others):
         scope = _scope(result, root)
-        leaves.setdefault(scope, []).extend([*result.runs, *result.datagen, *result.datasize])
-        phased |= {scope} if result.phased else set()
-    for group in others:
-        leaves.setdefault(_scope(group, root), []).extend(group.leaves)
-        phased.add(_scope(group, root))
+        leaves.setdefault(scope, []).extend(result.leaves)
+        phased |= {scope} if not isinstance(result, Result) or result.phased else set()
     scopes = sorted({*leaves, *phased})
     return {each: tree_edition(leaves.get(each, ()), reading, named=edition, phased=each in phased) for each in scopes}
 
@@ -183,44 +177,43 @@ def _read_rehearsal(folder: str) -> tuple[Mapping[str, Any] | None, str]:
 def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Iterator[Located]:
     if rehearsal is None:
         return
-    seen = "a rehearsal by dlemu: neither mlpstorage nor DLIO ran"
-    fix = "repeat it with mlpstorage for a submission"
-    yield Located(root, Finding("info", "rehearsal", seen, "for CLOSED, mlpstorage and DLIO unchanged", fix))
+    yield by_rule_at(root, "rehearsal", "a rehearsal by dlemu: neither mlpstorage nor DLIO ran")
     attempts = rehearsal.get("attempts")
     for attempt in map(mapping, attempts if isinstance(attempts, list) else []):
         failure = text(attempt.get("failure"))
         if failure is not None:
             seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
-            wanted = "runs one right after another, none of them failed"
-            fix = "rehearse again in a new folder to get five runs in a row"
-            yield Located(root, Finding("warning", "runs.failed", seen, wanted, fix))
+            yield by_rule_at(root, "runs.failed", seen)
 
 
 def _result_findings(
     results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
 ) -> Iterator[Located]:
-    """Yield what each result breaks: rules of its benchmark, then rules on the records of any call."""
-    for result in results:
-        for rule in (*RESULT_RULES, *COPY_RULES, *FILE_RULES):
-            yield from _with_official_names(rule(result), result)
-    for group in checkpoints:
-        for checkpoint_rule in (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES):
-            located = (Located(path, finding) for path, finding in checkpoint_rule(group))
-            yield from _with_official_names(located, group)
-    for other in others:
-        yield from _with_official_names(other_findings(other), other)
+    """Yield what each result breaks, and which results have numbers of others."""
     every: list[AnyResult] = [*results, *checkpoints, *others]
     for each in every:
-        calls = records_of(each)
-        for call in calls:
-            yield from _with_official_names(record_findings(call), each)
-        for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
-            yield from _with_official_names(calls_rule(calls), each)
-        leaves = (*each.runs, *each.datagen, *each.datasize) if isinstance(each, Result) else each.leaves
-        differing = other_editions(leaves, each.edition)
-        yield from _with_official_names((Located(path, finding) for path, finding in differing), each)
+        yield from _with_official_names(_findings_of(each), each)
     yield from copied_runs(results, checkpoints)
     yield from copied_others(others)
+
+
+def _findings_of(result: AnyResult) -> Iterator[Located]:
+    """Yield what a result breaks of the rules of its benchmark, and of those on the records of any call."""
+    match result:
+        case Result():
+            rules: Iterable[Any] = (*RESULT_RULES, *COPY_RULES, *FILE_RULES)
+        case CheckpointResult():
+            rules = (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES)
+        case OtherResult():
+            rules = (other_findings,)
+    for rule in rules:
+        yield from rule(result)
+    calls = records_of(result)
+    for call in calls:
+        yield from record_findings(call)
+    for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
+        yield from calls_rule(calls)
+    yield from other_editions(result.leaves, result.edition)
 
 
 def _submission_findings(

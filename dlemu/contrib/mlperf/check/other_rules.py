@@ -12,6 +12,7 @@ from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text
 from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
 from dlemu.contrib.mlperf.check.submission_tree import OtherResult, phase_of
 from dlemu.contrib.mlperf.rules.core_config import canonical
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
 from dlemu.results.finding import Finding, Located
 
 KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
@@ -26,7 +27,6 @@ _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 """Required arguments of the sequence of options (6.3.2.1), under their names in the metadata's `args`."""
 _DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
 _VECTOR_RUNS = 5
-_REPEAT = "repeat the run with `mlpstorage closed`, which sets the options itself"
 
 
 def other_findings(result: OtherResult) -> Iterator[Located]:
@@ -41,8 +41,7 @@ def other_findings(result: OtherResult) -> Iterator[Located]:
         yield from (Located(leaf.path, finding) for finding in found)
     vectors = [leaf for leaf in result.phase("run") if isinstance(leaf, VectorLeaf)]
     if vectors and len(vectors) != _VECTOR_RUNS:
-        seen, fix = f"{len(vectors)} runs", "submit five runs of the index"
-        yield Located(result.path, Finding("error", "vdb.count", seen, f"{_VECTOR_RUNS} runs of one index", fix))
+        yield by_rule_at(result.path, "vdb.count", f"{len(vectors)} runs", f"{_VECTOR_RUNS} runs of one index")
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
@@ -67,12 +66,9 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
     differences = list(dict.fromkeys(differences))
     if differences:
         more = f"; and {len(differences) - 4} more" if len(differences) > 4 else ""
-        wanted = "the options of Table KVCache-1, seed 42 + rank, 3 trials, 90 s between options"
-        yield Finding("error", "kv.settings", f"{'; '.join(differences[:4])}{more}", wanted, _REPEAT)
+        yield by_rule("kv.settings", f"{'; '.join(differences[:4])}{more}")
     elif leaf.metadata and not flags:
-        fix = "keep the metadata as the tool wrote it"
-        seen = "kv.settings: the commands of the options are unknown"
-        yield Finding("info", "unapplied", seen, "kv.settings applied", fix)
+        yield by_rule("unapplied", "kv.settings: the commands of the options are unknown")
 
 
 def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
@@ -82,8 +78,7 @@ def _kv_length(leaf: KvLeaf) -> Iterator[Finding]:
     clocks = sum(max((rank.elapsed_seconds or 0 for rank in trial), default=0) for trial in trials)
     if runtime is not None and clocks > runtime + _DURATION_SLACK_SECONDS:
         seen = f"{len(trials)} trials of {clocks:.1f} s in all, the metadata's runtime is {runtime:.1f} s"
-        fix = "leave folders and files as the tool made them"
-        yield Finding("error", "time.length", seen, "a run no longer than the call that started it", fix)
+        yield by_rule("time.length", seen)
 
 
 def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) -> Iterator[str]:
@@ -110,5 +105,5 @@ def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
             if first != leaf.path:
                 seen = f"{rank.where} has the latencies of a rank of {first}"
                 wanted = "different latencies for each run"
-                yield Located(leaf.path, Finding("error", "kv.copied", seen, wanted, "submit each run once"))
+                yield by_rule_at(leaf.path, "kv.copied", seen, wanted, "submit each run once")
                 break

@@ -17,6 +17,7 @@ from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
 from dlemu.contrib.mlperf.check.tree_edition import division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
+from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding, Located
 from dlemu.results.untrusted_files import read_untrusted
@@ -34,15 +35,13 @@ def code_images(calls: Sequence[RunRecords]) -> Iterator[Located]:
     images = {records.path: _image_named(records) for records in calls}
     for path, image in images.items():
         if known and image is None:
-            seen = f"no {POINTER}, or an empty one"
-            yield _located(path, "code.image", seen, "the image of the code that ran")
+            yield by_rule_at(path, "code.image", f"no {POINTER}, or an empty one")
         elif known is not None and image is not None and image not in known:
-            seen = f"{POINTER} names {image}, but no such code image is in the tree"
-            yield _located(path, "code.image", seen, "the image of the code that ran")
+            yield by_rule_at(path, "code.image", f"{POINTER} names {image}, but no such code image is in the tree")
     different = sorted({image for image in images.values() if image is not None})
     if len(different) > 1:
         seen = f"{len(different)} images of the code in one result: {', '.join(image[:8] for image in different)}"
-        yield _located(os.path.dirname(calls[0].path), "code.mixed", seen, "one image of the code for one result")
+        yield by_rule_at(os.path.dirname(calls[0].path), "code.mixed", seen)
 
 
 def _image_named(records: RunRecords) -> str | None:
@@ -61,14 +60,13 @@ def changed_images(submission: Submission) -> Iterator[Located]:
         try:
             hashes = tree_hashes(folder)
         except UserError as error:
-            yield _located(folder, "file.broken", str(error), "the code as it was captured")
+            yield by_rule_at(folder, "file.broken", str(error), "the code as it was captured", _KEEP)
             continue
         if recorded and recorded not in hashes:
-            seen = f"{HASH_FILE} has {recorded}, the files give {min(hashes)}"
-            yield _located(folder, "code.changed", seen, "the code as it was captured")
+            yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}, the files give {min(hashes)}")
         name = os.path.basename(folder)
         if recorded and name.startswith("code-") and name != f"code-{recorded[:8]}":
-            yield _located(folder, "code.changed", f"{HASH_FILE} has {recorded}", "the hash in the folder's name")
+            yield by_rule_at(folder, "code.changed", f"{HASH_FILE} has {recorded}", "the hash in the folder's name")
 
 
 def tree_hashes(folder: str) -> set[str]:
@@ -134,7 +132,7 @@ def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
         if PROVENANCE not in records.files:
             if mapping(records.metadata).get("provenance_file"):
                 seen = f"the metadata mention {PROVENANCE}, which is missing"
-                yield _located(records.path, "provenance.broken", seen, "the file next to the metadata")
+                yield by_rule_at(records.path, "provenance.broken", seen, "the file next to the metadata")
             continue
         broken: list[Finding] = []
         content = mapping(read_json(os.path.join(records.path, PROVENANCE), broken))
@@ -145,22 +143,20 @@ def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
 def _provenance_matches(records: RunRecords, provenance: Any) -> Iterator[Located]:
     lacking = [key for key in (_EDITION, "tool", "dlio", "core_config") if not provenance.get(key)]
     if lacking:
-        seen = f"{PROVENANCE} without {', '.join(lacking)}"
-        yield _located(records.path, "provenance.broken", seen, "all keys that the tool writes")
+        yield by_rule_at(records.path, "provenance.broken", f"{PROVENANCE} without {', '.join(lacking)}")
     image, named = text(mapping(provenance.get("tool")).get("code_image")), _image_named(records)
     if image is not None and named is not None and image.rpartition(":")[2] != named:
-        seen = f"{PROVENANCE} names the code {image}, {POINTER} {named}"
-        yield _located(records.path, "provenance.differs", seen, "one image of the code")
+        yield by_rule_at(records.path, "provenance.differs", f"{PROVENANCE} names the code {image}, {POINTER} {named}")
     edition = text(provenance.get(_EDITION))
     if edition is not None and edition != records.edition.name:
         seen = f"{PROVENANCE} names edition {edition}, the run is judged by {records.edition.name}"
-        yield _located(records.path, "provenance.differs", seen, "one edition")
+        yield by_rule_at(records.path, "provenance.differs", seen, "one edition")
     recorded, config = text(mapping(provenance.get("core_config")).get("hash")), records.setup.config
     if config and recorded not in (None, "unknown"):
         computed = core_config_hash(config, checkpointing=records.benchmark == "checkpointing")
         if computed != recorded:
             seen = f"{PROVENANCE} has the core-config-v1 hash {recorded}, config.yaml gives {computed}"
-            yield _located(records.path, "provenance.differs", seen, "the hash of the workload that ran")
+            yield by_rule_at(records.path, "provenance.differs", seen, "the hash of the workload that ran")
 
 
 def manifest(submission: Submission) -> Iterator[Located]:
@@ -179,11 +175,11 @@ def manifest(submission: Submission) -> Iterator[Located]:
     if listed != there:
         missing, gone = sorted(there - listed), sorted(str(leaf) for leaf in listed - there)
         seen = f"not listed: {', '.join(missing[:2]) or 'none'}; listed but missing: {', '.join(gone[:2]) or 'none'}"
-        yield _located(path, "submission.manifest", seen, "exactly the runs of the tree")
+        yield by_rule_at(path, "submission.manifest", seen)
     edition = content.get(_EDITION)
     if edition is not None and str(edition) != submission.edition.name:
         seen = f"{_EDITION} is {edition}, the runs are judged by {submission.edition.name}"
-        yield _located(path, "submission.manifest", seen, "one edition")
+        yield by_rule_at(path, "submission.manifest", seen, "one edition")
 
 
 def _run_folders(organisation: str) -> Iterator[str]:
@@ -195,10 +191,6 @@ def _run_folders(organisation: str) -> Iterator[str]:
             below[:] = []
             if any(name in (*CATEGORIES, "training") for name in inside.split(os.sep)):
                 yield inside
-
-
-def _located(path: str, rule: str, seen: str, wanted: str) -> Located:
-    return Located(path, Finding("error", rule, seen, wanted, _KEEP))
 
 
 PROVENANCE_RULES = (code_images, provenance)

@@ -15,7 +15,8 @@ from dlemu.contrib.mlperf.check.submission_tree import SEPARATION, Leaf, Result,
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.training import unapplied
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.training import unapplied_at
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.untrusted_files import open_untrusted
@@ -62,8 +63,7 @@ def single_run_rules(result: Result) -> Iterator[Located]:
                 name, gib = os.path.basename(limit.path), limit.memory_gib
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
-                fix = "nothing: the dataset's size is checked with the limit"
-                yield _located(leaf.path, "info", "dataset.limited", seen, wanted, fix)
+                yield by_rule_at(leaf.path, "dataset.limited", seen, wanted)
             for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
                 yield Located(leaf.path, _for_result(finding, leaf, result))
 
@@ -96,8 +96,7 @@ def config_complete(result: Result) -> Iterator[Located]:
         if lacking:
             none = len(lacking) == len(_REQUIRED_SETTINGS)
             seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
-            fix = "keep hydra's folder of the run as hydra wrote it"
-            yield _located(leaf.path, "error", "config.incomplete", seen, "the settings of the whole workload", fix)
+            yield by_rule_at(leaf.path, "config.incomplete", seen)
 
 
 def summary_complete(result: Result) -> Iterator[Located]:
@@ -107,7 +106,7 @@ def summary_complete(result: Result) -> Iterator[Located]:
         if leaf.run is not None and lacking and not leaf.printed.unusable:
             more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
             seen, fix = f"summary.json without {', '.join(lacking[:4])}{more}", "keep summary.json as DLIO wrote it"
-            yield _located(leaf.path, "error", "summary.incomplete", seen, "all that DLIO writes", fix)
+            yield by_rule_at(leaf.path, "summary.incomplete", seen, "all that DLIO writes", fix)
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -137,9 +136,7 @@ def made_by_dlio(result: Result) -> Iterator[Located]:
     """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
     for leaf in result.runs:
         if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
-            fix = "repeat it with DLIO, or submit it as OPEN, by mlpstorage, and say so"
-            seen = "dlio.log says that dlemu ran as a drop-in replacement for DLIO"
-            yield Located(leaf.path, Finding("error", "tool.other", seen, "for CLOSED, DLIO unchanged", fix))
+            yield by_rule_at(leaf.path, "tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
 
 
 def hosts_used(result: Result) -> Iterator[Located]:
@@ -152,39 +149,33 @@ def hosts_used(result: Result) -> Iterator[Located]:
         if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
             seen = f"{count(accelerators, 'accelerator')} on one host"
             wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
-            fix = "`dlemu size` finds the largest number that passes"
-            yield Located(result.path, Finding("warning", "hosts.few", seen, wanted, fix))
+            yield by_rule_at(result.path, "hosts.few", seen, wanted)
 
 
 def _named_hosts(leaf: Leaf) -> Iterator[Located]:
     named = leaf.argument("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
-        seen = f"the run was on 1 host, its metadata names {len(named)}"
-        fix = "name only the hosts that the run used"
-        yield Located(leaf.path, Finding("error", "hosts.named", seen, "one host named for a run on one host", fix))
+        yield by_rule_at(leaf.path, "hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
 
 
 def run_count(result: Result) -> Iterator[Located]:
     """There are as many run folders as the edition requires."""
     runs, wanted = len(result.runs), f"a warm-up run and {MEASURED_RUNS} runs"
     if not result.phased:
-        fix = "check the folder above if it holds the other runs"
         seen = "a single run: the number of runs and the time between them are not checked"
-        yield Located(result.path, Finding("info", "runs.single", seen, f"{wanted} of one result", fix))
+        yield by_rule_at(result.path, "runs.single", seen, f"{wanted} of one result")
     elif runs != RUN_FOLDERS:
         fix = "dlemu mlperf run continues where it ended" if runs < RUN_FOLDERS else "keep one sequence of runs"
         severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
-        yield _located(result.path, severity, "runs.count", seen, wanted, fix)
+        yield by_rule_at(result.path, "runs.count", seen, wanted, fix, severity)
 
 
 def run_folder_names(result: Result) -> Iterator[Located]:
     """Run folders are named by the time when the run began."""
     for leaf in result.runs if result.phased else ():
         if leaf.stamp is None:
-            fix = "keep the folder's name as the tool made it"
-            seen = f"a run's folder is named {leaf.name!r}"
-            yield Located(leaf.path, Finding("error", "runs.stamp", seen, "YYYYMMDD_HHMMSS", fix))
+            yield by_rule_at(leaf.path, "runs.stamp", f"a run's folder is named {leaf.name!r}")
 
 
 def runs_ended(result: Result) -> Iterator[Located]:
@@ -193,8 +184,7 @@ def runs_ended(result: Result) -> Iterator[Located]:
         if leaf.run is None or "summary.json" not in leaf.files:
             has_summary = "summary.json" in leaf.files
             seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
-            fix = "repeat the runs: a failed run breaks the sequence"
-            yield Located(leaf.path, Finding("error", "runs.ended", seen, "a run that ended", fix))
+            yield by_rule_at(leaf.path, "runs.ended", seen)
 
 
 def run_gaps(result: Result) -> Iterator[Located]:
@@ -206,12 +196,10 @@ def run_gaps(result: Result) -> Iterator[Located]:
     known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
     for leaf, start, end in known:
         if end < start:
-            seen, fix = f"the run ended at {end}, before it began at {start}", "set the host's clock"
-            yield Located(leaf.path, Finding("error", "runs.clock", seen, "an end after the start", fix))
+            yield by_rule_at(leaf.path, "runs.clock", f"the run ended at {end}, before it began at {start}")
     for leaf, begun_at, ended_at in timed:
         if leaf.run is not None:
-            missing = unapplied("runs.gap", start_and_end=begun_at and ended_at)
-            yield from (Located(leaf.path, finding) for finding in missing)
+            yield from unapplied_at(leaf.path, "runs.gap", start_and_end=begun_at and ended_at)
     shortest = min((end - start for _, start, end in known if end >= start), default=None)
     begun = sorted([(leaf.stamp or start, leaf) for leaf, start, _ in known], key=lambda run: run[0])
     gaps = [(second - first, leaf) for (first, _), (second, leaf) in pairwise(begun)]
@@ -220,21 +208,25 @@ def run_gaps(result: Result) -> Iterator[Located]:
         longest, leaf = max(too_long, key=lambda gap: gap[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
-        fix = "repeat the runs, one right after another (dlemu mlperf run in a new folder)"
-        yield _located(result.path, severity, "runs.gap", seen, wanted, fix)
+        yield by_rule_at(result.path, "runs.gap", seen, wanted, severity=severity)
 
 
 def same_job(result: Result) -> Iterator[Located]:
-    """All runs have the same workload, settings, accelerators and hosts."""
-    compared: list[tuple[str, list[Any]]] = [
-        ("workload", [leaf.setup.workload for leaf in result.runs]),
-        ("accelerator", [leaf.setup.accelerator for leaf in result.runs]),
-        ("number of accelerators", [leaf.printed.accelerators for leaf in result.runs]),
-        ("number of hosts", [leaf.printed.hosts for leaf in result.runs]),
-        *((f"reader.{key}", [_reader_setting(leaf, key) for leaf in result.runs]) for key in _CHOSEN),
-    ]
-    for what, values in compared:
-        yield from runs_differ(result.path, what, values, "repeat the runs with the same settings on the same hosts")
+    """All runs have the same workload, settings, accelerators and hosts, and read the same dataset."""
+    job: dict[str, list[Any]] = {
+        "workload": [leaf.setup.workload for leaf in result.runs],
+        "accelerator": [leaf.setup.accelerator for leaf in result.runs],
+        "number of accelerators": [leaf.printed.accelerators for leaf in result.runs],
+        "number of hosts": [leaf.printed.hosts for leaf in result.runs],
+        **{f"reader.{key}": [_reader_setting(leaf, key) for leaf in result.runs] for key in _CHOSEN},
+    }
+    dataset: dict[str, list[Any]] = {
+        "dataset.num_files_train": [leaf.num_files for leaf in result.runs],
+        "dataset.num_samples_per_file": [leaf.printed.samples_per_file for leaf in result.runs],
+        "dataset.data_folder": [leaf.data_folder for leaf in result.runs],
+    }
+    yield from runs_differ(result.path, "runs.differ", job)
+    yield from runs_differ(result.path, "dataset.differs", dataset)
 
 
 def _reader_setting(leaf: Leaf, key: str) -> Any:
@@ -249,9 +241,7 @@ def different_seeds(result: Result) -> Iterator[Located]:
     seeds = [leaf.section("train").get("seed") for leaf in result.runs]
     known = [seed for seed in seeds if isinstance(seed, int)]
     if len(known) > 1 and len(set(known)) < len(known):
-        seen = f"train.seed: {', '.join(map(str, known))}"
-        fix = "nothing, if mlpstorage ran it: DLIO keeps the same seed; `dlemu mlperf run` changes it"
-        yield _located(result.path, "info", "runs.seed", seen, "by the rules' text, a different seed for each run", fix)
+        yield by_rule_at(result.path, "runs.seed", f"train.seed: {', '.join(map(str, known))}")
 
 
 def rates_agree(result: Result) -> Iterator[Located]:
@@ -260,27 +250,10 @@ def rates_agree(result: Result) -> Iterator[Located]:
     known = [rate for rate in rates if rate]
     for leaf, rate in zip(result.measured, rates, strict=True):
         if leaf.run is not None:
-            missing = unapplied("runs.spread", samples_per_second=rate)
-            yield from (Located(leaf.path, finding) for finding in missing)
+            yield from unapplied_at(leaf.path, "runs.spread", samples_per_second=rate)
     if len(known) > 1 and (max(known) - min(known)) / (sum(known) / len(known)) > MAX_RATE_SPREAD:
         seen = f"{min(known):.2f} to {max(known):.2f} samples/s"
-        fix = "find out what else used the storage or the hosts"
-        wanted = f"within {100 * MAX_RATE_SPREAD:g} % of each other"
-        yield _located(result.path, "warning", "runs.spread", seen, wanted, fix)
-
-
-def same_dataset(result: Result) -> Iterator[Located]:
-    """All runs read the same dataset."""
-    for what, values in (
-        ("dataset.num_files_train", [leaf.num_files for leaf in result.runs]),
-        ("dataset.num_samples_per_file", [leaf.printed.samples_per_file for leaf in result.runs]),
-        ("dataset.data_folder", [leaf.data_folder for leaf in result.runs]),
-    ):
-        different = sorted({str(value) for value in values if value is not None})
-        if len(different) > 1:
-            fix = "read the same dataset in all runs"
-            seen = f"{what} is {' and '.join(different[:3])} in runs of one result"
-            yield Located(result.path, Finding("error", "dataset.differs", seen, "one dataset for all runs", fix))
+        yield by_rule_at(result.path, "runs.spread", seen, f"within {100 * MAX_RATE_SPREAD:g} % of each other")
 
 
 def dataset_phases(result: Result) -> Iterator[Located]:
@@ -290,18 +263,16 @@ def dataset_phases(result: Result) -> Iterator[Located]:
     read = [(leaf, leaf.num_files) for leaf in result.runs if leaf.num_files]
     for leaf, files in read:
         if generated and files > max(generated):
-            fix = "generate the dataset that the runs read, or run on the one that was generated"
             seen = f"the run read {files:,} files, datagen generated {max(generated):,}"
-            yield _located(leaf.path, "error", "dataset.phases", seen, "no more than datagen generated", fix)
+            yield by_rule_at(leaf.path, "dataset.phases", seen)
         if required and files < min(required):
             seen = f"the run read {files:,} files, datasize requires {min(required):,}"
             fix = f"run with dataset.num_files_train={min(required)} or more"
-            yield _located(leaf.path, "error", "dataset.phases", seen, "no fewer than datasize requires", fix)
+            yield by_rule_at(leaf.path, "dataset.phases", seen, "no fewer than datasize requires", fix)
     if required and generated and max(generated) < min(required):
         seen = f"datagen generated {max(generated):,} files, datasize requires {min(required):,}"
         fix = f"generate the dataset again with dataset.num_files_train={min(required)}"
-        wanted = "at least what datasize requires"
-        yield _located(result.datagen[0].path, "error", "dataset.made", seen, wanted, fix)
+        yield by_rule_at(result.datagen[0].path, "dataset.made", seen, fix=fix)
 
 
 def dataset_as_generated(result: Result) -> Iterator[Located]:
@@ -319,7 +290,7 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
         ]
         if different and read:
             fix = "generate the dataset with the runs' settings, and repeat the runs"
-            yield _located(leaf.path, "error", "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
+            yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
 
 
 def dataset_in_metadata(result: Result) -> Iterator[Located]:
@@ -328,8 +299,7 @@ def dataset_in_metadata(result: Result) -> Iterator[Located]:
         return
     for leaf in result.runs:
         if leaf.metadata is not None and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
-            seen, fix = "metadata without parameters.dataset", "keep the metadata as the tool wrote it"
-            yield _located(leaf.path, "error", "dataset.told", seen, "the dataset's settings in the metadata", fix)
+            yield by_rule_at(leaf.path, "dataset.told", "metadata without parameters.dataset")
 
 
 def separate_folders(result: Result) -> Iterator[Located]:
@@ -339,31 +309,26 @@ def separate_folders(result: Result) -> Iterator[Located]:
         strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
         if strict and (not data or not results):
             missing = "data_dir" if not data else "results_dir"
-            fix = "keep the metadata as the tool wrote it"
-            seen = f"metadata without args.{missing}"
-            yield _located(leaf.path, "error", "dataset.folder", seen, "both folders in the metadata", fix)
+            yield by_rule_at(leaf.path, "dataset.folder", f"metadata without args.{missing}")
         read = {data, leaf.data_folder} - {None}
         if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
             seen, fix = f"both are {results}", "put the results in another folder"
-            yield _located(leaf.path, "error", "dataset.folder", seen, "different folders for data and results", fix)
+            yield by_rule_at(leaf.path, "dataset.folder", seen, "different folders for data and results", fix)
         yield from _file_systems(leaf, strict)
 
 
 def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
-    wanted = "results on another file system than the data, so that logs do not disturb the reads"
     if SEPARATION not in leaf.files:
         local = leaf.section("storage").get("storage_type") in (None, "local_fs")
         if strict and local and not _has_df(leaf):
             seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
-            yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
+            yield by_rule_at(leaf.path, "dataset.filesystem", seen, fix=fix)
         return
     broken: list[Finding] = []
     content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
     yield from (Located(leaf.path, finding) for finding in broken)
     if mapping(content).get("same_filesystem") is True:
-        seen = f"data and results share a file system ({SEPARATION})"
-        fix = "set output.folder to a folder on another file system"
-        yield _located(leaf.path, "error", "dataset.filesystem", seen, wanted, fix)
+        yield by_rule_at(leaf.path, "dataset.filesystem", f"data and results share a file system ({SEPARATION})")
 
 
 def _has_df(leaf: Leaf) -> bool:
@@ -375,12 +340,8 @@ def _has_df(leaf: Leaf) -> bool:
         return False
 
 
-def _located(path: str, severity: Severity, rule: str, seen: str, wanted: str, fix: str) -> Located:
-    return Located(path, Finding(severity, rule, seen, wanted, fix))
-
-
 RESULT_RULES: tuple[Rule, ...] = (
     *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
-    *(same_dataset, dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
+    *(dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )

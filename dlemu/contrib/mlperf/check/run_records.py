@@ -32,6 +32,7 @@ from dlemu.contrib.mlperf.check.tree_edition import Voter
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import LOG
 from dlemu.results.finding import Finding, Located
@@ -48,7 +49,6 @@ _DATA_SETTINGS = {
     "vector_database": ("storage", "storage_root", "storage_root"),
 }
 """Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
-_KEEP = "keep the files as the tool wrote them, or repeat the run"
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
 """Keys that the metadata of mlpstorage v3.0 always have."""
 _METADATA_KEYS_V2 = ("benchmark_type", "args")
@@ -331,7 +331,7 @@ def _facts_agree(records: RunRecords) -> Iterator[Finding]:
         stated = [(source, value) for source, value in statements_of(records) if value is not None]
         if len({value for _, value in stated}) > 1:
             seen = f"{what}: {', '.join(f'{value} ({source})' for source, value in stated)}"
-            yield Finding("error", "papers.differ", seen, f"the same {what} in all files of a run", _KEEP)
+            yield by_rule("papers.differ", seen, f"the same {what} in all files of a run")
     yield from _settings_agree(records)
 
 
@@ -352,8 +352,7 @@ def _settings_agree(records: RunRecords) -> Iterator[Finding]:
             and not (value is None or config[key] is None)
         ]
         if differences:
-            seen = "; ".join(differences[:3])
-            yield Finding("error", "papers.differ", seen, "the same settings in all files of a run", _KEEP)
+            yield by_rule("papers.differ", "; ".join(differences[:3]))
     yield from _overrides_agree(records, overrides)
 
 
@@ -384,8 +383,7 @@ def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Itera
             if str(canonical(mine.get(key))) != str(canonical(theirs.get(key)))
         ]
         if differences:
-            seen = f"overrides.yaml has {'; '.join(differences[:3])}"
-            yield Finding("error", "overrides.differ", seen, "the same overrides in all files of a run", _KEEP)
+            yield by_rule("overrides.differ", f"overrides.yaml has {'; '.join(differences[:3])}")
 
 
 _PLACES = ("workload.storage.", "workload.dataset.data_folder", "workload.checkpoint.checkpoint_folder")
@@ -419,12 +417,11 @@ def _division_agrees(records: RunRecords) -> Iterator[Finding]:
     for source, stated in _division(records):
         if stated not in (None, records.division, "whatif") and not (stated == "closed" and source == "args.mode"):
             seen = f"the run is in the folder {records.division}, its {source} is {stated}"
-            fix = "move the result to the division that it was run for, or run it again for this one"
             severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
-            yield Finding(severity, "division.differs", seen, "the same division in folder and files", fix)
+            yield by_rule("division.differs", seen, severity=severity)
         elif stated == "whatif":
             fix = "run it again for closed or open"
-            yield Finding("error", "division.differs", f"{source} is whatif", records.division, fix)
+            yield by_rule("division.differs", f"{source} is whatif", records.division, fix)
 
 
 def _records_complete(records: RunRecords) -> Iterator[Finding]:
@@ -450,15 +447,14 @@ def _records_complete(records: RunRecords) -> Iterator[Finding]:
         if records.edition.checks_tree and not records.setup.config and os.path.isdir(folder):
             incomplete.append("config.yaml has no workload")
     if incomplete:
-        yield Finding("error", "papers.missing", "; ".join(incomplete[:4]), "all content that the tool wrote", _KEEP)
+        yield by_rule("papers.missing", "; ".join(incomplete[:4]))
 
 
 def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
     """The exit status that the tool recorded is 0."""
     status = mapping(records.metadata).get("exit_status")
     if status not in (None, 0):
-        seen, fix = f"the metadata's exit_status is {status}", "repeat the call until it succeeds"
-        yield Finding("error", "runs.exit", seen, "a call that succeeded", fix)
+        yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
 _METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
@@ -487,7 +483,7 @@ def _log_agrees(records: RunRecords) -> Iterator[Finding]:
             slack = _PRINTED_TOLERANCE
             if stated is not None and not math.isclose(stated, value, rel_tol=slack, abs_tol=slack / 10):
                 seen = f"{key} is {stated:.4f}, {name} has {value:.4f}"
-                yield Finding("error", "papers.differ", seen, "the figures that DLIO printed", _KEEP)
+                yield by_rule("papers.differ", seen, "the figures that DLIO printed")
 
 
 _RECORD_RULES = (_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees)

@@ -8,7 +8,7 @@ are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -23,6 +23,7 @@ from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, read_vector_leaf
 from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.contrib.mlperf.rules.checkpoints import OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition
+from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.results.finding import Finding, Located
 
@@ -110,6 +111,11 @@ class Result:
     """Sorted by name."""
     datasize: tuple[Leaf, ...] = ()
     datagen: tuple[Leaf, ...] = ()
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Its runs, and the calls of its other phases."""
+        return (*self.runs, *self.datagen, *self.datasize)
 
     @property
     def workload_folder(self) -> str:
@@ -226,9 +232,7 @@ class Finder:
             return False  # found by `other_leaves`
         other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
         if other:
-            fix = "check it with the edition's own checker"
-            seen = "a run of another benchmark: not checked"
-            self.findings.append(Located(run.path, Finding("info", "run.other", seen, "a training run", fix)))
+            self.findings.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
         return not other
 
     def _phase_folders(self) -> list[str]:
@@ -420,9 +424,9 @@ def division_of(folder: str, *stated: object) -> Division:
     return "open" if any(str(each).lower() == "open" for each in named) else "closed"
 
 
-def runs_differ(path: str, what: str, values: Sequence[object], fix: str) -> Iterator[Located]:
-    """Report a value that differs between the runs of a result; None is unknown."""
-    different = sorted({str(value) for value in values if value is not None})
-    if len(different) > 1:
-        seen = f"{what}: {' and '.join(different[:3])}"
-        yield Located(path, Finding("error", "runs.differ", seen, "the same in all runs", fix))
+def runs_differ(path: str, rule: str, compared: Mapping[str, Iterable[object]]) -> Iterator[Located]:
+    """Report each value that differs between the runs or calls of a result; None is unknown."""
+    for what, values in compared.items():
+        different = sorted({str(value) for value in values if value is not None})
+        if len(different) > 1:
+            yield by_rule_at(path, rule, f"{what}: {' and '.join(different[:3])}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
 from dlemu.results.finding import Finding, Located, Severity
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
     names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
     for name in names:
         if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
-            finding = Finding("error", "files.empty", f"{name} has 0 bytes", "a description of the system", "write it")
-            yield Located(os.path.join(folder, name), finding)
+            yield by_rule_at(os.path.join(folder, name), "files.empty", f"{name} has 0 bytes")
     stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
     yield from _only_allowed_files(submission, folder, names, stems)
     systems = set(folders_in(os.path.join(submission.path, "results")))
@@ -66,7 +66,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             rule = "systems.missing" if system not in stems["text"] else "systems.pdf"
             fix = f"describe the system in systems/{lacking[0]}"
             seen, wanted = f"results/{system}, but no {' and '.join(lacking)}", "a yaml or json file and a pdf"
-            yield Located(folder, Finding(_severity(submission), rule, seen, wanted, fix))
+            yield by_rule_at(folder, rule, seen, wanted, fix, _severity(submission))
         mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
         yield from _check_description(submission, folder, system, names, mine)
     for name in names:
@@ -75,8 +75,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             yield from broken
     for stem in sorted(stems["text"] - systems) if submission.edition.checks_tree else ():
         fix = f"remove it, or add results/{stem}"
-        seen = f"systems/{stem} without results/{stem}"
-        yield Located(folder, Finding("error", "systems.missing", seen, "results for each description", fix))
+        yield by_rule_at(folder, "systems.missing", f"systems/{stem} without results/{stem}", fix=fix)
 
 
 @dataclass(frozen=True)
@@ -157,12 +156,10 @@ def _only_allowed_files(
         return
     for name in names:
         if os.path.isdir(os.path.join(folder, name)) or _file_kind(name) not in ("text", "pdf", "md"):
-            finding = Finding("error", "systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
+            finding = by_rule("systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
             yield Located(os.path.join(folder, name), finding)
     for stem in sorted(stems["pdf"] - stems["text"]):
-        fix = "describe the system in a yaml file as well"
-        finding = Finding("error", "systems.files", f"{stem}.pdf without {stem}.yaml", "both", fix)
-        yield Located(os.path.join(folder, f"{stem}.pdf"), finding)
+        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
 
 
 def _check_description(
@@ -178,18 +175,16 @@ def _check_description(
     if not under_test:
         if submission.edition.checks_tree and not broken:
             fix = "start from the edition's template"
-            finding = Finding("error", "systems.files", "no system_under_test", "the edition's description", fix)
-            yield Located(path, finding)
+            yield by_rule_at(path, "systems.files", "no system_under_test", "the edition's description", fix)
         return
     blanks = sum(is_blank(value) for value in _values(content))
     if blanks:
-        seen, fix = f"{PLACEHOLDER!r} is still in {blanks} of its fields", "fill them in"
-        yield Located(path, Finding(_severity(submission), "systems.unfilled", seen, "the system as it is", fix))
+        seen = f"{PLACEHOLDER!r} is still in {blanks} of its fields"
+        yield by_rule_at(path, "systems.unfilled", seen, severity=_severity(submission))
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"
-        finding = Finding("error", "systems.name", seen, f"{system!r}, like its folder", "give both the same name")
-        yield Located(path, finding)
+        yield by_rule_at(path, "systems.name", seen, f"{system!r}, like its folder")
     for call in calls:
         yield from matches_run(call, under_test)
 
@@ -207,20 +202,18 @@ def matches_run(call: RanOn, under_test: Mapping[str, Any]) -> Iterator[Located]
     raw = under_test.get("clients")
     clients = [mapping(client) for client in raw] if isinstance(raw, list) else []
     hosts = sum(count(client.get("quantity"), 0) or 0 for client in clients)
-    fix = "describe the hosts of the run"
     if clients and call.hosts and hosts != call.hosts:
-        seen = f"hosts of the run: {call.hosts}; described by clients: {hosts}"
-        yield Located(path, Finding("error", "systems.hosts", seen, "the same number", fix))
+        yield by_rule_at(path, "systems.hosts", f"hosts of the run: {call.hosts}; described by clients: {hosts}")
     described = number(mapping(clients[0].get("chassis")).get("memory_capacity")) if len(clients) == 1 else None
     if described and call.memory_gib and call.hosts:
         measured = call.memory_gib / call.hosts
         if abs(measured - described) > _MEMORY_TOLERANCE * described:
             seen = f"hosts measured {measured:.1f} GiB each, clients state {described:g}"
-            yield Located(path, Finding("error", "systems.hosts", seen, "within 10 %", fix))
+            yield by_rule_at(path, "systems.hosts", seen, "within 10 %")
     multi_host = mapping(mapping(under_test.get("solution")).get("capabilities")).get("multi_host")
     if multi_host is False and call.hosts and call.hosts > 1:
         seen = f"multi_host is false, the run was on {call.hosts} hosts"
-        yield Located(path, Finding("error", "systems.hosts", seen, "multi_host: true", fix))
+        yield by_rule_at(path, "systems.hosts", seen, "multi_host: true")
 
 
 def _values(value: Any) -> Iterator[Any]:

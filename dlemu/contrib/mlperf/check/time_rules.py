@@ -14,7 +14,8 @@ from statistics import median
 from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
-from dlemu.results.finding import Finding, Located, Severity
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.results.finding import Located, Severity
 
 _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME = timedelta(minutes=45), timedelta(minutes=5)
 """A run may begin this long after (mlpstorage inspects the hosts first) or before the time in its folder's name."""
@@ -24,7 +25,6 @@ _DURATION_SLACK_SECONDS = 5.0
 """A run may last this much longer, by its summary.json, than the call of the tool that started it."""
 _ZONE_STEP = timedelta(minutes=30)
 """Time zones are taken to differ by whole multiples of this."""
-_KEEP = "leave folders and files as the tool made them"
 
 
 def _began(records: RunRecords) -> datetime | None:
@@ -59,7 +59,7 @@ def _years(calls: Iterable[RunRecords]) -> Iterator[Located]:
             ahead = any(at > now for at in known.values())
             severity: Severity = "error" if ahead or records.edition.checks_tree else "warning"
             wanted = f"{FIRST_YEAR} or later, when the first runs began, and not in the future"
-            yield Located(records.path, Finding(severity, "time.year", "; ".join(odd), wanted, "set the hosts' clocks"))
+            yield by_rule_at(records.path, "time.year", "; ".join(odd), wanted, severity=severity)
 
 
 def _folder_names(calls: Sequence[RunRecords]) -> Iterator[Located]:
@@ -93,7 +93,7 @@ def _zone_difference(offsets: Sequence[timedelta], late: timedelta, early: timed
 
 
 def _misdated(records: RunRecords, seen: str) -> Located:
-    return Located(records.path, Finding("error", "runs.misdated", seen, "the same time in all files of a run", _KEEP))
+    return by_rule_at(records.path, "runs.misdated", seen)
 
 
 def _phase_order(calls: Sequence[RunRecords]) -> Iterator[Located]:
@@ -106,7 +106,7 @@ def _phase_order(calls: Sequence[RunRecords]) -> Iterator[Located]:
         if by_phase[phase] and by_phase[later] and by_phase[phase][-1][0] > by_phase[later][0][0]:
             (at, path), first = by_phase[phase][-1], by_phase[later][0]
             seen = f"{phase} at {at}, after the first {later} ({os.path.basename(first[1])})"
-            yield Located(path, Finding("error", "time.phases", seen, "datasize, then datagen, then the runs", _KEEP))
+            yield by_rule_at(path, "time.phases", seen)
 
 
 def _durations(calls: Iterable[RunRecords]) -> Iterator[Located]:
@@ -118,5 +118,4 @@ def _durations(calls: Iterable[RunRecords]) -> Iterator[Located]:
             took = (ended - began).total_seconds()
             if took > runtime + _DURATION_SLACK_SECONDS:
                 seen = f"summary.json reports {took:.1f} s, the metadata's runtime is {runtime:.1f} s"
-                wanted = "a run no longer than the call that started it"
-                yield Located(records.path, Finding("error", "time.length", seen, wanted, _KEEP))
+                yield by_rule_at(records.path, "time.length", seen)

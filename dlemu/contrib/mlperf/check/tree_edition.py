@@ -15,7 +15,8 @@ from typing import Any, Protocol
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.audit.tolerant import mapping, text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Reading, edition_read, newest_edition
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.results.finding import Located
 
 DIVISIONS = ("closed", "open")
 _EDITION_KEYS = {
@@ -90,11 +91,10 @@ def stated_edition(metadata: Mapping[str, Any] | None) -> str:
     return text(known.get("rules_edition")) or text(known.get("edition")) or ""
 
 
-def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[tuple[str, Finding]]:
+def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[Located]:
     """Yield the leaves whose metadata name another edition than their tree's."""
     for leaf in leaves:
         stated = stated_edition(leaf.metadata)
         if stated and stated != edition.name:
             seen = f"the metadata name edition {stated}, the whole tree was judged to be {edition.name}"
-            fix = "submit runs of one edition, or name it with --edition"
-            yield leaf.path, Finding("error", "edition.differs", seen, "one edition for the whole tree", fix)
+            yield by_rule_at(leaf.path, "edition.differs", seen)

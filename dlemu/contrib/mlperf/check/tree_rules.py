@@ -18,7 +18,8 @@ from dlemu.contrib.mlperf.check.submission_tree import (
     entries_of,
     folders_in,
 )
-from dlemu.results.finding import Finding, Located, Severity
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
+from dlemu.results.finding import Located, Severity
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
@@ -53,12 +54,11 @@ def linked_folders(root: str) -> Iterator[Located]:
         below[:] = [name for name in below if not name.startswith(".") and not _CODE_FOLDER.match(name)]
         for path in sorted(os.path.join(folder, name) for name in below):
             if os.path.islink(path):
-                seen, fix = f"a link to {os.readlink(path)}, which is not read", "copy the folder to its place"
-                yield Located(path, Finding("error", "tree.link", seen, "a folder", fix))
+                yield by_rule_at(path, "tree.link", f"a link to {os.readlink(path)}, which is not read")
         for path in sorted(os.path.join(folder, name) for name in names):
             if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
                 seen, fix = f"a link to {os.readlink(path)}, outside of the tree", "copy the file to its place"
-                yield Located(path, Finding("warning", "tree.link", seen, "a file", fix))
+                yield by_rule_at(path, "tree.link", seen, "a file", fix, "warning")
 
 
 def phase_folders(result: Result) -> Iterator[Located]:
@@ -71,15 +71,12 @@ def phase_folders(result: Result) -> Iterator[Located]:
         if name not in present:
             rule = "files.datasize" if name == "datasize" else "files.phases"
             fix = f"keep the folder of `mlpstorage training {name}`"
-            yield Located(workload, Finding("error", rule, f"no folder {name}", ", ".join(PHASES), fix))
+            yield by_rule_at(workload, rule, f"no folder {name}", ", ".join(PHASES), fix)
     if "datasize" in present and not result.datasize:
-        fix = "keep the folder of `mlpstorage training datasize`"
-        seen = "the folder datasize holds no call"
-        wanted = "the call that computed the dataset's size"
-        yield Located(workload, Finding("error", "files.datasize", seen, wanted, fix))
+        yield by_rule_at(workload, "files.datasize", "the folder datasize holds no call")
     for name in sorted(set(present) - set(PHASES)):
         fix = f"move {name} out of the tree"
-        yield Located(workload, Finding("error", "files.phases", f"a folder {name}", ", ".join(PHASES), fix))
+        yield by_rule_at(workload, "files.phases", f"a folder {name}", ", ".join(PHASES), fix)
 
 
 def datagen_files(result: Result) -> Iterator[Located]:
@@ -89,14 +86,10 @@ def datagen_files(result: Result) -> Iterator[Located]:
     folder = os.path.join(result.workload_folder, "datagen")
     if os.path.isdir(folder) and len(result.datagen) != 1:
         names = ", ".join(leaf.name for leaf in result.datagen) or "none"
-        fix = "keep only the call that generated the dataset of these runs"
-        finding = Finding("error", "files.datagen_count", f"{len(result.datagen)} calls: {names}", "one call", fix)
-        yield Located(folder, finding)
+        yield by_rule_at(folder, "files.datagen_count", f"{len(result.datagen)} calls: {names}")
     for leaf in result.datagen:
         if leaf.stamp is None:
-            fix = "keep the folder's name as the tool made it"
-            seen = f"a folder is named {leaf.name!r}"
-            yield Located(leaf.path, Finding("error", "files.datagen_stamp", seen, "YYYYMMDD_HHMMSS", fix))
+            yield by_rule_at(leaf.path, "files.datagen_stamp", f"a folder is named {leaf.name!r}")
         yield from missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
         yield from config_files(leaf, "files.datagen_config")
 
@@ -105,8 +98,7 @@ def results_json(result: Result) -> Iterator[Located]:
     """The file of the sums over all runs is beside the runs."""
     wanted = result.phased and result.edition.checks_tree and os.path.isdir(result.path)
     if wanted and not os.path.isfile(os.path.join(result.path, RESULTS)):
-        fix = "aggregate the runs with the tool"
-        yield Located(result.path, Finding("error", "files.results", f"no {RESULTS}", RESULTS, fix))
+        yield by_rule_at(result.path, "files.results", f"no {RESULTS}")
 
 
 def run_files(result: Result) -> Iterator[Located]:
@@ -129,11 +121,10 @@ def _required_by_v2(leaf: Leaf) -> Iterator[Located]:
     """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
     count = sum(name.endswith(METADATA) for name in leaf.files)
     if count != 1:
-        wanted = "exactly one: otherwise mlpstorage silently skips the run"
-        yield _located(leaf, "error", "files.metadata", f"{count} files *{METADATA}", wanted)
+        yield by_rule_at(leaf.path, "files.metadata", f"{count} files *{METADATA}")
     for name in ("config.yaml", "overrides.yaml"):
         if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
-            yield _located(leaf, "error", "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
+            yield by_rule_at(leaf.path, "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
 
 
 def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
@@ -142,15 +133,14 @@ def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severit
         kept = sum(bool(pattern.match(file)) for file in leaf.files)
         if ranks and 0 < kept < ranks:
             wanted = f"the files of all {ranks} ranks"
-            finding = Finding(severity, "files.ranks", f"{name} of {kept} ranks", wanted, _KEEP)
-            yield Located(leaf.path, finding)
+            yield by_rule_at(leaf.path, "files.ranks", f"{name} of {kept} ranks", wanted, severity=severity)
 
 
 def empty_files(leaf: Leaf | CheckpointLeaf) -> Iterator[Located]:
     """Logs are not empty; empty metadata and results are found by the rules on their content."""
     for name in leaf.files:
         if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
-            finding = Finding("warning", "files.empty", f"{name} has 0 bytes", "the output of the call", _KEEP)
+            finding = by_rule("files.empty", f"{name} has 0 bytes", "the output of the call", _KEEP, "warning")
             yield Located(leaf.path, finding)
 
 
@@ -161,7 +151,7 @@ def missing(
     lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
     if lacking or others:
         seen = f"no {', '.join([*lacking, *others])}"
-        yield _located(leaf, "error", rule, seen, "all files that the edition's checker requires")
+        yield by_rule_at(leaf.path, rule, seen, "all files that the edition's checker requires", _KEEP)
 
 
 def _has(leaf: Leaf | CheckpointLeaf, name: str) -> bool:
@@ -170,7 +160,7 @@ def _has(leaf: Leaf | CheckpointLeaf, name: str) -> bool:
 
 def _missing_pattern(leaf: Leaf, pattern: re.Pattern[str], name: str) -> Iterator[Located]:
     if not any(map(pattern.match, leaf.files)):
-        yield _located(leaf, "error", "files.run", f"no {name}", "the file of every rank R")
+        yield by_rule_at(leaf.path, "files.run", f"no {name}")
 
 
 def config_files(leaf: Leaf | CheckpointLeaf, rule: str) -> Iterator[Located]:
@@ -179,11 +169,7 @@ def config_files(leaf: Leaf | CheckpointLeaf, rule: str) -> Iterator[Located]:
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
         seen = f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}"
-        yield _located(leaf, "error", rule, seen, f"exactly {', '.join(CONFIG_FILES)}")
-
-
-def _located(leaf: Leaf | CheckpointLeaf, severity: Severity, rule: str, seen: str, wanted: str) -> Located:
-    return Located(leaf.path, Finding(severity, rule, seen, wanted, _KEEP))
+        yield by_rule_at(leaf.path, rule, seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
 
 
 def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
@@ -193,32 +179,28 @@ def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
     for name in folders_in(root):
         if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
             fix = f"move {name} out of the tree; if it is a division, name it in lower case"
-            finding = Finding("error", "submission.top", f"a folder {name}", "closed, open or both", fix)
-            yield Located(os.path.join(root, name), finding)
+            yield by_rule_at(os.path.join(root, name), "submission.top", f"a folder {name}", fix=fix)
 
 
 def submission_folders(submission: Submission) -> Iterator[Located]:
     """DIVISION/ORG holds the folders results and systems, and the code, and is named as allowed."""
     present = folders_in(submission.path)
     if not _ORGANISATION_NAME.match(submission.organisation):
-        fix = "use only letters, digits, dots, dashes and underscores in its name"
         seen = f"the organisation's folder is named {submission.organisation!r}"
-        yield Located(submission.path, Finding("error", "submission.name", seen, "[A-Za-z0-9._-]+", fix))
+        yield by_rule_at(submission.path, "submission.name", seen)
     for name in ("results", "systems"):
         if name not in present:
-            fix = f"add the folder {name}"
-            yield Located(submission.path, Finding("error", "submission.folders", f"no folder {name}", name, fix))
+            yield by_rule_at(submission.path, "submission.folders", f"no folder {name}", name, f"add the folder {name}")
     if submission.edition.checks_tree:
         division = os.path.basename(os.path.dirname(submission.path))
         if division != division.lower():  # told of each submission: the folder checked may be the division's own
             seen, fix = f"the division's folder is named {division}", f"name it {division.lower()}"
-            yield Located(submission.path, Finding("error", "submission.top", seen, "closed, open or both", fix))
+            yield by_rule_at(submission.path, "submission.top", seen, fix=fix)
         for name in present:
             known = name in ("results", "systems") or _CODE_FOLDER.match(name)
             if not known and not holds_code(os.path.join(submission.path, name)):
                 fix = f"move {name} out of the tree"
-                wanted = "results, systems and code"
-                finding = Finding("error", "submission.folders", f"a folder {name}", wanted, fix)
+                finding = by_rule("submission.folders", f"a folder {name}", fix=fix)
                 yield Located(os.path.join(submission.path, name), finding)
 
 
@@ -229,9 +211,7 @@ def submission_code(submission: Submission) -> Iterator[Located]:
         parents = (submission.path, os.path.join(root, submission.organisation), os.path.join(root, "code-images"))
         folders = [os.path.join(parent, name) for parent in parents for name in folders_in(parent)]
         if not any(holds_code(folder) for folder in folders if os.path.basename(folder) not in ("results", "systems")):
-            fix = "mlpstorage adds the code itself"
-            finding = Finding("error", "submission.code", "no copy of the code", "the code of the official tool", fix)
-            yield Located(submission.path, finding)
+            yield by_rule_at(submission.path, "submission.code", "no copy of the code")
 
 
 def submission_categories(submission: Submission) -> Iterator[Located]:
@@ -245,12 +225,10 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
             if name not in _BENCHMARK_FOLDERS:
                 fix = f"move {name} out of the tree"
                 wanted = ", ".join(_BENCHMARK_FOLDERS)
-                finding = Finding("error", "submission.category", f"a folder {name}", wanted, fix)
-                yield Located(os.path.join(path, name), finding)
+                yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}", wanted, fix)
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                fix = "submit only workloads of this edition"
-                finding = Finding("error", "submission.workload", f"a folder {name}", ", ".join(_WORKLOADS_V3), fix)
+                finding = by_rule("submission.workload", f"a folder {name}", ", ".join(_WORKLOADS_V3))
                 yield Located(os.path.join(path, "training", name), finding)
 
 

@@ -18,6 +18,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     official_model,
     wrong_size,
 )
+from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
 
@@ -94,17 +95,17 @@ def _other_settings(model: OfficialModel, workload: Workload) -> list[Finding]:
     if replace(own, name=official.name, parallelism=subset) == official:
         return []
     seen = f"{own.name} differs from {model.name} in its dimensions or in how it is split over the ranks"
-    return [Finding("error", "checkpoint.settings", seen, model.name, f"workload={model.workload}")]
+    return [by_rule("checkpoint.settings", seen, model.name, f"workload={model.workload}")]
 
 
 def _findings(model: OfficialModel, size: CheckpointSize, hosts: int, edition: str) -> list[Finding]:
     found = []
     wanted, fix = f"{model.ranks} processes in CLOSED", f"ranks={model.ranks}"
     if size.ranks != model.ranks and not (edition == "2.0" and size.ranks == 8 and size.job_ranks == model.ranks):
-        found.append(Finding("error", "checkpoint.processes", f"{size.ranks} processes", wanted, fix))
+        found.append(by_rule("checkpoint.processes", f"{size.ranks} processes", wanted, fix))
     if size.ranks / hosts < RANKS_A_HOST:
         seen, fix = f"{size.ranks} processes on {hosts} hosts", "use fewer hosts"
-        found.append(Finding("error", "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
+        found.append(by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
     return found
 
 

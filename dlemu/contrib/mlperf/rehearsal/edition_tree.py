@@ -1,7 +1,4 @@
-"""Writes a rehearsal's tree as mlpstorage v3.0 would: finished runs, metadata, sums, phases, system description.
-
-The system description has the keys of its systems/SYSTEM.yaml (https://github.com/mlcommons/storage).
-"""
+"""Writes a rehearsal's tree as mlpstorage v3.0 would: finished calls, metadata, sums, phases, system description."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.resources import files
 from typing import Any
 
 import psutil
@@ -21,52 +19,57 @@ from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.comm.environment import describe_host
 from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
-from dlemu.contrib.mlperf.check.system_description import PLACEHOLDER
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rehearsal.run_figures import WARM_UP, RehearsalPlan, sum_up
-from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import dlio_hydra, dlio_workload
 from dlemu.extend import SpaceError, write_text
 from dlemu.results.wording import TRADEMARK
 from dlemu.runner.child_run import LOG
 
-README = "README.txt"
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
 
 
-def copy_into_tree(plan: RehearsalPlan, attempt: Attempt) -> str:
-    """Copy a run into the tree and return its folder, which appears complete or not at all; raises SpaceError."""
-    leaf = os.path.join(plan.runs, attempt.stamp)
-    run = os.path.join(plan.folder, attempt.folder)
+def copy_run(plan: RehearsalPlan, attempt: Attempt) -> None:
+    """Copy a finished run of training into the tree; raises SpaceError."""
+    figures = attempt.figures
+    assert figures is not None  # only finished runs get into the tree
+    metadata = _training_metadata(plan, "run", attempt.stamp, figures.num_files)
+    metadata["parameters"]["train"]["seed"] = attempt.seed
+    metadata["num_processes"] = metadata["args"]["num_accelerators"] = figures.accelerators
+    metadata["args"]["client_host_memory_in_gb"] = figures.memory_gib_per_host
+    metadata["args"]["num_client_hosts"] = figures.hosts
+    began = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
+    run, data = os.path.join(plan.folder, attempt.folder), plan.workload.dataset.data_folder
+    copy_into_tree(plan, run, os.path.join(plan.runs, attempt.stamp), metadata, (began, figures.end), data)
+
+
+def copy_into_tree(
+    plan: RehearsalPlan, run: str, leaf: str, metadata: dict[str, Any], times: tuple[str, str], data_folder: str
+) -> None:
+    """Copy a finished call into the tree, where its folder appears complete or not at all; raises SpaceError."""
+    source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
         with scratch_folder(*os.path.split(leaf)) as part:
-            source = os.path.join(run, "dlio")
-            for name in sorted(os.listdir(source)):
-                if os.path.isfile(os.path.join(source, name)):
-                    shutil.copyfile(os.path.join(source, name), os.path.join(part, name))
-            overrides = _copy_config(os.path.join(source, CONFIG_FOLDER), part, leaf)
-            shutil.copyfile(os.path.join(run, LOG), os.path.join(part, "training_run.stdout.log"))
-            write_text(part, "training_run.stderr.log", "both streams are in training_run.stdout.log\n")
-            write_json(part, f"training_{attempt.stamp}{METADATA}", run_metadata(plan, attempt, overrides))
-            write_json(part, SEPARATION, file_separation(plan.workload.dataset.data_folder, plan.tree))
+            shutil.copytree(source, part, dirs_exist_ok=True)
+            with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
+                overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
+            with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
+                _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
+            shutil.copyfile(os.path.join(run, LOG), os.path.join(part, f"{name}_run.stdout.log"))
+            write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
+            metadata |= {"override_parameters": overridden(overrides), "exit_status": 0}
+            metadata |= dict(zip(("invocation_start_time", "invocation_end_time"), times, strict=True))
+            write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
+            if os.path.isdir(data_folder):
+                write_json(part, SEPARATION, file_separation(data_folder, plan.tree))
             os.rename(part, leaf)
     except OSError as error:
-        raise SpaceError(f"{leaf} could not be written: {error.strerror}; free some space, and continue") from error
-    return leaf
-
-
-def _copy_config(source: str, target: str, leaf: str) -> list[str]:
-    """Write hydra's files and return the overrides, without the seed that the rehearsal set."""
-    with open(os.path.join(source, "overrides.yaml")) as lines:
-        overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
-    with open(os.path.join(source, "config.yaml")) as lines:
-        _write_hydra(os.path.join(target, CONFIG_FOLDER), leaf, lines.read(), overrides)
-    return overrides
+        raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
 
 
 def write_json(folder: str, name: str, content: Any) -> None:
@@ -74,51 +77,21 @@ def write_json(folder: str, name: str, content: Any) -> None:
     write_text(folder, name, json.dumps(content, indent=2) + "\n")
 
 
-def run_metadata(plan: RehearsalPlan, attempt: Attempt, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a run's metadata with mlpstorage's keys, and a note that a rehearsal wrote it."""
-    figures = attempt.figures
-    assert figures is not None  # only finished runs get into the tree
-    metadata = _training_metadata(plan, "run", attempt.stamp, figures.num_files)
-    metadata["parameters"]["train"]["seed"] = attempt.seed
-    metadata["num_processes"] = figures.accelerators
-    metadata["override_parameters"] = overridden(overrides)
-    metadata["args"]["num_accelerators"] = figures.accelerators
-    metadata["args"]["client_host_memory_in_gb"] = figures.memory_gib_per_host
-    metadata["args"]["num_client_hosts"] = figures.hosts
-    began = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
-    return metadata | {"invocation_start_time": began, "invocation_end_time": figures.end, "exit_status": 0}
-
-
 def _training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
-    return call_metadata(
-        "training",
-        command,
-        stamp,
-        division=plan.division,
-        model=plan.model,
-        accelerator=workload.accelerator,
-        processes=workload.ranks,
-        parameters=sections,
-        args={
-            "accelerator_type": workload.accelerator,
-            "data_dir": workload.dataset.data_folder,
-            "results_dir": os.path.abspath(plan.tree),
-        },
-    )
+    args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
+    return call_metadata(plan, "training", command, stamp, plan.model, workload.accelerator, sections, args)
 
 
 def call_metadata(
+    plan: RehearsalPlan,
     benchmark: str,
     command: str,
     stamp: str,
-    *,
-    division: Division,
     model: str,
     accelerator: str,
-    processes: int,
     parameters: Mapping[str, Any],
     args: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -132,11 +105,11 @@ def call_metadata(
         "model": model,
         "accelerator": accelerator,
         "run_datetime": stamp,
-        "verification": division,
-        "num_processes": processes,
+        "verification": plan.division,
+        "num_processes": plan.workload.ranks,
         "parameters": parameters,
         "override_parameters": {},
-        "args": {"model": model, **args},
+        "args": {"model": model, "results_dir": os.path.abspath(plan.tree), **args},
     }
 
 
@@ -248,80 +221,35 @@ def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
 
 def write_readme(plan: RehearsalPlan) -> None:
     """Write a README that says what the tree is."""
-    pair = f"{plan.model} on {plan.workload.accelerator}"
     text = f"""{NOTE}
 
-Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {pair}, {plan.division.upper()}.
+Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {plan.model}, {plan.division.upper()}.
 
-- AU, samples/s and MB/s (really MiB/s) in the files were measured on dlemu's ranks, by the formulas of DLIO 2.x.
-- Each run shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
-- systems/ holds a description of the system with what this host reported: fill in the rest by the edition's schema
-  (`mlpstorage validate` checks it), and add the pdf.
-- A copy of the official code is missing: mlpstorage adds it to a submission.
-- dlemu's own results of each run are next to this tree, in runs/.
+- Figures were measured on dlemu's ranks, by the formulas of DLIO 2.x. dlemu's own results are in ../runs/.
+- Each run of training shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
+- systems/ describes the system with what this host reported: fill in the rest by the edition's schema
+  (`mlpstorage validate` checks it), and add the pdf. mlpstorage adds a copy of the official code to a submission.
 - {SEPARATION} compares the device numbers of the data and results folders.
 """
-    write_text(plan.tree, README, f"{text}\n{TRADEMARK}\n")
+    write_text(plan.tree, "README.txt", f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
-    """Write the system description to fill in, unless there is one already. Raises SpaceError."""
-    folder = os.path.join(submission, "systems")
-    name = f"{system}.yaml"
-    if not os.path.exists(os.path.join(folder, name)):
-        description = _description(system, hosts, memory_gib_per_host)
-        write_text(folder, name, yaml.safe_dump(description, sort_keys=False))
+    """Write the system description to fill in, with what this host reports: the rules require all hosts to be alike.
 
-
-def _description(system: str, hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
-    architecture = ("storage_location", "product_API", "client_footprint", "client_installation")
-    capabilities = ("multi_host", "simultaneous_write", "simultaneous_read", "remap_time_in_seconds")
-    return {
-        "system_under_test": {
-            "solution": {
-                "submission_name": system,
-                "friendly_description": PLACEHOLDER,
-                "architecture": {"benchmark_API": "file"} | dict.fromkeys(architecture, PLACEHOLDER),
-                "capabilities": dict.fromkeys(capabilities, PLACEHOLDER) | ({"multi_host": True} if hosts > 1 else {}),
-                "usable_capacity_tib": PLACEHOLDER,
-                "availability": PLACEHOLDER,
-            },
-            "deployment": PLACEHOLDER,
-            "product_nodes": [_host_fields({})],
-            "product_switches": [],
-            "clients": [_host_fields(_client_facts(hosts, memory_gib_per_host))],
-            "total_rack_units": PLACEHOLDER,
-            "rack_power_supplies": [],
-        }
-    }
-
-
-def _host_fields(known: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a host: known values, and for the others the template's text."""
-    chassis = ("model_name", "rack_units", "cpu_model", "cpu_qty", "cpu_cores", "memory_capacity", "power")
-    return {
-        "friendly_description": known.get("friendly_description", PLACEHOLDER),
-        "quantity": known.get("quantity", PLACEHOLDER),
-        "chassis": {key: known.get(key, PLACEHOLDER) for key in chassis},
-        "networking": [],
-        "drives": [],
-        "operating_system": known.get("operating_system", {"name": PLACEHOLDER, "version": PLACEHOLDER}),
-        "sysctl": [],
-        "environment": known.get("environment", []),
-    }
-
-
-def _client_facts(hosts: int, memory_gib_per_host: float) -> dict[str, Any]:
-    """Return the known fields of the clients: those of this host, as the rules require all hosts to be alike."""
-    host = describe_host()
-    limit = host.memory_limit_bytes
-    limited = limit is not None and limit < host.memory_bytes
-    return {
-        "friendly_description": "runs the emulated accelerators",
-        "quantity": hosts,
-        "environment": [{"name": "memory.max", "value": f"memory.max = {limit}"}] if limited else [],
-        "cpu_model": host.processor,
-        "cpu_cores": psutil.cpu_count(logical=False) or host.cpu_count,
-        "memory_capacity": max(1, round(memory_gib_per_host)),
-        "operating_system": {"name": platform.system(), "version": host.kernel},
-    }
+    An existing one stays. Raises SpaceError.
+    """
+    folder, name, host = os.path.join(submission, "systems"), f"{system}.yaml", describe_host()
+    if os.path.exists(os.path.join(folder, name)):
+        return
+    description = yaml.safe_load(files(__package__).joinpath("system.yaml").read_text(encoding="utf-8"))
+    solution, (client,) = (description["system_under_test"][key] for key in ("solution", "clients"))
+    solution["submission_name"] = system
+    solution["capabilities"] |= {"multi_host": True} if hosts > 1 else {}
+    if host.memory_limit_bytes is not None and host.memory_limit_bytes < host.memory_bytes:
+        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {host.memory_limit_bytes}"}]
+    client |= {"quantity": hosts, "operating_system": {"name": platform.system(), "version": host.kernel}}
+    cores = psutil.cpu_count(logical=False) or host.cpu_count
+    memory = max(1, round(memory_gib_per_host))
+    client["chassis"] |= {"cpu_model": host.processor, "cpu_cores": cores, "memory_capacity": memory}
+    write_text(folder, name, yaml.safe_dump(description, sort_keys=False))

@@ -18,7 +18,7 @@ from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt, Attempts, Question, Record, late_by
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
-    copy_into_tree,
+    copy_run,
     same_file_system,
     write_datagen,
     write_datasize,
@@ -154,7 +154,7 @@ class Rehearsal:
         """Copy a finished run into the tree, unless it is there already, and update the sums."""
         if attempt.figures is None or os.path.isdir(os.path.join(self.plan.runs, attempt.stamp)):
             return
-        copy_into_tree(self.plan, attempt)
+        copy_run(self.plan, attempt)
         hosts, memory = attempt.figures.hosts, attempt.figures.memory_gib_per_host
         write_system(self.plan.submission, self.plan.system, hosts, memory)
         write_sums(self.plan, attempts)

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 import yaml
 
-from dlemu import __version__
-from dlemu.contrib.mlperf.check.checkpoint_rules import FILES, figures_of
+from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER, RESULTS
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.attempts import free_stamp
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
-    README,
     call_metadata,
-    file_separation,
-    overridden,
+    copy_into_tree,
     write_json,
+    write_readme,
     write_system,
 )
 from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
 from dlemu.contrib.mlperf.rules.checkpoints import MEMORY_FACTOR
-from dlemu.extend import UserError, fresh_folder, write_text
-from dlemu.results.wording import TRADEMARK
-from dlemu.runner.child_run import LOG
+from dlemu.extend import UserError, fresh_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +82,7 @@ class CheckpointRehearsal:
         self.report(f"rehearsal of MLPerf Storage v{EDITION} {self.plan.division.upper()}: {what}")
         self.report(NOTE)
         self.report(f"calls: {names}; {self.size.room_gib:,.0f} GiB in ten checkpoints; results: {self.plan.folder}")
-        layout = f"Written by dlemu {__version__} in the layout of a checkpointing result of MLPerf Storage v{EDITION}."
-        write_text(self.plan.tree, README, f"{NOTE}\n\n{layout}\n\n{TRADEMARK}\n")
+        write_readme(self.plan)
 
     def _call(self, name: str, own_words: list[str], done: list[dict[str, str]]) -> dict[str, str]:
         stamp = free_stamp((earlier["stamp"] for earlier in done), self.now)
@@ -103,52 +96,24 @@ class CheckpointRehearsal:
         return {"label": name, "stamp": stamp, "folder": os.path.relpath(run, self.plan.folder)}
 
     def _write_call(self, run: str, stamp: str, begun: datetime, ended: datetime) -> None:
-        folder = self.plan.workload.checkpoint.checkpoint_folder
-        leaf, source = os.path.join(self.result, stamp), os.path.join(run, "dlio")
-        shutil.copytree(source, leaf)
-        shutil.copyfile(os.path.join(run, LOG), os.path.join(leaf, FILES[0]))
-        write_text(leaf, FILES[1], f"both streams are in {FILES[0]}\n")
-        with open(os.path.join(leaf, CONFIG_FOLDER, "config.yaml")) as lines:
-            workload = yaml.safe_load(lines)["workload"]
-        with open(os.path.join(leaf, CONFIG_FOLDER, "overrides.yaml")) as lines:
-            overrides = overridden(yaml.safe_load(lines))
+        workload = self.plan.workload
+        folder = workload.checkpoint.checkpoint_folder
+        with open(os.path.join(run, "dlio", CONFIG_FOLDER, "config.yaml")) as lines:
+            settings = yaml.safe_load(lines)["workload"]
+        args = {"checkpoint_folder": folder, "num_processes": workload.ranks}
         metadata = call_metadata(
-            "checkpointing",
-            "run",
-            stamp,
-            division=self.plan.division,
-            model=self.size.model,
-            accelerator=self.accelerator,
-            processes=self.plan.workload.ranks,
-            parameters=workload,
-            args={
-                "checkpoint_folder": folder,
-                "results_dir": os.path.abspath(self.plan.tree),
-                "num_processes": self.plan.workload.ranks,
-            },
-        ) | {
-            "override_parameters": overrides,
-            "invocation_start_time": begun.isoformat(),
-            "invocation_end_time": ended.isoformat(),
-            "exit_status": 0,
-        }
-        write_json(leaf, f"checkpointing_{stamp}{METADATA}", metadata)
-        if os.path.isdir(folder):
-            write_json(leaf, SEPARATION, file_separation(folder, self.plan.tree))
+            self.plan, "checkpointing", "run", stamp, self.size.model, self.accelerator, settings, args
+        )
+        times = (begun.isoformat(), ended.isoformat())
+        copy_into_tree(self.plan, run, os.path.join(self.result, stamp), metadata, times, folder)
 
     def _sums(self, done: list[dict[str, str]]) -> None:
         figures: dict[str, float] = {}
         for result in check_folder(self.plan.tree).checkpoints:
             figures |= {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
         runs = [{"run_datetime": call["stamp"], "label": call["label"]} for call in done]
-        sums = {
-            "rehearsal": NOTE,
-            "model": self.size.model,
-            "num_processes": self.plan.workload.ranks,
-            "runs": runs,
-            **figures,
-        }
-        write_json(self.result, RESULTS, sums)
+        sums = {"rehearsal": NOTE, "model": self.size.model, "num_processes": self.plan.workload.ranks, "runs": runs}
+        write_json(self.result, RESULTS, sums | figures)
 
     def _save(self, done: list[dict[str, str]], *, complete: bool) -> None:
         record = {

@@ -20,24 +20,11 @@ CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
 CORE_KEYS = frozenset(
     {
-        "framework",
-        "metric.au",
-        "dataset.format",
-        "dataset.num_samples_per_file",
-        "dataset.record_length",
-        "dataset.record_length_stdev",
-        "dataset.record_length_resize",
-        "dataset.record_length_bytes",
-        "dataset.record_length_bytes_stdev",
-        "dataset.record_length_bytes_resize",
-        "reader.data_loader",
-        "reader.batch_size",
-        "reader.file_shuffle",
-        "reader.sample_shuffle",
-        "reader.shuffle_size",
-        "train.epochs",
-        "train.computation_time",
-        "train.computation_time_stdev",
+        *("framework", "metric.au", "dataset.format", "dataset.num_samples_per_file"),
+        *("dataset.record_length", "dataset.record_length_stdev", "dataset.record_length_resize"),
+        *("dataset.record_length_bytes", "dataset.record_length_bytes_stdev", "dataset.record_length_bytes_resize"),
+        *("reader.data_loader", "reader.batch_size", "reader.file_shuffle", "reader.sample_shuffle"),
+        *("reader.shuffle_size", "train.epochs", "train.computation_time", "train.computation_time_stdev"),
         "train.total_training_steps",
     }
 )

@@ -90,8 +90,6 @@ _RETINANET: Mapping[str, Value] = {
     "reader.file_shuffle": "seed",
     "reader.sample_shuffle": "seed",
 }
-
-
 _UNET3D_BASE = Official(
     batch_size=7,
     computation_seconds=0.0,
@@ -131,17 +129,9 @@ _B200_MI355 = {
 }
 _CLOSED = frozenset(
     {
-        "dataset.num_files_train",
-        "dataset.num_subfolders_train",
-        "dataset.data_folder",
-        "reader.read_threads",
-        "reader.computation_threads",
-        "reader.transfer_size",
-        "reader.prefetch_size",
-        "reader.odirect",
-        "checkpoint.checkpoint_folder",
-        "storage.storage_type",
-        "storage.storage_root",
+        *("dataset.num_files_train", "dataset.num_subfolders_train", "dataset.data_folder"),
+        *("reader.read_threads", "reader.computation_threads", "reader.transfer_size", "reader.prefetch_size"),
+        *("reader.odirect", "checkpoint.checkpoint_folder", "storage.storage_type", "storage.storage_root"),
     }
 )
 OPEN_OVERRIDES = frozenset({"framework", "dataset.format", "dataset.num_samples_per_file", "reader.data_loader"})
@@ -157,13 +147,9 @@ FIRST_YEAR = 2025
 """Year of the first measurements for v2.0."""
 _SET_BY_TOOL = frozenset(
     {
-        "dataset.skip_listing",
-        "dataset.listing_validation_interval",
-        "dataset.num_files_generated",
-        "dataset.total_disk_bytes",
-        "storage.storage_options.prefetch_window",
-        "storage.storage_options.storage_library",
-        "storage.storage_options.uri_scheme",
+        *("dataset.skip_listing", "dataset.listing_validation_interval", "dataset.num_files_generated"),
+        *("dataset.total_disk_bytes", "storage.storage_options.prefetch_window"),
+        *("storage.storage_options.storage_library", "storage.storage_options.uri_scheme"),
         "storage.s3_force_path_style",
     }
 )

@@ -9,8 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
+
+from dlemu.results.finding import Finding, Located, Severity
 
 ALL = ("2.0", "3.0")
 
@@ -29,6 +32,9 @@ class KnownRule:
     """The official text, workload file or tool that has this rule; empty for dlemu's own rules."""
     official: Mapping[str, str] = field(default_factory=dict)
     """Edition -> the rule's name in that edition's checker."""
+    wanted: str = ""
+    """What its findings want, and how to get it, unless they say so themselves."""
+    fix: str = ""
     warned: bool = False
     """Whether this was a mere warning when v3.0's round was judged, though the tool has rejected it since."""
 
@@ -48,6 +54,8 @@ def _rule(name: str, row: Mapping[str, object]) -> KnownRule:
         editions=tuple(edition for edition in ALL if edition in row.get("editions", ALL)),  # type: ignore[operator]
         text=str(row.get("text", "")),
         official={edition: str(row[edition]) for edition in ALL if edition in row},
+        wanted=str(row.get("wanted", "")),
+        fix=str(row.get("fix", "")),
         warned=row.get("warned") is True,
     )
 
@@ -56,6 +64,20 @@ def _rule(name: str, row: Mapping[str, object]) -> KnownRule:
 def known_rules() -> Mapping[str, KnownRule]:
     """Return name -> rule."""
     return {rule.name: rule for rules in rule_groups().values() for rule in rules}
+
+
+def by_rule(rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None) -> Finding:
+    """Return what was seen against a rule; what is not said here is in the table."""
+    known = known_rules()[rule]
+    usual: Any = known.severity.partition(";")[0].partition(" ")[0]
+    return Finding(severity or usual, rule, seen, wanted or known.wanted, fix or known.fix)
+
+
+def by_rule_at(
+    path: str, rule: str, seen: str, wanted: str = "", fix: str = "", severity: Severity | None = None
+) -> Located:
+    """Return the same of a file or folder."""
+    return Located(path, by_rule(rule, seen, wanted, fix, severity))
 
 
 _OPEN_NAMES = {

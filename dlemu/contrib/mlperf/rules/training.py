@@ -21,7 +21,8 @@ from dlemu.contrib.mlperf.rules.editions import (
     Edition,
     Official,
 )
-from dlemu.results.finding import Finding, Severity
+from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.results.finding import Finding, Located, Severity
 
 Division = Literal["closed", "open"]
 
@@ -138,7 +139,7 @@ def _unknown_workload(edition: Edition, facts: RunFacts) -> Finding:
     seen = f"{facts.workload} on {facts.accelerator or 'an unnamed accelerator'}"
     known = ", ".join(sorted({workload for workload, _ in edition.officials}))
     fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
-    return Finding("error", "workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
+    return by_rule("workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
 
 
 def unapplied(rule: str, **known: object) -> Iterator[Finding]:
@@ -147,6 +148,11 @@ def unapplied(rule: str, **known: object) -> Iterator[Finding]:
     if lacking:
         fix = "keep the files of the run as its tool wrote them"
         yield Finding("info", "unapplied", f"{rule}: {', '.join(lacking)} not known", f"{rule} applied", fix)
+
+
+def unapplied_at(path: str, rule: str, **known: object) -> Iterator[Located]:
+    """Yield the same of a file or folder."""
+    yield from (Located(path, finding) for finding in unapplied(rule, **known))
 
 
 def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[Finding]:
@@ -163,19 +169,19 @@ def _dataset(edition: Edition, official: Official, facts: RunFacts) -> Iterator[
     if facts.num_files >= bound.comfortable_files:
         return
     if bound.files - edition.spare_files <= facts.num_files < bound.files:
-        seen, fix = f"{facts.num_files:,} files, one less than required", "round up, as the tool has done since"
-        yield Finding("warning", "dataset.size", seen, f"{bound.files:,} files; the round accepted one less", fix)
+        seen = f"{facts.num_files:,} files, one less than required"
+        yield by_rule("dataset.size", seen, f"{bound.files:,} files; the round accepted one less", severity="warning")
         return
     share = facts.num_files / bound.files
     seen = f"{facts.num_files:,} files, {share:.4f} x the required number"
     wanted = f"{bound.files:,} files or more: {bound.because}"
     fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
     if share >= 1:
-        yield Finding("warning", "dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
+        yield by_rule("dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
     elif not edition.checks_tree and facts.num_files >= bound.tool_files:
-        yield Finding("warning", "dataset.size", seen, f"{wanted}; v{edition.name}'s tool rounds down", fix)
+        yield by_rule("dataset.size", seen, f"{wanted}; v{edition.name}'s tool rounds down", fix, "warning")
     else:
-        yield Finding("error", "dataset.size", seen, wanted, fix)
+        yield by_rule("dataset.size", seen, wanted, fix)
 
 
 def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
@@ -185,8 +191,7 @@ def _steps(official: Official, facts: RunFacts) -> Iterator[Finding]:
     per_step = official.batch_size * facts.accelerators
     if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
         fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
-        seen = f"{samples // per_step:,} steps per epoch"
-        yield Finding("error", "dataset.steps", seen, f"{STEPS_PER_EPOCH} or more", fix)
+        yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
 
 
 def _settings(official: Official, facts: RunFacts) -> Iterator[Finding]:
@@ -232,11 +237,10 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
         if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
             continue  # irrelevant: no checkpoint is saved
         if not _same(seen, value):
-            yield Finding("error", "workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
+            yield by_rule("workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
     for key, value in settings.items():
         if division == "closed" and not key.startswith(CORE_SECTIONS) and not is_known(key):
-            fix = "run the edition's workload file with DLIO unchanged, which has no such setting"
-            yield Finding("error", "workload.differs", f"{key}={value}", f"no {key}", fix)
+            yield by_rule("workload.differs", f"{key}={value}", f"no {key}")
         if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
             yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
         if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
@@ -244,8 +248,7 @@ def _other_settings(edition: Edition, official: Official, facts: RunFacts, divis
     prefetch = settings.get("reader.prefetch_size")
     if prefetch is not None and prefetch not in PREFETCH_SIZES:
         wanted_sizes = f"one of {', '.join(map(str, PREFETCH_SIZES))}"
-        fix = "a value that the edition allows"
-        yield Finding("error", "overrides.value", f"reader.prefetch_size={prefetch}", wanted_sizes, fix)
+        yield by_rule("overrides.value", f"reader.prefetch_size={prefetch}", wanted_sizes)
 
 
 def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[Finding]:
@@ -258,8 +261,7 @@ def _hash(official: Official, facts: RunFacts, division: Division) -> Iterator[F
         severity: Severity = "error" if added else "warning"
         named = f", with {', '.join(added[:3])}" if added else ""
         seen = f"core-config-v1 hash {facts.core_config}{named}"
-        fix = "compare config.yaml with the edition's workload file, key by key"
-        yield Finding(severity, "workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", fix)
+        yield by_rule("workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", severity=severity)
 
 
 _IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
@@ -273,23 +275,21 @@ def _same(seen: Any, wanted: object) -> bool:
 
 
 def _changed(key: str, seen: str, wanted: str) -> Finding:
-    return Finding("error", "settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
+    return by_rule("settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
 
 
 def _hosts(facts: RunFacts) -> Iterator[Finding]:
     yield from unapplied("hosts.uneven", number_of_hosts=facts.hosts, number_of_accelerators=facts.accelerators)
     if facts.hosts and facts.accelerators and facts.accelerators % facts.hosts:
         seen = f"{facts.accelerators} accelerators on {facts.hosts} hosts"
-        fix = f"a multiple of {facts.hosts} accelerators"
-        yield Finding("error", "hosts.uneven", seen, "the same number on every host (3.3.6 of v3.0)", fix)
+        yield by_rule("hosts.uneven", seen, fix=f"a multiple of {facts.hosts} accelerators")
 
 
 def _utilisation(official: Official, facts: RunFacts) -> Iterator[Finding]:
     yield from unapplied("au.low", AU=facts.au_percent)
     if facts.au_percent is not None and facts.au_percent < official.au_percent:
-        fix = "fewer accelerators: dlemu size finds the most that pass"
         below = math.floor(100 * facts.au_percent) / 100  # rounded down: 89.996 must not read as 90.00
-        yield Finding("error", "au.low", f"AU {below:.2f} %", f"{official.au_percent:g} % or more", fix)
+        yield by_rule("au.low", f"AU {below:.2f} %", f"{official.au_percent:g} % or more")
 
 
 def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterator[Finding]:
@@ -299,13 +299,12 @@ def _overrides(edition: Edition, facts: RunFacts, division: Division) -> Iterato
             continue
         if key in OPEN_OVERRIDES:
             if division == "closed":
-                yield Finding("error", "overrides.open", key, "a setting that CLOSED allows", "submit to OPEN")
+                yield by_rule("overrides.open", key)
             continue
-        fix = f"leave {key} out: neither division allows it"
-        yield Finding("error", "overrides.unknown", key, "a setting that the division allows", fix)
+        yield by_rule("overrides.unknown", key, fix=f"leave {key} out: neither division allows it")
     if facts.odirect and facts.workload not in ODIRECT_WORKLOADS:
         seen, wanted = f"reader.odirect with {facts.workload}", f"only with {', '.join(ODIRECT_WORKLOADS)}"
-        yield Finding("error", "overrides.odirect", seen, wanted, "leave it out")
+        yield by_rule("overrides.odirect", seen, wanted)
 
 
 def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:
@@ -313,5 +312,5 @@ def _workflow(edition: Edition, facts: RunFacts) -> Iterator[Finding]:
         return
     yield from unapplied("workflow.checkpoint", setting=facts.checkpoint)
     if facts.checkpoint is False:
-        seen, fix = "workflow.checkpoint is false", "leave workflow.checkpoint unchanged"
-        yield Finding("error", "workflow.checkpoint", seen, f"true for {facts.workload} in v{edition.name}", fix)
+        seen = "workflow.checkpoint is false"
+        yield by_rule("workflow.checkpoint", seen, f"true for {facts.workload} in v{edition.name}")

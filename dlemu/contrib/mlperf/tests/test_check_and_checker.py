@@ -1,6 +1,6 @@
 """The submission checker of mlpstorage v3.0 accepts what the check calls valid, and refuses what it refuses.
 
-Run with 3.0.23, the newest that a stored copy of the repository has. Where it contradicts the edition's final rules,
+Run with 3.0.23; 3.0.27 is the newest that is known. Where it contradicts the edition's final rules,
 `AGAINST_THE_RULES` says why; nothing else may be reported of an honest tree.
 """
 

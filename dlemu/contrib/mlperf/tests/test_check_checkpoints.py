@@ -86,8 +86,8 @@ def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: in
         rank: tuple(replace(part, seconds=part.seconds + rank) for part in (*own, own[0])) for rank in range(ranks)
     }
     result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
-    ((path, found),) = copied_ranks(result)
-    assert (path, found.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
+    (found,) = copied_ranks(result)
+    assert (found.path, found.finding.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
     alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
     assert list(copied_ranks(alone)) == []
 

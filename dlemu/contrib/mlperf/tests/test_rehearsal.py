@@ -23,7 +23,7 @@ from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.rehearsal.attempts import Attempt, Attempts, Question, late_by
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rehearsal.edition_tree import (
-    copy_into_tree,
+    copy_run,
     write_datagen,
     write_datasize,
     write_readme,
@@ -119,7 +119,7 @@ def rehearsal(plan: RehearsalPlan, run: Callable[[list[str], str], None] = run_b
 
     def lay_out_run(event: object) -> None:
         if isinstance(event, RunEnded) and event.run.figures is not None:
-            copy_into_tree(plan, event.run)
+            copy_run(plan, event.run)
             write_system(plan.submission, plan.system, event.run.figures.hosts, 64)
             write_sums(plan, event.answer.attempts)
 

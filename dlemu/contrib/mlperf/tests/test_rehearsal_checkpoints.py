@@ -22,6 +22,7 @@ from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehear
 from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
+from dlemu.extend import SpaceError
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
 
@@ -133,3 +134,23 @@ def test_one_call_does_both_where_memory_can_not_hold_what_is_read(calls: Words,
     assert len(calls) == 1
     assert not [word for word in calls[0] if "num_checkpoints" in word]
     assert errors(checked) == {"systems.hosts"}, "the run was on a host of 377 GiB"
+
+
+@pytest.mark.parametrize("lost", ["console.txt", "dlio/dlio_config/overrides.yaml", "dlio"])
+def test_a_call_appears_in_the_tree_complete_or_not_at_all(
+    lost: str, calls: Words, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_train = vars(run_figures)["run_train"]
+
+    def run(words: Sequence[str], folder: str, *rest: Any) -> None:
+        run_train(words, folder, *rest)
+        path = Path(folder, lost)
+        if lost == "dlio":
+            (path / "gone.log").symlink_to(path / "nowhere")  # a file that can't be read
+        else:
+            path.unlink()
+
+    monkeypatch.setattr(run_figures, "run_train", run)
+    with pytest.raises(SpaceError, match=r"could not be written: (?!None)"):
+        rehearsal(tmp_path, published.MEMORY_GIB).run()
+    assert not list((tmp_path / "tree").rglob("*_metadata.json"))
