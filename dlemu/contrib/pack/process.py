@@ -85,7 +85,7 @@ def pack_here(
         packed, layout = _begin(settings, target, folder, len(names), sweep)
         storage.remove_unfinished(layout.folder)
         job = Job(folder=folder, names=names, images_per_file=packed.images_per_file, settings=settings, layout=layout)
-        files = [number for number in range(layout.num_files) if not os.path.lexists(layout.path(number))]
+        files = [number for number in range(layout.num_files) if not os.path.isfile(layout.path(number))]
         missing = [name for number in files for name in job.images_of(number)]
         for name in missing if settings.evict else ():
             with contextlib.suppress(OSError):  # reading the image will report the error

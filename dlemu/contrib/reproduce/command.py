@@ -9,8 +9,8 @@ import click
 from dlemu.cli.options import answer_options, numbers_above_0
 
 if TYPE_CHECKING:
+    from dlemu.contrib.reproduce.document import DocumentQuestion
     from dlemu.contrib.reproduce.run import Reproduced, StepDone
-    from dlemu.contrib.reproduce.steps import DocumentQuestion
     from dlemu.extend import RunEnded
 
 
@@ -71,8 +71,7 @@ def command(
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.reproduce.run import document_names
-    from dlemu.contrib.reproduce.steps import DocumentQuestion
+    from dlemu.contrib.reproduce.document import DocumentQuestion, document_names
     from dlemu.extend import UserError
 
     drives, rest = take_word(words, "drives")

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from datagen.registry import find, names, nearest
 from dlemu.config import digest, load
 from dlemu.config.literal import override
 from dlemu.config.points import points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.contrib.reproduce.steps import Command, DocumentQuestion, Step
+from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import (
     Planned,
     RunBegan,
@@ -32,7 +31,6 @@ from dlemu.results.kinds import Kind, kind_of_command
 from dlemu.runner import child_run
 
 REPRODUCED = "reproduce.json"
-DOCUMENTS = "dlemu.contrib.reproduce.documents"
 _SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
 
 
@@ -65,20 +63,6 @@ class Reproduced:
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]], None]
 
 
-def document_names() -> list[str]:
-    """Return the names of the documents, as users write them."""
-    return [name.replace("_", "-") for name in names(DOCUMENTS)]
-
-
-def module_of(document: str) -> str:
-    """Return the name of a document's module; raises UserError for an unknown document."""
-    module = document.replace("-", "_")
-    if module not in names(DOCUMENTS):
-        hint = nearest(document, document_names())
-        raise UserError(f"there is no document {document!r}: {hint}wanted one of {', '.join(document_names())}")
-    return module
-
-
 def reproduce(
     question: DocumentQuestion,
     *,
@@ -91,9 +75,9 @@ def reproduce(
     An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
     folders named after their workloads. Raises UserError, DlemuError.
     """
-    module = module_of(question.document)
+    document = document_named(question.document)
     _check(question)
-    steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
+    steps = list(document.plan(question))
     _check_overrides(question, steps)
     for step in steps:
         _kind_of(step)
@@ -121,11 +105,11 @@ class Document(RunList[Step, StepDone, Reproduced]):
 
     def answer(self, *, complete: bool) -> Reproduced:
         """Return the answer with the steps that have run."""
-        module = module_of(self.question.document)
+        document = document_named(self.question.document)
         return Reproduced(
             complete=complete,
-            title=find(DOCUMENTS, module, "TITLE"),
-            about=find(DOCUMENTS, module, "ABOUT"),
+            title=document.title,
+            about=document.about,
             question=self.question,
             capacity_tb=tuple(_capacity_tb(drive) for drive in self.question.drives),
             steps=tuple(self.runs),

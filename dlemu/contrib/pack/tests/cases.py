@@ -103,7 +103,6 @@ FILES = {
     "the answer of pack": (f"pack/{PACK}", ("report", "pack")),
     "a packing that goes on": (f"pack/{PACK}", (*PACK_IMAGES, "output.folder=pack")),
     "a list of packed files": (f"begun/{PACKED_NAME}", (*PACK_IMAGES[:2], "target=begun", *KEPT_AS_THEY_ARE)),
-    "a packed file": ("begun/train/img_0_of_1.tar", (*PACK_IMAGES[:2], "target=begun", *KEPT_AS_THEY_ARE)),
 }
 FOLDERS = {
     "results of pack": ("place", (*PACK_IMAGES, "output.folder=place")),
