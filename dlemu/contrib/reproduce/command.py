@@ -74,6 +74,12 @@ def _question(words: list[str], price: str | None, watts: str | None) -> Documen
     from dlemu.contrib.reproduce.document import DocumentQuestion, document_names
     from dlemu.extend import UserError
 
+    def numbers(text: str | None, option: str) -> tuple[float, ...]:
+        found = numbers_above_0(text) if text is not None else ()
+        if text is not None and not found:
+            raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")
+        return found
+
     drives, rest = take_word(words, "drives")
     scale, rest = take_word(rest, "scale")
     names = [word for word in rest if "=" not in word]
@@ -86,17 +92,7 @@ def _question(words: list[str], price: str | None, watts: str | None) -> Documen
         document=names[0],
         drives=tuple(drive.rstrip("/") for drive in drives.split(",") if drive),
         scale="full" if scale == "full" else "laptop",
-        price=_numbers(price, "--price"),
-        watts=_numbers(watts, "--watts"),
+        price=numbers(price, "--price"),
+        watts=numbers(watts, "--watts"),
         overrides=tuple(word for word in rest if "=" in word),
     )
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    from dlemu.extend import UserError
-
-    if text is None:
-        return ()
-    if numbers := numbers_above_0(text):
-        return numbers
-    raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")

@@ -69,7 +69,7 @@ def rows_of(opened: OpenedDocument, table: DeclaredTable) -> Iterator[dict[str, 
     for name, result in opened.results_of(table).items():
         number = int(name.rpartition("-")[2]) if "-" in name else 0
         if hasattr(result, "cells"):
-            for cell in sorted(reversed(result.cells), key=lambda cell: cell.mb_per_second):
+            for cell in sorted(result.cells, key=lambda cell: -cell.mb_per_second)[::-1]:
                 yield {"drive": opened.drives[number - 1], **_of_cell(opened, number - 1, cell)}
         elif hasattr(result, "points"):
             for point in result.points:

@@ -75,10 +75,13 @@ def reproduce(
     An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
     folders named after their workloads. Raises UserError, DlemuError.
     """
+    if detect_launcher() != "none":
+        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
     document = document_named(question.document)
-    _check(question)
+    if not question.drives:
+        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     steps = list(document.plan(question))
-    _check_overrides(question, steps)
+    _check(question, steps)
     for step in steps:
         _kind_of(step)
     public = replace(
@@ -132,13 +135,12 @@ class Document(RunList[Step, StepDone, Reproduced]):
         step = planned.what
         options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
         command = module_command("dlemu", step.command, *options, *step.words)
-        match step.command:
-            case "probe":
-                command += ["--output", folder, "--json"]
-            case "pack":
-                command += [override(("output", "folder"), folder), "--no-report"]
-            case "train" | "sweep":
-                command += [override(("output", "folder"), folder), "output.report=false"]
+        into = override(("output", "folder"), folder)
+        command += {
+            "datagen": [],
+            "probe": ["--output", folder, "--json"],
+            "pack": [into, "--no-report"],
+        }.get(step.command, [into, "output.report=false"])
         began = time.monotonic()
         kind = _kind_of(step)
         done = COMPLETED if kind is not None and kind.is_job else (0,)
@@ -159,21 +161,14 @@ def _kind_of(step: Step) -> Kind | None:
     return None if step.command == "datagen" else kind_of_command(step.command)
 
 
-def _check(question: DocumentQuestion) -> None:
-    if detect_launcher() != "none":
-        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
-    if not question.drives:
-        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
+def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+    """Raise UserError for drives that can't be used, and settings by which a step would not be what its table says."""
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
             raise UserError(f"{drive} is not a writable folder: wanted one on each of the storages to compare")
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
-
-
-def _check_overrides(question: DocumentQuestion, steps: Sequence[Step]) -> None:
-    """Raise UserError for settings that no step uses, or by which a step would not be what its table says."""
     if question.overrides and not any(step.command in ("train", "sweep") for step in steps):
         raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
     for word in question.overrides:
