@@ -60,7 +60,7 @@ def test_the_schema_of_results_stands_in_its_documents() -> None:
     named = set(re.findall(r"checkpoint\.(\w+)=", page))
     assert named <= known, named - known
     assert {"odirect", "writers", "keep_last", "content", "verify", "reshard", "read_as", "asynchronous"} <= named
-    assert "- `au_sustained_percent` (sustained AU, %, higher):" in (DOCS / "metrics.md").read_text()
+    assert "- `au_sustained_percent` (AU, %, higher):" in (DOCS / "metrics.md").read_text()
 
 
 def test_every_setting_stands_in_the_reference() -> None:

@@ -6,12 +6,15 @@ import os
 
 import click
 
+from dlemu.cli.options import details_option
+
 
 @click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", type=click.Path(file_okay=False))
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print compare.json, for programs; no page, kept with --output.")
+@details_option
 def command(folders: tuple[str, ...], output: str | None, report: bool, as_json: bool) -> None:
     """Compare A with B: differences with their uncertainty, and what they amount to in a year of training.
 
@@ -46,14 +49,12 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
     comparison = compare(a, b)
     if as_json:
         click.echo(to_json(comparison), nl=False)
-    else:
-        show("comparison", comparison, "")
+        if output:
+            save_answer(output, COMPARE, comparison)
+        return
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
     name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
-    folder = output or (None if as_json else new_folder(name_of, "compare-"))
-    if folder is None:
-        return
+    folder = output or new_folder(name_of, "compare-")
+    show("comparison", comparison, folder)
     save_answer(folder, COMPARE, comparison)
-    if not as_json:
-        click.echo(f"results: {folder}")
-        report_result(report, folder)
+    report_result(report, folder)

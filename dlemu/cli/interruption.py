@@ -16,10 +16,11 @@ from dlemu.comm import Interrupted, interrupt_on
 from dlemu.config.literal import override
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
+from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, size
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
 from dlemu.studies.prerequisites import SearchBegan, SizingEvent, StorageProbed
@@ -66,16 +67,19 @@ class Watched:
             self._print(f"results: {event.folder}")
         match event:
             case SearchBegan():
-                enough = f"enough for {count(event.capacity.most, 'accelerator')}"
+                small = scaled(sample_divisor(event.workload), event.workload.scale)
+                enough = f"enough for {count(event.capacity.most, 'accelerator')}{small}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
                 if event.others:
                     self._print(Line(event.others, "caution"))
                 if event.finished_runs:
                     self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
             case StorageProbed():
+                predicted = f"{'at least ' * bool(event.no_more)}{event.predicted_accelerators} pass"
                 self._print(
                     f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.mb_per_accelerator)} MB/s; predicted: {event.predicted_accelerators} pass"
+                    f"{number(event.mb_per_accelerator)} MB/s; predicted: {predicted}{': ' * bool(event.no_more)}"
+                    f"{event.no_more}"
                 )
             case RunsPlanned(runs=int(runs)):
                 self._print(f"{runs} points, {event.finished_runs} of them done")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from dlemu.cli.options import answer_options, config_dir_option
+from dlemu.cli.options import config_dir_option, json_option
 
 
 @click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
 @config_dir_option
-@answer_options("sweep.json")
+@json_option("sweep.json")
 def command(overrides: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
     """Run over several values and compare the results.
 

@@ -132,7 +132,8 @@ def _recording(workload: Workload) -> Iterator[Row]:
             f"{rate.recorded:,.4g}",
             f"{rate.replayed:,.4g} replayed" if rate.replayed else "not replayed",
         )
-        yield "  replayable", "yes" if recorded.replayable else "no", recorded.reason
+        states = {True: "yes", False: "no", None: "not verified"}
+        yield "  replayable", states[recorded.replayable], recorded.reason
 
 
 def _bytes(value: float) -> str:

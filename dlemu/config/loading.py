@@ -14,7 +14,7 @@ from datagen.withheld import scrubbed
 from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
-from dlemu.config.sections import to_workload
+from dlemu.config.sections import replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
 from dlemu.config.validate import check, check_data_folder, check_model_name
@@ -78,7 +78,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
     try:
-        workload = _with_folders_resolved(to_workload(build(settings_tree(), translated(tree)), {}))
+        settings = build(settings_tree(), translated(tree))
+        if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
+            # A file that names a scale of its own has values of that scale, perhaps.
+            without = [setting for setting in given_layer if setting[0] != ("scale",)]
+            full = build(settings_tree(), translated(resolved(merged(_layers(choice, file, without)))))
+            own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
+            settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
+        workload = _with_folders_resolved(to_workload(settings, {}))
         workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
         check(workload)
         check_model_name(workload.model.name)
@@ -159,9 +166,8 @@ def _chosen(choice: str, tree: dict[str, Any], key: str, section: str) -> dict[s
             f"{key}={name}: workload {choice!r} has no {section}; leave {key} out, or add a table of {section}"
         )
     if str(name) not in table:
-        raise UserError(
-            f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {', '.join(table)}"
-        )
+        known = ", ".join(filter(None, table))
+        raise UserError(f"{key}={name} is not in workload {choice!r}: {nearest(str(name), table)}known: {known}")
     entry = table[str(name)]
     return entry if isinstance(entry, dict) else {}
 

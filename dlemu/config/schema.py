@@ -418,10 +418,10 @@ class Recorded:
 
     version: Annotated[int, at_least(0)] = 0
     """Version of the recording's format; 0: the workload was not recorded."""
-    replayable: bool = False
-    """A replay on the storage of the recording agreed with it."""
+    replayable: bool | None = None
+    """A replay on the storage of the recording agreed with it; null: not verified."""
     reason: str = ""
-    """Why it is not replayable."""
+    """Why it is not replayable, or not verified."""
     coverage_percent: Annotated[float, at_least(0)] = 0.0
     """Share of the bytes read, as counted by the kernel, that the recorder saw."""
     steps: Annotated[int, at_least(0)] = 0
@@ -503,7 +503,7 @@ class Workload:
     accelerators: dict[str, Accelerator] = field(default_factory=dict)
     """Batch size and computation time by type of accelerator, for `accelerator=NAME`."""
     scales: dict[str, dict[str, object]] = field(default_factory=dict)
-    """Settings of smaller variants of the workload by name, for `scale=NAME`."""
+    """Settings of smaller variants of the workload by name, for `scale=NAME`; by the name '' those it replaced."""
     notes: tuple[str, ...] = ()
     """What in the configuration has no effect, and why; filled by `dlemu.config.load`, printed and saved."""
     unsupported: tuple[str, ...] = ()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass, make_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
 
 from datagen.errors import UserError
 from datagen.registry import companion, installed, names
+from datagen.spec import build
 from dlemu.config.schema import Workload
 
 KINDS = "dlemu.jobs"
@@ -59,6 +60,27 @@ def to_workload(settings: Any, foreign: Mapping[str, Any]) -> Workload:
     set_here = ((name, getattr(settings, name)) for name in sections())
     own = {name: plain(value) for name, value in set_here if value != sections()[name]()}
     return Workload(**shared, kinds={**own, **foreign})
+
+
+def replaced(full: Any, scaled: Any) -> dict[str, Any]:
+    """Return the settings in `full`, a `tree`, that a scale replaced in `scaled`: whole values, section by section."""
+    there = plain(scaled)
+    return {
+        key: {name: item for name, item in value.items() if item != there[key][name]}
+        for key, value in plain(full).items()
+        if isinstance(value, dict) and value != there[key] and key not in ("accelerators", "scales")
+    }
+
+
+def full_size(workload: Workload) -> Workload | None:
+    """Return the workload with the shared sections as they are without its scale; None where they are not known."""
+    if not workload.scale:
+        return workload
+    if (settings := workload.scales.get("")) is None:
+        return None
+    parts = {name: getattr(workload, name) for name in settings if name in Workload.__dataclass_fields__}
+    whole = {name: build(type(part), plain(part) | settings[name], name) for name, part in parts.items()}
+    return replace(workload, **whole)
 
 
 def plain(value: Any) -> Any:

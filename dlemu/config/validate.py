@@ -111,7 +111,7 @@ def _data_problems(workload: Workload) -> list[str]:
 def _table_problems(workload: Workload) -> Iterator[str]:
     choices = (
         ("accelerator", workload.accelerator, list(workload.accelerators)),
-        ("scale", workload.scale, list(workload.scales)),
+        ("scale", workload.scale, [*filter(None, workload.scales)]),
     )
     for key, name, known in choices:
         if name and name not in known:

@@ -101,20 +101,17 @@ def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
     if not values:
         return None
     p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
-    return OverCheckpoints(
-        mean=float(np.mean(values)),
-        std=float(np.std(values)),
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        max=max(values),
-        min=min(values),
-    )
+    mean, std = float(np.mean(values)), float(np.std(values))
+    return OverCheckpoints(mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=max(values), min=min(values))
 
 
-def cost_percent(stall_seconds: float, interval_seconds: float) -> float:
-    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them."""
-    return 100 * stall_seconds / (interval_seconds + stall_seconds)
+def cost_percent(stall_seconds: float, interval_seconds: float, drain_seconds: float = 0.0) -> float:
+    """Return the percentage of time that checkpoints take, with `interval_seconds` of training between two of them.
+
+    One that is due before the last one's drain is over (`wasted_percent`) waits for it, and training with it.
+    """
+    stalled = stall_seconds + max(0.0, drain_seconds - interval_seconds)
+    return 100 * stalled / (interval_seconds + stalled)
 
 
 def young_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
@@ -138,12 +135,22 @@ def daly_seconds(stall_seconds: float, mtbf_seconds: float) -> float:
 
 
 def wasted_percent(
-    interval_seconds: float, stall_seconds: float, recovery_seconds: float, mtbf_seconds: float
+    interval_seconds: float,
+    stall_seconds: float,
+    recovery_seconds: float,
+    mtbf_seconds: float,
+    drain_seconds: float = 0,
 ) -> float:
-    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order."""
-    lost = cost_percent(stall_seconds, interval_seconds)
-    again = 100 * ((interval_seconds + stall_seconds) / 2 + recovery_seconds) / mtbf_seconds
-    return min(100.0, lost + again)
+    """Return the percentage of time lost to checkpoints, repeated work and recovery, at most 100, to first order.
+
+    S / (T + S) + ((T + S) / 2 + D + R) / M, all in seconds: training for T, a stall S (the whole save, or a snapshot),
+    a drain D from there until the checkpoint is on the storage (0 for a whole save), recovery R, mean time between
+    failures M. Young and Daly, with D: until it ends, a failure falls back on the checkpoint before. For T >= D it is
+    least at the optimum without D (T = sqrt(2 S M) - S, where d/dT = 0; Daly's to higher order) or, if D is more, at D.
+    """
+    cycle = stall_seconds + max(interval_seconds, drain_seconds)
+    again = 100 * (cycle / 2 + drain_seconds + recovery_seconds) / mtbf_seconds
+    return min(100.0, cost_percent(stall_seconds, interval_seconds, drain_seconds) + again)
 
 
 def asynchronous_au_percent(compute_seconds: float, stalls: list[float]) -> float:
@@ -158,10 +165,8 @@ def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au:
     Computing takes T, the snapshot S and the drain (writing it out in the background) D. Training stalls for
     S + max(0, D - T) each time, so AU = T / (T + S + max(0, D - T)) = T / (S + max(T, D)).
     """
-    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf
-    if above >= drain_seconds:
-        return above
-    return au * (snapshot_seconds + drain_seconds)
+    above = snapshot_seconds * au / (1 - au) if au < 1 else math.inf  # for T >= D
+    return max(above, au * (snapshot_seconds + drain_seconds))
 
 
 def _ratio(part: float, whole: float) -> float | None:

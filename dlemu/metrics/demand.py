@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datagen.layout import nominal_sample_bytes, stored_sample_bytes
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
+from dlemu.config.sections import full_size
 
 MB, GB = 1e6, 1e9
 
@@ -36,6 +37,8 @@ class Demand:
     mb_per_second: float | None
     au_threshold_percent: float
     """The AU at which a run passes."""
+    sample_divisor: float | None = None
+    """As `sample_divisor` of the workload."""
 
 
 def demand(name: str, workload: Workload) -> Demand:
@@ -59,7 +62,14 @@ def demand(name: str, workload: Workload) -> Demand:
         samples_per_second=rate,
         mb_per_second=None if rate is None else rate * sample_bytes / MB,
         au_threshold_percent=100 * workload.metric.au,
+        sample_divisor=sample_divisor(workload),
     )
+
+
+def sample_divisor(workload: Workload) -> float | None:
+    """Return how many times larger samples are without the workload's scale; None where that is not known."""
+    full = full_size(workload)
+    return None if full is None else nominal_sample_bytes(full.dataset) / nominal_sample_bytes(workload.dataset)
 
 
 def row_group_reads(workload: Workload) -> float:

@@ -16,6 +16,7 @@ from dlemu.results.compared import Difference
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of
 from dlemu.results.measured import MeasuredRun
+from dlemu.results.wording import scaled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,12 @@ class RunSeries:
     def counted(self) -> str:
         """Plural noun for the ranks of the runs, such as accelerators."""
         return f"{self.catalogue.rank}s"
+
+    @property
+    def scaled(self) -> str:
+        """What a scale made of the samples, as a phrase after accelerators, if it is the same for all runs."""
+        phrases = {scaled(point.figures.sample_divisor) for point in self.points}
+        return phrases.pop() if len(phrases) == 1 else ""
 
     @property
     def axis(self) -> str:
@@ -119,7 +126,7 @@ def _is_number(text: str) -> bool:
 
 def point_of(figures: JobFigures, settings: dict[str, str], folder: str = "") -> Point:
     """Return the point of a run."""
-    line = " ".join(filter(None, [figures.workload, figures.accelerator]))
+    line = " ".join(filter(None, [figures.workload, figures.accelerator])) + scaled(figures.sample_divisor)
     return Point(line=line, settings=settings, figures=figures, folder=folder)
 
 
@@ -136,9 +143,12 @@ def first_run(folder: str, points: Sequence[Point]) -> MeasuredRun | None:
 
 
 def difference_rows(
-    metrics: Mapping[str, Difference], catalogue: Catalogue, *, intervals: bool
+    metrics: Mapping[str, Difference], catalogue: Catalogue, *, intervals: bool, untold: str = ""
 ) -> list[tuple[str, ...]]:
-    """Return a row per metric, in the catalogue's order: A, B (with their intervals, if wanted), A to B, and +-."""
+    """Return a row per metric, in the catalogue's order: A, B (with their intervals, if wanted), A to B, and +-.
+
+    `untold` replaces a difference that is within its half width.
+    """
     rows = []
     for metric in catalogue:
         if (both := metrics.get(metric.name)) is None:
@@ -147,5 +157,7 @@ def difference_rows(
         shown = (with_interval(value, half if intervals else None, metric.unit) for value, half in sides)
         percent, width = both.difference_percent, both.half_width_percent
         change = "-" if percent is None else f"{percent:+.1f} %", "-" if width is None else f"{width:.1f}"
+        if untold and both.distinct is False:
+            change = untold, change[1]
         rows.append((f"{metric.title}, {metric.unit}", *shown, *change))
     return rows

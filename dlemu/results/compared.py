@@ -11,7 +11,8 @@ from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.results.figures import Value
 from dlemu.results.parts import HostDevice
 
-_SAME_PERCENT = 0.05  # it would be shown as 0.0 %
+SAME_PERCENT = 0.05
+"""A smaller difference would be shown as 0.0 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +105,7 @@ def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
     if total.distinct is False:
         return f"no significant difference in time: A to B {percent:+.1f} % +- {width:.1f}"
     phrase = f"A takes {abs(percent):.1f} % {'less' if percent < 0 else 'more'} time than B"
-    if abs(percent) < _SAME_PERCENT:
+    if abs(percent) < SAME_PERCENT:
         phrase = "A and B take the same time"
     return phrase + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
 
@@ -114,7 +115,7 @@ def in_words(both: Difference, *, better: str) -> str:
     percent, width = both.difference_percent, both.half_width_percent
     if percent is None:
         return "B is 0"
-    if width is not None and (both.distinct is False or abs(percent) < _SAME_PERCENT):
+    if width is not None and (both.distinct is False or abs(percent) < SAME_PERCENT):
         return f"no significant difference: A to B {percent:+.1f} % +- {width:.1f}"
     if width is None:  # neither is better as far as known: a percentile of few prompts is several times another's
         return f"A to B {percent:+.1f} % (no interval: it may be chance)"

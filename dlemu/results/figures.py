@@ -33,6 +33,8 @@ class JobFigures:
     """Kind of job: `training`, `checkpoint`, ...; its catalogue has the metrics' titles and units."""
     workload: str
     accelerator: str | None = None
+    sample_divisor: float | None = None
+    """How many times larger samples are without the workload's scale; None where that is not known."""
     ranks: int
     epochs: int | None = None
     """Planned epochs; None for jobs without epochs."""

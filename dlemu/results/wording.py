@@ -21,6 +21,16 @@ def count(number_of: int, name: str) -> str:
     return f"{number_of:,} {name}{('es' if name.endswith('s') else 's') * (number_of != 1)}"
 
 
+def scaled(divisor: float | None, scale: str | None = "") -> str:
+    """Return how small its scale made the samples, as a phrase after accelerators: those are none of the real kind.
+
+    Empty at full size. Where the samples are not smaller, or that is not known (older results), it names the scale.
+    """
+    if divisor is None or abs(divisor - 1) < 0.005:
+        return f" at scale={scale}" if scale else ""
+    return f" with samples {f'1/{divisor:.3g} of' if divisor > 1 else f'{1 / divisor:.3g} x'} real size"
+
+
 VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 """For `str.translate`: control characters as escapes, except line breaks and tabs. In a text of others they could
 rewrite what a terminal shows."""

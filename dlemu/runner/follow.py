@@ -93,7 +93,8 @@ class RunFollower:
             return RunState(state="ended", sentence=f"the run in {self.folder} has ended")
         summary: Any = read_saved(self.folder, kind.load().answer_type, kind.name)
         status = EXIT_STATUSES.get(getattr(summary, "outcome", None) or "pass", 0) if summary.complete else FAILED
-        return RunState(state="ended", sentence=summary.failure or summary.verdict or "it completed", status=status)
+        headline = getattr(summary, "headline", summary.verdict)  # as the run itself printed it
+        return RunState(state="ended", sentence=summary.failure or headline or "it completed", status=status)
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)

@@ -6,7 +6,7 @@ docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -18,6 +18,7 @@ from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Conditions, Difference, difference
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import catalogue_of
+from dlemu.results.wording import scaled
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 
@@ -144,6 +145,21 @@ class HostOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FullSize:
+    """What the same storage would feed without the workload's scale, which made samples smaller."""
+
+    sample_divisor: float
+    """How many times larger samples are at full size."""
+    mb_per_accelerator: float
+    """Rate that one accelerator then needs."""
+    accelerators: int = 0
+    """How many the storage would feed: `storage_mb_per_second` / (threshold x `mb_per_accelerator`)."""
+
+    def fed_by(self, mb_per_second: float) -> FullSize:
+        return replace(self, accelerators=int(mb_per_second / self.mb_per_accelerator))
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictedAu:
     """The AU predicted for one number of accelerators."""
 
@@ -160,6 +176,8 @@ class PredictedSize:
     max_accelerators_interval: tuple[int, int]
     null_max_accelerators: int
     """The null model, to judge the prediction by: the read probe's speed / (threshold x one accelerator's demand)."""
+    no_more: str = ""
+    """Why more may pass than were predicted, as a phrase; empty where more would fail."""
     counts: tuple[PredictedAu, ...]
     """For the counts that were tried and those that the model computed, smallest first."""
 
@@ -196,6 +214,8 @@ class SizeAnswer:
     for_one_more: NextAccelerator
     host_only: HostOnly | None = None
     """None unless the host was the limit."""
+    full_size: FullSize | None = None
+    """None at full size, and where that is not known: counts are then of real accelerators."""
     probe_mb_per_second: float
     """Rate of the read probe."""
     storage_mb_per_second: float = 0.0
@@ -216,6 +236,16 @@ class SizeAnswer:
     def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
         """Return the trials of a count."""
         return tuple(trial for trial in self.trials if trial.accelerators == accelerators)
+
+    @property
+    def sample_divisor(self) -> float | None:
+        """As of `full_size`."""
+        return None if self.full_size is None else self.full_size.sample_divisor
+
+    @property
+    def scaled(self) -> str:
+        """What the scale made of the samples, as a phrase after accelerators."""
+        return scaled(self.sample_divisor, self.question.scale)
 
 
 # sweep.json
@@ -345,6 +375,12 @@ class ComparedSide:
     """1e9 bytes/s that it delivered to them."""
     about: Conditions | None
     """None when the folders of its runs are gone."""
+
+    @property
+    def scaled(self) -> str:
+        """What a scale made of the samples, as a phrase after the accelerators that it feeds, or else those tried."""
+        fed = (run.figures for run in self.runs if run.figures.ranks == (self.accelerators_fed or run.figures.ranks))
+        return next(filter(None, (scaled(figures.sample_divisor) for figures in fed)), "")
 
     @property
     def is_unjudged(self) -> bool:

@@ -76,6 +76,8 @@ class StorageProbed:
     """Read rate that one accelerator needs, from the workload's nominal sizes."""
     predicted_accelerators: int = 0
     """The largest number that the model expects to pass; the search begins there."""
+    no_more: str = ""
+    """As in `PredictedSize`."""
 
 
 SizingEvent = (

@@ -26,7 +26,7 @@ import yaml
 from benchmarks.processes import run
 from measuring.runs import dlemu, run_job
 
-from dlemu.contrib.record.answer import Recording
+from dlemu.contrib.record.answer import VERDICTS, Recording
 from dlemu.contrib.record.hook import with_hook
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import read_rows
@@ -166,7 +166,8 @@ class Recipe:
     """What `dlemu record` made of a job."""
 
     path: str
-    replayable: bool
+    replayable: bool | None
+    """None: not verified."""
     reason: str
     device_bytes: float
     """Of a sample."""
@@ -219,7 +220,7 @@ def _recorded(bed: Bed, job: Job, results: str) -> Recipe:
     bed.drive.forget_cache()
     out, folder = os.path.join(results, "job.yaml"), os.path.join(results, "recorded")
     argv = dlemu("record", "--out", out, "--output", folder, "--no-report", "--skip", str(SKIP), "--")
-    run(bed.drive.command([*argv, *job.command(bed.drive.folder, RECORDED_STEPS)]), accepted=(0, 1))
+    run(bed.drive.command([*argv, *job.command(bed.drive.folder, RECORDED_STEPS)]), accepted=COMPLETED)
     with open(out) as lines:
         said: dict[str, Any] = yaml.safe_load(lines)["recorded"]
     return Recipe(
@@ -240,7 +241,7 @@ def _row(bed: Bed, job: Job, drive: Drive, recipe: Recipe, results: str) -> Row:
     with _ready(bed, drive, job) as folder:
         predicted, predicted_limit = _predicted(bed, job, drive, recipe, folder, steps, results)
     return Row(
-        job=job.name if recipe.replayable else f"{job.name} (NOT REPLAYABLE: {recipe.reason})",
+        job=job.name if recipe.replayable else f"{job.name} ({VERDICTS[recipe.replayable]}: {recipe.reason})",
         drive=drive.name,
         real=real,
         replayed=replayed,

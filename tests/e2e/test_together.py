@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from dlemu.report.page import Words
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.together.page import open_page
-from dlemu.studies.together.run import TOGETHER, JobTogether, MeasuredJob, Together, overlap_percent, read_together
+from dlemu.studies.together.page import open_page, print_together
+from dlemu.studies.together.run import (
+    TOGETHER,
+    JobTogether,
+    MeasuredJob,
+    Together,
+    overlap_percent,
+    read_together,
+    verdict_fields,
+)
 from tests.e2e.harness import dlemu as run_dlemu
 from tests.e2e.harness import small_run
 
@@ -33,8 +42,10 @@ def test_the_share_of_time_with_others_is_counted_once(
     assert overlap_percent(own, others) == pytest.approx(percent)
 
 
-def told(rate: float) -> MeasuredJob:
-    figures = JobFigures(kind="training", workload="w", ranks=1, metrics={"samples_per_second": Value(rate)})
+def told(
+    rate: float, half: float | None = None, metric: str = "samples_per_second", kind: str = "training"
+) -> MeasuredJob:
+    figures = JobFigures(kind=kind, workload="w", ranks=1, metrics={metric: Value(rate, half)})
     return MeasuredJob(
         folder="x", figures=figures, began_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:00:10+00:00"
     )
@@ -50,8 +61,57 @@ def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:
 def test_what_others_cost_each_of_two_equal_jobs_is_told_apart(tmp_path: Path) -> None:
     job = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0))
     save_answer(str(tmp_path), TOGETHER, Together(complete=True, settings_digest="", jobs=(job, job)))
-    costs = next(part for part in open_page(str(tmp_path)).page.words if isinstance(part, Words)).points
+    costs = [line.value for line in open_page(str(tmp_path)).page.said if not line.label]
     assert [cost.partition(":")[0] for cost in costs] == ["job 1, train w", "job 2, train w"]
+
+
+RATE, TIME = ("samples_per_second", "training"), ("total_seconds", "training")
+WRITING = ("write_slowest_seconds", "checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("jobs", "lost_most"),
+    [
+        ([(RATE, 100, 99.6, 8.0), (RATE, 100, 60, 2.0)], 2),
+        ([(RATE, 100, 70, 2.0), (RATE, 100, 60, 2.0)], 2),
+        ([(TIME, 100, 190, 2.0), (RATE, 100, 60, 2.0)], 1),
+        ([(RATE, 100, 50, 80.0), (RATE, 100, 90, 1.0)], 2),
+        ([(RATE, 100, 130, 2.0), (RATE, 100, 96, 1.0), (TIME, 100, 80, 1.0)], 2),
+        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], -1),
+        ([(WRITING, 10, 20, None), (RATE, 100, 90, 1.0)], -2),
+        ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], None),
+        ([(RATE, 100, 130, 2.0), (RATE, 100, 100, None)], None),
+    ],
+)
+def test_the_headline_is_the_job_that_lost_most(
+    jobs: list[tuple[tuple[str, str], float, float, float | None]], lost_most: int | None, tmp_path: Path
+) -> None:
+    both = [
+        JobTogether(command="train", words=(), alone=told(alone, half, *of), beside=told(beside, half, *of))
+        for of, alone, beside, half in jobs
+    ]
+    fields = verdict_fields(both)
+    answer = Together(complete=True, settings_digest="", jobs=tuple(both), **fields)
+    save_answer(str(tmp_path), TOGETHER, answer)
+    headline = {
+        None: "no job lost anything that can be told",
+        -1: "may have lost most: job 1, ",
+        -2: "lost for certain: job 2, ",
+    }.get(lost_most, f"lost most: job {lost_most}, ")
+    first = open_page(str(tmp_path)).page.said[0].value  # as on the terminal
+    for text in (answer.verdict, open_page(str(tmp_path)).page.verdict[0], first):
+        assert text.startswith(headline)
+    assert json.loads((tmp_path / TOGETHER).read_text())["lost_most"] == {-1: None, -2: 2}.get(
+        lost_most or 0, lost_most
+    )
+    for one, said in zip(both, answer.verdicts, strict=True):
+        (cost,) = one.cost.values()
+        within = cost.distinct is False or cost.a == cost.b
+        assert ("no difference in" in said) == within
+        assert (f"{cost.difference_percent:+.1f} %" in said) != within
+        shown = io.StringIO()
+        print_together(answer, "x", Console(file=shown, width=200))
+        assert (f"{cost.difference_percent:+.1f} %" in shown.getvalue()) == (cost.distinct is not False)
 
 
 def test_a_quote_that_is_not_closed_is_a_mistake_of_usage() -> None:

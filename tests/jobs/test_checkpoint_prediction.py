@@ -109,6 +109,27 @@ def test_a_snapshot_is_all_that_training_stalls_for_where_it_goes_on_meanwhile(t
     assert answer.write.seconds > 100 * answer.training.stall_seconds
 
 
+@pytest.mark.parametrize(
+    ("mb_per_second", "mtbf_hours", "bound"),
+    [(100.0, 1, True), (600.0, 0.5, True), (3000.0, 0.1, True), (3e5, 24, False)],
+)
+def test_no_shorter_interval_is_advised_than_an_asynchronous_checkpoint_drains(
+    tmp_path: Path, mb_per_second: float, mtbf_hours: float, bound: bool
+) -> None:
+    words = ("checkpoint.asynchronous=true", f"checkpoint.mtbf_hours={mtbf_hours}")
+    answer = predicted(tmp_path, *words, mb_per_second=mb_per_second)
+    cost, write, read = answer.training, answer.write, answer.read
+    assert cost is not None
+    assert cost.best_interval_seconds is not None
+    assert write is not None
+    assert read is not None
+    assert (cost.best_interval_seconds == write.seconds) == bound
+    assert cost.best_interval_seconds >= write.seconds
+    cycle = cost.best_interval_seconds + cost.stall_seconds
+    lost = cost.stall_seconds / cycle + (cycle / 2 + write.seconds + read.seconds) / (3600 * mtbf_hours)
+    assert cost.wasted_percent == pytest.approx(min(100, 100 * lost))
+
+
 def test_a_sheet_s_writes_are_at_the_depth_of_the_writers(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.yaml"
     sheet.write_text(SHEET)
@@ -184,7 +205,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     words = [*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "5000"]
     shown = CliRunner().invoke(command, words)
     assert shown.exit_code == 0, shown.output
-    assert "predicted: a checkpoint of" in shown.stdout
+    assert "a checkpoint of" in shown.stdout
     answer = read_prediction(str(folder))
     assert answer is not None
     assert answer.verdict.replace("predicted: ", "") in " ".join(shown.stdout.split())

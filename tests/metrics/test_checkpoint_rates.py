@@ -59,11 +59,31 @@ def test_the_best_interval_of_young_and_daly() -> None:
     assert cost_percent(100, 900) == 10
 
 
-@given(st.floats(0.1, 100), st.floats(3600, 1e6))
-def test_no_interval_wastes_less_than_the_best(stall: float, mtbf: float) -> None:
-    best = wasted_percent(daly_seconds(stall, mtbf), stall, 10, mtbf)
-    for factor in (0.5, 2.0):
-        assert wasted_percent(factor * daly_seconds(stall, mtbf), stall, 10, mtbf) >= best - 0.05
+@given(st.floats(0.1, 100), st.floats(3600, 1e6), st.floats(0, 3600))
+def test_no_interval_wastes_less_than_the_best(stall: float, mtbf: float, drain: float) -> None:
+    best = max(daly_seconds(stall, mtbf), drain)
+    least = wasted_percent(best, stall, 10, mtbf, drain)
+    for factor in (0.1, 0.5, 0.9, 1.1, 2.0):
+        assert wasted_percent(factor * best, stall, 10, mtbf, drain) >= least - 0.05
+
+
+@pytest.mark.parametrize(
+    ("interval", "stall", "drain"),
+    [(400, 20, 0), (200, 1, 189), (155, 0.5, 189), (1000, 30, 700), (10, 4, 90)],
+    ids=["a whole save", "drained in time", "advised once", "a slow snapshot", "always draining"],
+)
+def test_what_is_lost_is_what_a_timeline_of_checkpoints_loses(interval: float, stall: float, drain: float) -> None:
+    recovery, mtbf = 30.0, 1e6
+    captured, durable, now = [0.0], [drain], 0.0  # of each checkpoint: when training went on, and when it was safe
+    while len(captured) < 50:
+        now = max(now + interval, durable[-1]) + stall
+        captured.append(now)
+        durable.append(now + drain)
+    period = (captured[-1] - captured[-11]) / 10
+    failures = np.linspace(durable[-4], durable[-3], 2001)
+    again = np.mean([at - captured[int(np.searchsorted(durable, at, "right")) - 1] for at in failures[:-1]])
+    wanted = 100 * (1 - interval / period) + 100 * (again + recovery) / mtbf
+    assert wasted_percent(interval, stall, recovery, mtbf, drain) == pytest.approx(wanted, rel=1e-3)
 
 
 @given(st.floats(0, 10), st.floats(0, 100), st.floats(0.5, 0.99))

@@ -11,6 +11,7 @@ from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
+from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
 from tests.prediction.test_calibration import workload
 
@@ -51,12 +52,32 @@ def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_i
     found = calibrate_from_times(timed(replace(given, costs=replace(given.costs, step_seconds=0.01))))
     assert found.curve[0].mb_per_second == pytest.approx(2 * DEMAND, rel=0.05)
     assert found.costs.step_seconds == pytest.approx(0.01, rel=0.1)
-    assert found.saturated
+    assert not found.saturated, "after the first wait, the host is all that takes longer than the computation"
     assert found.source == "the times of 3 epochs of x (2 accelerators)"
 
 
-def test_a_run_that_never_waited_says_no_upper_end() -> None:
-    assert not calibrate_from_times(timed(given_speed(50 * DEMAND, cores=4), first=False)).saturated
+@pytest.mark.parametrize(
+    ("times", "step_seconds", "first", "saturated"),
+    [
+        (50, 0, False, False),
+        (50, 0.002, True, False),
+        (3, 0, True, False),
+        (1.5, 0.004, True, False),
+        (0.8, 0, True, True),
+        (0.9, 0.002, True, True),
+        (0.6, 0, False, True),
+    ],
+)
+def test_a_run_whose_storage_nobody_waited_for_gives_a_lower_bound(
+    times: float, step_seconds: float, first: bool, saturated: bool
+) -> None:
+    given = given_speed(times * DEMAND, cores=4)
+    run = timed(replace(given, costs=replace(given.costs, step_seconds=step_seconds)), first=first)
+    found = calibrate_from_times(run)
+    assert found.saturated == saturated
+    answer = predict(run.workload, found, ranks=32, assumes_files=True)
+    assert (answer.outcome != "fail" and "(AU at least " in answer.verdict) != saturated
+    assert ("it gives at least this" in " ".join(answer.issues)) != saturated
 
 
 def test_times_that_no_storage_could_give_are_refused() -> None:

@@ -94,6 +94,23 @@ def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     assert low < answer.samples_per_second < high
 
 
+@pytest.mark.parametrize(
+    ("feeds", "begins", "cut"),
+    [
+        (60, "predicted: at least 20 pass (AU 100.0 %): the dataset has files for no more", True),
+        (21, "predicted: at least 20 pass (AU 94", True),
+        (20, "predicted: 19 pass (AU 94", True),
+        (5.5, "predicted: 5 pass (AU 98", False),
+    ],
+)
+def test_where_files_end_is_no_limit_of_the_storage(feeds: float, begins: str, cut: bool) -> None:
+    """They are enough for two steps of 20."""
+    answer = predict(workload(ranks=20, steps=2), given_speed(feeds * 0.9 * DEMAND, cores=64))
+    assert answer.verdict.startswith(begins)
+    assert ("the dataset has files for no more" in answer.verdict) == cut
+    assert answer.verdict_numbers.get("ended_by") == ("files" if cut else None)
+
+
 def test_files_are_assumed_for_a_storage_without_a_dataset() -> None:
     """80 files feed 10 accelerators for two steps; 15 need 4 x (30 + 2) x 15 for an epoch with a middle."""
     asked, storage = workload(ranks=2, steps=10), given_speed(15.5 * 0.9 * DEMAND, cores=64)
@@ -169,6 +186,7 @@ def test_a_search_stops_at_the_most_that_may_be_tried() -> None:
     assert (answer.max_accelerators, answer.max_accelerators_interval) == (7, (7, 7))
     assert [count.accelerators for count in answer.counts] == [7]
     assert (answer.verdict_code, answer.verdict_numbers["ended_by"]) == (PredictedVerdict.MOST_TRIED, "most")
+    assert answer.verdict.endswith(": --most 7 was the limit")
     open_end = predict(workload(ranks=20, steps=60), replace(given_speed(5 * DEMAND, cores=4), saturated=False), most=9)
     assert open_end.max_accelerators_interval is not None
     assert open_end.max_accelerators_interval[1] == 9

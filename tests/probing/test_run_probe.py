@@ -544,7 +544,14 @@ def test_levels_of_a_workload_are_cells(
     assert issue.startswith("4 readers had nothing more to read after 1.5 s: make the dataset larger")
     each = demand("mine", load(words)).mb_per_second
     assert each is not None
-    wanted = Fed(workload="mine", accelerator="", mb_per_second_each=each, threshold_percent=80.0, accelerators=0)
+    wanted = Fed(
+        workload="mine",
+        accelerator="",
+        mb_per_second_each=each,
+        threshold_percent=80.0,
+        accelerators=0,
+        sample_divisor=1.0,
+    )
     assert answer.feeds == (replace(wanted, accelerators=int(2.0 / (0.8 * each))),)
     probe_workload([*words[:-1], f"output.folder={tmp_path / 's'}"], cached=True)
     assert asked == {"evicts": False, "levels": (), "with_costs": False}

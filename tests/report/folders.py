@@ -116,7 +116,7 @@ def write_size(folder: Path) -> Path:
         "complete": True,
         "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "settings_digest": ""},
         "hosts": [HOST],
-        "verdict": "8 x h100 pass (au 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
+        "verdict": "8 x h100 pass (AU 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "max_accelerators": 8,
         "at_least": None,
         "passed": True,

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -62,26 +63,64 @@ def html(run: Run, config: str = "") -> str:
     return render(run_page(run, config), [])
 
 
-NOT_READ = Finding(Cached.NOT_READ, "loud")
+def _not_read(would_help: str, code: Cached = Cached.NOT_READ) -> Finding:
+    return Finding.of(code, "loud" if code == Cached.NOT_READ else "caution", would_help=would_help)
 
 
-@pytest.mark.parametrize(("passed", "state"), [(True, "neutral"), (None, "open"), (False, "failed")])
-def test_a_pass_by_the_page_cache_is_not_green_on_the_page_nor_on_the_terminal(passed: bool | None, state: str) -> None:
+def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
     run = hand_made_run()
     assert run.summary.page_cache is not None
+    assert run.summary.metrics.app_mb_per_second is not None
+    warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
+    share = replace(run.summary.page_cache.from_storage_percent, mean=served)
     cache = replace(
-        run.summary.page_cache, warning="MEASURED MEMORY, NOT STORAGE: the page cache served 100 %", finding=NOT_READ
+        run.summary.page_cache, warning=warning, finding=finding, served_percent=served, from_storage_percent=share
     )
-    word = {True: "PASS", False: "FAIL", None: "NO VERDICT"}[passed]
-    run = with_summary(run, page_cache=cache, passed=passed, verdict=f"{word}: AU", limited_by=None)
-    text, out = html(run), io.StringIO()
+    rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
+    metrics = replace(run.summary.metrics, app_mb_per_second=rate)
+    return with_summary(run, page_cache=cache, limited_by=None, metrics=metrics, **changes)
+
+
+def printed(run: Run) -> str:
+    out = io.StringIO()
+    print_result(run.summary, "results", Console(file=out, width=400, force_terminal=True))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("passed", "state"), [(None, "open"), (False, "failed")])
+def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, state: str) -> None:
+    word = {False: "FAIL", None: "NO VERDICT"}[passed]
+    run = from_memory(Finding(Cached.NOT_READ, "loud"), passed=passed, verdict=f"{word}: AU")
+    text, said = html(run), printed(run)
     assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
-    print_result(run.summary, "results", Console(file=out, width=200, force_terminal=True))
-    said = next(line for line in out.getvalue().splitlines() if f"{word}: AU" in line)
-    warned = next(line for line in out.getvalue().splitlines() if "MEASURED MEMORY" in line)
-    colour = {"neutral": "\x1b[1m", "open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state]
-    assert said.startswith(colour)
-    assert warned.startswith("\x1b[1m" if passed else "\x1b[1;31m")
+    assert f"{ {'open': chr(27) + '[1;33m', 'failed': chr(27) + '[1;31m'}[state] }{word}: AU" in said
+    assert "\x1b[1;31mMEASURED MEMORY" in said
+
+
+@pytest.mark.parametrize(
+    ("ranks", "served", "finding", "wanted"),
+    [
+        (18, 0.0, _not_read("reader.odirect, reader.evict_page_cache"), "all 18 accelerators were busy. They read "
+         "207.0 MB/s, all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
+        (1, 30.0, _not_read("reader.odirect"), "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
+         "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
+        (4, 80.0, _not_read("", Cached.PARTLY_READ), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
+        (2, None, Finding.of(Cached.IN_MEMORY, "loud", file_system="tmpfs"), "drive with a dataset.data_folder on it"),
+    ],
+)  # fmt: skip
+def test_a_pass_from_memory_is_no_pass_of_the_storage(
+    ranks: int, served: float | None, finding: Finding, wanted: str
+) -> None:
+    run = from_memory(finding, served, passed=True, verdict="PASS: AU", ranks=ranks)
+    text, said = html(run), printed(run)
+    assert re.findall('<dl class="said verdict (\\w+)">', text) == ["neutral"]
+    for shown in (re.sub("<[^>]+>", "", text), said):
+        shown = " ".join(shown.split())
+        assert "dlemu works here" in shown
+        assert wanted in shown
+        assert "MEASURED" not in shown
+    assert "PASS" not in said
+    assert run.summary.verdict == "PASS: AU", "the file says what was judged, as metric.cached=true asks"
 
 
 def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_every_definition_of_au_is_labelled_and_has_its_own_value() -> None:
     text, metrics = shown(summary), summary.metrics
     for name, figure in (
         ("counted steps", metrics.au_percent),
-        ("sustained AU", metrics.au_sustained_percent),
+        ("AU", metrics.au_sustained_percent),
         ("whole epochs", metrics.au_whole_percent),
         ("DLIO 2.x", metrics.au_dlio_percent),
         ("DLIO v1.0", metrics.au_dlio_v1_percent),

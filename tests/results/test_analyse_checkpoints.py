@@ -164,6 +164,17 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
     assert checkpoint_run().summary.asynchronous is None
 
 
+def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -> None:
+    summary = checkpoint_run(
+        asynchronous="true", snapshot_gb_per_second="1000", mtbf_hours="0.001", interval_seconds="0.001"
+    ).summary
+    assert summary.training is not None
+    assert summary.asynchronous is not None
+    assert summary.asynchronous.drain_seconds is not None
+    assert summary.training.best_interval_seconds == summary.asynchronous.drain_seconds.mean
+    assert summary.training.percent > 90, "most of the time training waits for the checkpoint before"
+
+
 def test_writing_that_slows_down_is_not_steady() -> None:
     order = [(WRITE, number) for number in range(1, 8)]
     run = checkpoint_run(order=order)

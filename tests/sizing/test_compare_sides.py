@@ -17,9 +17,8 @@ from dlemu.jobs.training.summary import Mean
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.kinds import catalogue_of
 from dlemu.studies.compare.compare_sides import compare, compare_runs
-from dlemu.studies.compare.page import _fed_table, _tiles
+from dlemu.studies.compare.page import _fed_table, screen
 from dlemu.studies.compare.sides import Settings, Side, read_side, read_sides, side_of_runs
 from tests.report.folders import write_run
 
@@ -165,7 +164,7 @@ def test_a_run_that_memory_served_is_not_compared_with_one_from_storage() -> Non
         compared = compare(a, b)
         assert compared.verdict.startswith(f"not comparable: {name}'s data came from memory; ")
         assert compared.runs[0].plan is None
-        assert not list(_tiles(compared, catalogue_of("training")))
+        assert [line.label for line in screen(compared, "").lines] == ["A to B", "A", "B"], "no time is shown"
     assert compare(fast, fast).verdict.startswith("memory served both, not storage: with 18 accelerators ")
     assert compare(slow, slow).verdict.startswith("with 18 accelerators ")
 
@@ -177,8 +176,8 @@ def test_checkpoints_that_one_side_read_from_memory_are_compared_by_their_writin
     verdict = compare(cold, warm).verdict
     assert verdict.startswith("writing: A and B take the same time")
     assert verdict.endswith("; reading: not comparable: B's data came from memory")
-    places = [place for _, place, *_ in _tiles(compare(cold, warm), catalogue_of("checkpoint"))]
-    assert not [place for place in places if "read_slowest_seconds" in place]
+    labels = [line.label for line in screen(compare(cold, warm), "").lines]
+    assert labels[-1] == "one checkpoint written", "and none read"
     assert "; memory served both, not storage: reading: A and B" in compare(warm, warm).verdict
 
 

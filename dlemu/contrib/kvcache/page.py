@@ -93,7 +93,8 @@ def _tone(summary: KvSummary) -> Tone:
 def _title(summary: KvSummary) -> str:
     if summary.official is not None:
         return f"MLPerf Storage kv_cache, option {summary.official.option}: {count(summary.ranks, 'rank')}"
-    return f"{summary.workload}: KV cache on storage, {count(summary.ranks, 'rank')}"
+    scale = f" (scale {summary.scale})" if summary.scale else ""
+    return f"{summary.workload}{scale}: KV cache on storage, {count(summary.ranks, 'rank')}"
 
 
 def _table(summary: KvSummary) -> Table:

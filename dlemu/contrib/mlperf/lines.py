@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from dlemu.metrics.demand import sample_divisor
 from dlemu.results.finding import SEVERITIES
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 
 if TYPE_CHECKING:
     from dlemu.config.schema import Workload
@@ -31,7 +32,7 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     from dlemu.contrib.mlperf.rules.editions import EDITIONS
 
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
-    kind = f"{size.accelerators} x {size.accelerator}"
+    kind = f"{size.accelerators} x {size.accelerator}{scaled(sample_divisor(workload))}"
     yield f"{size.workload}, {kind} on {hosts} of {size.memory_gib_per_host:,.2f} GiB ({measured})"
     yield f"rules: MLPerf Storage v{size.edition}"
     yield ""

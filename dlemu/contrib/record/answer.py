@@ -17,6 +17,9 @@ QUANTILES = 33  # steps of 3 %: more would make the workload file too long for p
 _CACHED = 0.97
 _COLD = 0.03
 """If the page cache served more than _CACHED of the bytes, 100 % is reported; below _COLD, 0 %: metadata adds noise."""
+MAX_CORE_WAIT_PERCENT = 10.0
+"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
+VERDICTS = {True: "REPLAYABLE", False: "NOT REPLAYABLE", None: "NOT VERIFIED"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,10 @@ class Parts:
     def waiting(self) -> float:
         return self.storage + self.cpu_queue + self.preprocessing + self.hand_over
 
+    @property
+    def core_wait_percent(self) -> float:
+        return 100 * self.cpu_queue / self.step
+
 
 @dataclass(frozen=True, kw_only=True)
 class Saves:
@@ -117,6 +124,7 @@ class Data:
     """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
     is_whole: bool
     """Whether all files with this ending in the folder were counted; false if that took too long."""
+    stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
     group_rows: int = 0
     """Rows of a row group of Parquet; 0 for other formats."""
 
@@ -168,11 +176,10 @@ class Recording:
     parts: Parts
     preprocess: Spread
     """CPU time of a worker per sample, without system time."""
-    preprocess_size_correlation: float
     worker_cpu_per_sample: float
     """CPU time of a worker process per sample, with system time."""
     read_bytes_per_sample: float
-    """Bytes read by system calls, or from memory-mapped files; 0 of files that are not mapped by NumPy: not known."""
+    """Bytes read by system calls, or from memory-mapped files; 0 of files mapped by others than NumPy: not known."""
     calls_per_sample: float
     device_bytes_per_sample: float
     device_bytes_counted: bool = True
@@ -180,10 +187,13 @@ class Recording:
     opens_per_sample: float
     mapped: bool
     """The samples are in memory-mapped files, which no read call shows."""
+    maps_files: bool = False  # while batches were loaded; or page faults read from devices
     samples_before: int = 0
     """Samples that were loaded before the first measured batch, as warm-up."""
     read_before_bytes: int = 0
-    """Bytes that the processes that load batches had read by calls before the first measured batch."""
+    """Size of the data files that were opened before the first batch, and of what warm-up batches read."""
+    fill_bytes: int = 0
+    """What a process that loads batches reads for its first more than for others: it fills a buffer."""
     shipped_bytes_per_sample: float
     """Size of the arrays that a worker sends to the trainer."""
     arrays: int = 0
@@ -238,6 +248,7 @@ class Replay:
     calls_per_sample: float
     device_bytes_per_sample: float
     worker_cpu_per_sample: float
+    core_wait_percent: float = 0.0  # of the trainers' time
 
     def error_percent(self, recorded: Recording) -> float:
         """Return how much the replay's samples/s differ from the job's, %."""
@@ -254,9 +265,9 @@ class RecordAnswer:
     data: Data | None
     replays: tuple[Replay, ...] = ()
     """In the order they ran; the last one decides whether the recipe is replayable."""
-    replayable: bool = False
+    replayable: bool | None = None
     reason: str = ""
-    """Why the recipe is not replayable; empty where it is."""
+    """Why the recipe is not replayable, or (null) not verified; empty where it is."""
     recipe: str = ""
     """File name of the recipe, the workload that emulates the job."""
 

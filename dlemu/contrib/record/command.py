@@ -49,7 +49,8 @@ def command(
     What is recorded, and what is not yet: docs/record.md.
 
     Exit status: 0 the samples/s of the replay are within 5 % of the job's, 1 the recipe is marked as not replayable,
-    2 a usage error, or nothing that could be recorded, 3 the job failed, 128 + signal.
+    2 a usage error, or nothing that could be recorded, 3 the job failed, 4 not verified (no replay, or a busy host),
+    128 + signal.
     """
     from rich.console import Console
 
@@ -68,4 +69,5 @@ def command(
     else:
         print_record(recorded, Console())
         report_result(report, recorded.folder)
-    raise SystemExit(DlemuError.exit_status if recorded.job_status else 0 if recorded.answer.replayable else 1)
+    status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
+    raise SystemExit(DlemuError.exit_status if recorded.job_status else status)

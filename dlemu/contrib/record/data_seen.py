@@ -5,43 +5,36 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, count_rows, group_rows
+from datagen.known_offsets import version_of
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, format_of, group_rows
+from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
 from dlemu.contrib.record.recipe import PIECES
 from dlemu.extend import DlemuError, open_regular
+from dlemu.report.units import size
 
-_FORMATS = {
-    ".npz": "npz",
-    ".npy": "npy",
-    ".jpg": "jpeg",
-    ".jpeg": "jpeg",
-    ".png": "png",
-    ".tif": "tiff",
-    ".tiff": "tiff",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".csv": "csv",
-    ".tfrecord": "tfrecord",
-    ".parquet": "parquet",
-    ".tar": "webdataset",
-}
 MAPPED = "mmap_indexed_binary"
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".safetensors", ".json", ".txt", ".yaml", ".yml", ".log", ".pkl")
 """File name endings that count as data only if no files with other endings were opened."""
 _WALK_SECONDS = 60.0  # the user waits; beyond it, the files found so far stand for the whole dataset
 _SHALLOW = 2
 """A common folder of at most this depth (/home/NAME) is too general: only the files' own folders are walked."""
+_COUNTED_FILES = 4  # whose samples stand for those of all: counting reads a header for each
 _OPENED_PER_SAMPLE = 0.9  # counts as one file per sample: some were opened before the recording, or stayed open
 _PARTIAL = 0.8  # whole records: the rest is headers, indexes and padding; a crop reads a smaller share
 _OPENS_OFF = 0.1  # more: some samples have files that others lack
-_READ_BEFORE = 0.5  # of the data: imports of workers that are spawned read some tens of MB by calls, too
+_READ_BEFORE = 0.01  # of all samples, which are larger than their files if decoded; less may be a configuration
+_UNSEEN = 0.01  # of a sample: compression and wider types of numbers explain a larger share
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
+_SMALL_BYTES = 4e6  # mean of files; of larger ones, reading takes far longer than reading their inodes
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
@@ -50,26 +43,34 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     sizes = _distinct(files)
     if not sizes:
         return None
-    endings = _endings(sizes, recording.files_per_sample * recording.loaders_per_rank)
-    opened = [name for name in sizes if _ending(name) in endings]
+    kinds = _kinds(sizes, recording)
+    opened = [name for name in sizes if _kind(name) in kinds]
+    endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
     found, is_whole = opened, False
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
-        found, is_whole = _walk(roots, endings)
+        found, is_whole = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
-    samples, mean = _samples_per_file(recording, known), sum(known) / len(known)
-    formats = {_FORMATS.get(ending, RAW) for ending in endings}
+    mean, formats = sum(known) / len(known), {format_of(name) for name in opened}
     file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
-    part = recording.read_bytes_per_sample / recording.files_per_sample
-    if not recording.mapped and 0 < part < _PARTIAL * mean / samples:
-        file_format, samples = PIECES, max(1.0, mean // part)
-    elif not recording.mapped and part and round(samples) > 1 and file_format not in COUNTERS:
-        file_format = PIECES  # a replay would read a whole file for each of its samples
-    rows_of_group, rows_per_byte = _parquet_rows(found) if file_format == "parquet" else (0, 0.0)
-    if abs(samples - rows_per_byte * mean) <= _ROWS_OFF * samples:
-        samples = round(rows_per_byte * mean, 1)
+    rows_of_group, counted = _counted(found, file_format, mean)
+    whole = counted or (recording.loading.samples or 0) / len(known)
+    whole = 1.0 if _opens_each(recording) else max(1.0, whole) if whole else 0.0
+    read, streamed = recording.read_bytes_per_sample, recording.loading.iterable and file_format in COUNTERS
+    samples = whole or 1.0
+    if read and (recording.mapped or (streamed and file_format == "parquet") or not whole):
+        samples = max(1.0, mean / read)
+    part = read / recording.files_per_sample
+    is_part = part < _PARTIAL * mean / samples and not streamed
+    # Of other formats that have several samples in a file, a replay would read a whole file for each of them
+    if part and not recording.mapped and (is_part or (round(samples) > 1 and file_format not in COUNTERS)):
+        file_format = PIECES
+        if is_part or part * samples > (1 + _SIZES_OFF) * mean:
+            samples = max(1.0, mean // part)
+    if abs(samples - counted) <= _ROWS_OFF * samples:  # of the columns read, a group's rows count with one batch
+        samples = counted
     return Data(
         folder=folder,
         format=file_format,
@@ -79,29 +80,82 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         sizes=Spread.of(known),
         samples_per_file=samples,
         is_whole=is_whole or recording.mapped,
+        stored_bytes_per_sample=mean * recording.files_per_sample / whole if whole else None,
         group_rows=rows_of_group,
     )
 
 
-def _parquet_rows(paths: list[str]) -> tuple[int, float]:
-    for path in paths:
+def _opens_each(recording: Recording) -> bool:
+    return recording.opens_per_sample >= _OPENED_PER_SAMPLE
+
+
+def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int, float]:
+    """Return the rows of a row group of Parquet, and the samples of a file of mean size; 0: not counted."""
+    rows, size_bytes, counts = 0, 0, list[int]()
+    for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in COUNTERS else ():
         # pyarrow's own errors are ValueErrors
-        with contextlib.suppress(OSError, ValueError, DlemuError), os.fdopen(open_regular(path), "rb") as file:
-            return group_rows(file), count_rows(file) / os.fstat(file.fileno()).st_size
-    return 0, 0.0
+        failures = contextlib.suppress(OSError, ValueError, tarfile.TarError, DlemuError)
+        with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
+            status = os.fstat(file.fileno())
+            counts.append(COUNTERS[file_format](file, version_of(path, status)))
+            size_bytes += status.st_size
+            rows = rows or (group_rows(file) if file_format == "parquet" else 0)
+    mean = round(sum(counts) / max(size_bytes, 1) * mean_bytes, 1)
+    return rows, float(counts[0]) if len(set(counts)) == 1 else mean
+
+
+def dataset_of(files: Counter[str], recording: Recording) -> tuple[Recording, Data | None]:
+    """Return the recording with the bytes of a sample that calls don't show, and its dataset, as `data_of`.
+
+    They are known in three ways: by calls and indexed arrays, by files and the number of their samples, by tensors.
+    Where these disagree, a note says so, or a problem.
+    """
+    data = data_of(files, recording)
+    if data is None or recording.mapped:  # by NumPy: all that was indexed is known
+        return recording, data
+    read, shipped = recording.read_bytes_per_sample, recording.shipped_bytes_per_sample
+    stored, opened = data.stored_bytes_per_sample or 0.0, _opens_each(recording)
+    words = f"calls read {read:,.0f} bytes a sample, its tensors have {shipped:,.0f}, its files {stored:,.0f}"
+    least = (1 - _SIZES_OFF) * min((each for each in (stored, shipped) if each), default=0.0)
+    alike = opened and abs(shipped - stored) <= _SIZES_OFF * stored
+    problem = note = ""
+    if data.format in COUNTERS and recording.loading.iterable:
+        samples = recording.steps * recording.read_batch_size * recording.loaders
+        rounding = recording.loading.workers * read / max(recording.calls_per_sample * samples, 1)  # a call of each
+        if stored and read and abs(read - stored) > _SIZES_OFF * stored + rounding:
+            problem = (
+                f"{words}: a shuffle buffer fills or drains in the measured batches, or samples are dropped; leave "
+                "those batches out with --skip, or record more of them"
+            )
+        if data.format == "parquet":  # or some columns are not read
+            problem, note = "", problem
+    elif read < least and (recording.maps_files or alike):
+        recording = replace(recording, mapped=not opened, read_bytes_per_sample=stored if opened else 0.0)
+        data = data_of(files, recording)
+        if 0 < shipped < (1 - _SIZES_OFF) * stored:
+            problem = f"{words}: its files are mapped, and how much of them it reads is not known"
+        elif stored:
+            note = f"{words}: its files are mapped, and the recipe reads what they have"
+    elif 0 < read < _UNSEEN * least:
+        problem = f"{words}: it reads in a way that the recorder does not see"
+    elif stored and read and (read < least or read > (1 + _SIZES_OFF) * stored):
+        note = f"{words}: the recipe reads what calls do"
+    problems = (*recording.problems, problem) if problem else recording.problems
+    return replace(recording, problems=problems, notes=(*recording.notes, *filter(None, [note]))), data
 
 
 def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
+    if not recording.mapped and not recording.read_bytes_per_sample:
+        before, samples = recording.read_before_bytes, recording.loading.samples or recording.steps
+        if before >= _READ_BEFORE * samples * recording.shipped_bytes_per_sample:
+            yield f"the job reads nothing while it trains: {size(before)} were read before the first batch"
+            return
+        data = None
     if data is None:
         yield "no data file was seen: the samples are read in a way that the recorder does not see"
         return
     if recording.mapped and not recording.read_bytes_per_sample:
-        if recording.read_before_bytes >= _READ_BEFORE * data.bytes:
-            yield (
-                f"it read {recording.read_before_bytes / 1e6:,.0f} MB before the measured batches, and nothing since: "
-                "record more steps, or a larger dataset, so that it still reads then"
-            )
-        elif not recording.loading.samples:
+        if not recording.loading.samples:
             yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
         return
     read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
@@ -125,6 +179,11 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
         yield (
             "the kernel does not count what this file system reads from storage: how much of the data came from the "
             "page cache is unknown; a replay begins with the dataset evicted"
+        )
+    if data is not None and cached < 100 and not recording.mapped and data.bytes < _SMALL_BYTES * data.files:
+        yield (
+            "where the job found its files' metadata (inodes, directories) not in memory, it read that from storage: "
+            "a replay does not, as dlemu has looked at every file before, and may be faster on storage of few IOPS"
         )
     if 0 < cached < 100:
         words = " ".join(cached_words(cached))
@@ -174,22 +233,33 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _endings(sizes: dict[str, int], most: int) -> list[str]:
-    """Return the dataset's endings, the most common first: at most one for each file of a sample and each loader."""
-    counts = Counter(map(_ending, sizes))
+def _kind(name: str) -> str:
+    """Return a file's format: of pictures that are called .jpg, .jpeg and .JPEG, one; else its ending."""
+    known = format_of(name)
+    return _ending(name) if known == RAW else known
+
+
+def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
+    """Return the dataset's kinds of files: at most one for each file of a sample and each loader, or any if alike."""
+    counts = Counter(map(_kind, sizes))
+    most = recording.files_per_sample * recording.loaders_per_rank
+    often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
-        return [max(counts, key=lambda ending: _rank_as_data(ending, sizes))]
-    often = [(ending, count) for ending, count in counts.most_common(most)]
-    return [ending for ending, count in often if count >= MIN_SHARE_OF_KIND * often[0][1]]
+        ranks = {kind: _rank_as_data(kind, sizes) for kind in often}
+        best = max(often, key=lambda kind: ranks[kind])
+        if not _opens_each(recording):  # others may be indexes or labels
+            return [best]
+        often = [kind for kind in often if ranks[kind][0] or not ranks[best][0]]
+    return [kind for kind in often if counts[kind] >= MIN_SHARE_OF_KIND * counts[often[0]]]
 
 
-def _rank_as_data(ending: str, sizes: dict[str, int]) -> tuple[int, int]:
-    rank = 2 if ending in _FORMATS else 0 if ending in _WEIGHTS else 1
-    return rank, sum(size for name, size in sizes.items() if _ending(name) == ending)
+def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
+    rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
+    return rank, sum(size for name, size in sizes.items() if _kind(name) == kind)
 
 
-def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
-    """Return the files with these endings, as a replay finds them, and whether the walk was complete."""
+def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
+    """Return the files of these kinds, as a replay finds them, and whether the walk was complete."""
     until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
     for root in roots:
         for folder, below, file_names in os.walk(root, followlinks=True):
@@ -199,19 +269,7 @@ def _walk(roots: list[str], endings: list[str]) -> tuple[list[str], bool]:
                 continue
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
-            found += [os.path.join(folder, name) for name in shown if _ending(name) in endings]
+            found += [os.path.join(folder, name) for name in shown if _kind(name) in kinds]
             if time.monotonic() > until:
                 return found, False
     return found, True
-
-
-def _samples_per_file(recording: Recording, sizes: list[int]) -> float:
-    if recording.opens_per_sample >= _OPENED_PER_SAMPLE:
-        return 1.0
-    if recording.mapped and recording.read_bytes_per_sample > 0:
-        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
-    if recording.loading.samples:
-        return max(1.0, recording.loading.samples / len(sizes))
-    if recording.read_bytes_per_sample > 0:
-        return max(1.0, sum(sizes) / len(sizes) / recording.read_bytes_per_sample)
-    return 1.0

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.page import Opened, Page, Words, tiles
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
@@ -53,7 +53,9 @@ def print_record(recorded: Recorded, console: Console) -> None:
     state, says = _verdict(answer)
     print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
     print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
-    if answer.replayable:
+    if answer.replayable is None:
+        print_lines([f"to verify it on a quiet host: {recorded.verify}"], console)
+    if answer.replayable is not False:
         replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
         print_lines([f"next, on another drive: {replay}"], console)
 
@@ -75,10 +77,11 @@ def open_page(folder: str) -> Opened:
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:
+    state = VERDICTS[answer.replayable]
     if not answer.replayable:
-        return "NOT REPLAYABLE", answer.reason
+        return state, answer.reason
     error = answer.replays[-1].error_percent(answer.recording)
-    return "REPLAYABLE", f"its replay on the same storage differs by {error:+.1f} % in samples/s"
+    return state, f"its replay on the same storage differs by {error:+.1f} % in samples/s"
 
 
 def _source(recording: Recording) -> str:
@@ -136,7 +139,9 @@ def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
     read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
     device = "an unknown number" if recording.cached_percent is None else device
     how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
-    yield "reads per sample", f"{how}; {device} from devices"
+    yield "reads per sample", f"{how}; {device} from devices" if read or recording.mapped else "none while it trains"
+    if loading.iterable and recording.fill_bytes > read * recording.read_batch_size:
+        yield "before the first batch", f"each worker reads {size(recording.fill_bytes)} more: it fills a buffer"
     if answer.data is not None:
         data = answer.data
         samples = f"{number(data.samples_per_file)} samples each"

@@ -29,7 +29,7 @@ _HEAD = """\
 
 
 def recipe_text(
-    recording: Recording, data: Data | None, *, engine: str, replayable: bool, reason: str, replay: Replay | None
+    recording: Recording, data: Data | None, *, engine: str, replayable: bool | None, reason: str, replay: Replay | None
 ) -> str:
     tree = workload_of(recording, data, engine=engine)
     tree["recorded"] = _recorded(recording, replayable=replayable, reason=reason, replay=replay)
@@ -140,7 +140,7 @@ def _step_cpu(recording: Recording) -> Spread:
     return recording.step_cpu.longer(-recording.hand_over_cpu) if _tensors(recording) else recording.step_cpu
 
 
-def _recorded(recording: Recording, *, replayable: bool, reason: str, replay: Replay | None) -> dict[str, Any]:
+def _recorded(recording: Recording, *, replayable: bool | None, reason: str, replay: Replay | None) -> dict[str, Any]:
     loading = recording.loading
     return {
         "version": RECIPE_VERSION,

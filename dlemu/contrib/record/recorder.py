@@ -50,6 +50,7 @@ _RANKS = (
 )
 """Environment variables by launcher: torchrun and Accelerate, Open MPI, PMIx, MPICH, Slurm."""
 _CODE_EXTENSIONS = (".py", ".pyc", ".pyi", ".so", ".pyd", ".egg-link", ".pth", ".mo")
+_NO_SAMPLES = (".safetensors", "-shm")  # mapped files of a model's weights, and of SQLite
 _OS_PATHS = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", f"{sys.prefix}/", f"{sys.base_prefix}/")
 """Beginnings of paths that belong to the operating system or to Python: no data."""
 _now = time.monotonic_ns
@@ -63,6 +64,7 @@ class _Process:
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
+        self.used: set[str] = set()
         self.renew()
 
     def renew(self) -> None:
@@ -75,6 +77,7 @@ class _Process:
         self.passes = 0
         self.fetches = 0
         self.own_read_bytes = 0  # by the recorder itself, while listing open files
+        self.opened_bytes = 0  # of data files that were opened before the first batch
         self.files: set[str] = set()
         self.marker = ""
         self.device: DeviceTimes | None = None
@@ -119,7 +122,7 @@ class _Process:
                 "python": platform.python_version(),
                 "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
                 "cores": len(os.sched_getaffinity(0)),
-                "seen": sorted(_UNSEEN & set(sys.modules)),
+                "seen": sorted(self.used),
                 "t": _now(),
             }
         )
@@ -132,6 +135,12 @@ class _Process:
             with open(os.path.join(self.folder, f"ended-{self.pid}"), "w"):
                 pass
 
+    def uses(self, library: str) -> None:
+        self.renew_after_fork()
+        if library not in self.used and self.rows >= 0 and not self.ended:
+            self._append({"k": "uses", "library": library})
+        self.used.add(library)
+
     def window_is_over(self) -> bool:
         if not self.marker:
             import multiprocessing
@@ -141,8 +150,20 @@ class _Process:
         return os.path.exists(self.marker)
 
 
-_UNSEEN = {"tensorflow", "jax", "nvidia.dali", "s3torchconnector", "boto3", "s3fs", "deepspeed", "streaming", "ray"}
-"""Libraries whose reads or optimizer steps the hooks can't see; recorded, so that `dlemu record` can warn of them."""
+_UNSEEN = {
+    "tensorflow.python.eager.context": ("Context.ensure_initialized", "tensorflow"),
+    "jax._src.xla_bridge": ("_init_backend", "jax"),
+    "nvidia.dali.pipeline": ("Pipeline.__init__", "nvidia.dali"),
+    "s3torchconnector._s3client._s3client": ("S3Client.__init__", "s3torchconnector"),
+    "botocore.client": ("BaseClient.__init__", "boto3"),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine.__init__", "deepspeed"),
+    "streaming.base.dataset": ("StreamingDataset.__init__", "streaming"),
+    "ray._private.worker": ("init", "ray"),
+}
+"""Libraries whose reads or optimizer steps the hooks can't see, by module: what a job calls that uses one.
+
+Their use is recorded, so that `dlemu record` can warn of it; others, as TensorBoard, import them and use none.
+"""
 _process = _Process()
 
 
@@ -241,24 +262,16 @@ class _Counters:
 
 
 class _Fetch:
-    """The files opened and the mapped arrays indexed while one batch is loaded."""
+    """The files opened and mapped, and the mapped arrays indexed, while one batch is loaded."""
 
-    __slots__ = ("map_bytes", "map_calls", "new", "opens")
+    __slots__ = ("last", "map_bytes", "map_calls", "mapped", "new", "opens")
 
     def __init__(self) -> None:
-        self.opens = 0
+        self.opens = self.mapped = 0
+        self.last = ""
         self.new: list[str] = []
         self.map_calls = 0
         self.map_bytes = 0
-
-    def opened(self, path: object) -> None:
-        name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
-        if not name or name.endswith(_CODE_EXTENSIONS):
-            return
-        if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
-            return
-        self.opens += 1
-        self.note_file(name)
 
     def note_file(self, name: str) -> None:
         known = _process.files
@@ -358,14 +371,13 @@ class _Hooks:
         if self.overhead is None:
             self.overhead = self.meter.overhead()
         self.local.fetch = fetch = _Fetch()
-        usage = _usage()
-        return fetch, self.meter.read(), time.process_time_ns(), usage, _now()
+        return fetch, self.meter.read(), time.process_time_ns(), _system_ns(), _now()
 
     @_never_fails
     def end_fetch(self, begun: Any, fetcher: Any, index: Any, data: Any) -> None:
         ended_ns = _now()
-        fetch, before, cpu_before, usage_before, began_ns = begun
-        cpu, usage, after = time.process_time_ns(), _usage(), self.meter.read()
+        fetch, before, cpu_before, system_before, began_ns = begun
+        cpu, system, after = time.process_time_ns(), _system_ns(), self.meter.read()
         self.local.fetch = None
         spent = [b - a if a >= 0 else -1 for a, b in zip(before, after)]  # noqa: B905  # Python 3.9 has no strict
         # The process's reads, if more than this thread's: some libraries, as pyarrow, read in threads of their own.
@@ -379,12 +391,13 @@ class _Hooks:
         _process.fetches += 1
         if _process.fetches & (_process.fetches - 1) == 0:  # the 1st, 2nd, 4th ...: it costs a millisecond
             read_before = self.meter.read()[2]
+            opened, mapped = _open_files(_process.folder)
             # Arrays name their files when they are indexed; others that are mapped may be those of an evaluation.
-            for name in _open_files(_process.folder, mapped=not fetch.map_calls):
+            for name in opened - mapped if fetch.map_calls else opened | mapped:  # Python's maps keep their files open
                 fetch.note_file(name)
             own_read_bytes = self.meter.read()[2] - read_before  # from /proc, by the recorder itself
         else:
-            own_read_bytes = 0
+            own_read_bytes, mapped = 0, set()
         row = {  # process_..._in: during this fetch; other process_...: since the process began
             "k": "fetch",
             "t0": began_ns,
@@ -403,10 +416,13 @@ class _Hooks:
             "process_device_in": after[7] - before[7],
             "process_cpu": cpu,
             "process_cpu_in": cpu - cpu_before,
-            "system_cpu": usage[0] - usage_before[0],
-            "faults": usage[1] - usage_before[1],
+            "system_cpu": system - system_before,
             "opens": fetch.opens,
+            "opened": _process.opened_bytes,
+            "mapped": fetch.mapped + sum(not name.endswith(_NO_SAMPLES) for name in mapped),
         }
+        if not hasattr(fetcher, "dataset_iter"):
+            row["items"] = len(index) if isinstance(index, (list, tuple)) else 1
         if fetch.map_calls:
             row["maps"], row["map_bytes"] = fetch.map_calls, fetch.map_bytes
         if fetch.new:
@@ -445,6 +461,7 @@ class _Hooks:
                 "batch": loader.batch_size if isinstance(loader.batch_size, int) else None,
                 "samples": len(dataset) if hasattr(dataset, "__len__") and not iterator._dataset_kind else None,
                 "order": _order(loader),
+                "opened": _process.opened_bytes,
                 "t": _now(),
             }
         )
@@ -485,7 +502,6 @@ class _Hooks:
             "cpu1": time.process_time_ns(),
             "queue0": queue_before,
             "queue1": process[1],
-            "read": process[5],
             "device": process[7],
             "thread": threading.get_native_id(),
         }
@@ -548,27 +564,56 @@ class _Hooks:
             _process.write({"k": "save", "t0": began_ns, "t1": _now(), "bytes": written})
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Record the files that Python opens while a batch is loaded; an error raised here would reach the job."""
-        if event != "open":
+        """Record what Python opens and maps while a batch is loaded; an error raised here would reach the job."""
+        if event not in ("open", "mmap.__new__"):
             return
         try:
-            fetch = getattr(self.local, "fetch", None)
-            if fetch is None or isinstance(arguments[0], int):
-                return
-            if not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
-                fetch.opened(arguments[0])
-        except Exception:  # the interpreter shuts down
+            if event != "open":
+                self.local.fetch.mapped += arguments[0] >= 0  # -1: memory of no file
+            elif not arguments[2] & (os.O_WRONLY | os.O_CREAT | os.O_TMPFILE):  # else a log or a temporary file
+                self.opened(arguments[0])
+        except Exception:  # the interpreter shuts down, no batch is loaded, or the file is not there
             return
 
-    def opening(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
+    def opened(self, path: object) -> None:
+        fetch = getattr(self.local, "fetch", None)
+        _process.renew_after_fork()
+        if fetch is None and (_process.delivered or _process.fetches):
+            return
+        name = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+        if not name or name.endswith(_CODE_EXTENSIONS) or "/site-packages/" in name:
+            return
+        if name.startswith(_OS_PATHS) and not name.startswith("/dev/shm/"):  # opened by name there: data in memory
+            return
+        if fetch is None:
+            _process.opened_bytes += os.stat(name).st_size
+        else:
+            fetch.opens += name != fetch.last  # np.load opens a file that it maps three times
+            fetch.last = name
+            fetch.note_file(name)
+
+    def opening(self, function: Callable[..., Any], position: int, maps: bool = False) -> Callable[..., Any]:
         """Wrap a function whose C code opens files, without an audit event; argument `position` is the file's name."""
         import functools
 
         @functools.wraps(function)
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            fetch = getattr(self.local, "fetch", None)
-            if fetch is not None and len(arguments) > position:
-                _never_fails(fetch.opened)(arguments[position])
+            if maps:
+                self.audit("mmap.__new__", (0,))
+            if len(arguments) > position:
+                self.audit("open", (arguments[position], "r", os.O_RDONLY))
+            return function(*arguments, **options)
+
+        return wrapper
+
+    def using(self, function: Callable[..., Any], library: str) -> Callable[..., Any]:
+        import functools
+
+        @functools.wraps(function)
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            service = getattr(options.get("service_model"), "service_name", "s3")  # of botocore's clients
+            if service == "s3" and library not in _process.used:
+                _never_fails(_process.uses)(library)
             return function(*arguments, **options)
 
         return wrapper
@@ -577,12 +622,11 @@ class _Hooks:
 _hooks: Any = None
 
 
-def _usage() -> tuple[int, int]:
-    """Return this thread's CPU time in the kernel, ns, and its major page faults."""
+def _system_ns() -> int:
+    """Return this thread's CPU time in the kernel."""
     import resource
 
-    usage = resource.getrusage(resource.RUSAGE_THREAD)
-    return round(usage.ru_stime * 1e9), usage.ru_majflt
+    return round(resource.getrusage(resource.RUSAGE_THREAD).ru_stime * 1e9)
 
 
 def _written() -> int:
@@ -593,8 +637,8 @@ def _written() -> int:
         return 0
 
 
-def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
-    """Return the data files outside `rows_folder` that are open for reading, with or without the `mapped` ones."""
+def _open_files(rows_folder: str) -> list[set[str]]:
+    """Return the data files outside `rows_folder` that are open for reading, and those that are mapped."""
     import fcntl
 
     found, maps = set(), set()
@@ -609,9 +653,11 @@ def _open_files(rows_folder: str, *, mapped: bool) -> list[str]:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[5].startswith(b"/") and b"x" not in parts[1]:
                 maps.add(os.fsdecode(parts[5].rstrip(b"\n")))
-    found = found | maps if mapped else found - maps  # Python's maps keep their files open
-    files = (name for name in found if name.startswith("/") and not name.startswith((*_OS_PATHS, rows_folder)))
-    return [name for name in files if not name.endswith((*_CODE_EXTENSIONS, " (deleted)")) and ".so." not in name]
+    outside, other = (*_OS_PATHS, rows_folder), (*_CODE_EXTENSIONS, " (deleted)")
+    return [
+        {n for n in names if n[0] == "/" and not n.startswith(outside) and not n.endswith(other) and ".so." not in n}
+        for names in (found, maps)
+    ]
 
 
 def _start_method(loader: Any) -> str:
@@ -712,19 +758,18 @@ def _patch_memmap(module: Any) -> None:
     kind.__getitem__ = __getitem__
 
 
-def _patch_save(name: str) -> Callable[[Any], None]:
+def _patch(wrapper: str, *places: tuple[Any, ...]) -> Callable[[Any], None]:
+    """Return what wraps functions of a module by a method of `_hooks`; a place: (dotted name, arguments...)."""
+
     def patch(module: Any) -> None:
-        setattr(module, name, _hooks.saving(getattr(module, name)))
-
-    return patch
-
-
-def _patch_open(*names: tuple[str, int]) -> Callable[[Any], None]:
-    def patch(module: Any) -> None:
-        for dotted, position in names:
+        for dotted, *arguments in places:
             *above, name = dotted.split(".")
-            owner = getattr(module, above[0]) if above else module
-            setattr(owner, name, _hooks.opening(getattr(owner, name), position))
+            owner = getattr(module, above[0], None) if above else module
+            if owner is not None and hasattr(owner, name):  # else another version of the library
+                original = getattr(owner, name)
+                wrapped = getattr(_hooks, wrapper)(original, *arguments)
+                is_method = not above or hasattr(original, "__get__")  # else C code, which a class does not bind
+                setattr(owner, name, wrapped if is_method else staticmethod(wrapped))
 
     return patch
 
@@ -733,15 +778,18 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.utils.data._utils.fetch": _patch_fetch,
     "torch.utils.data.dataloader": _patch_loader,
     "torch.optim.optimizer": _patch_optimizer,
-    "torch.serialization": _patch_save("save"),
-    "torch.distributed.checkpoint.state_dict_saver": _patch_save("save"),
-    "safetensors.torch": _patch_save("save_file"),
+    "torch.serialization": _patch("saving", ("save",)),
+    "torch.distributed.checkpoint.state_dict_saver": _patch("saving", ("save",)),
+    "safetensors.torch": _patch("saving", ("save_file",)),
     "numpy._core.memmap": _patch_memmap,
     "numpy.core.memmap": _patch_memmap,
-    "h5py._hl.files": _patch_open(("File.__init__", 1)),
-    "pyarrow.parquet.core": _patch_open(("ParquetFile.__init__", 1)),
-    "torchvision.io.image": _patch_open(("read_file", 0)),
-    "cv2": _patch_open(("imread", 0)),
+    "h5py._hl.files": _patch("opening", ("File.__init__", 1)),
+    "pyarrow.parquet.core": _patch("opening", ("ParquetFile.__init__", 1)),
+    "torch": _patch("opening", ("from_file", 0, True)),
+    "torch.storage": _patch("opening", ("UntypedStorage.from_file", 0, True)),  # by torch.load, safetensors
+    "torchvision.io.image": _patch("opening", ("read_file", 0)),
+    "cv2": _patch("opening", ("imread", 0)),
+    **{module: _patch("using", use) for module, use in _UNSEEN.items()},
 }
 
 

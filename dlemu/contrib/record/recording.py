@@ -7,13 +7,15 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
+import msgspec
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from dlemu.contrib.record.answer import Loading, Parts, Recording, Saves, Spread
+from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Loading, Parts, Recording, Saves, Spread
 from dlemu.contrib.record.loops import Loop, training_loop
 from dlemu.contrib.record.rows import Fetch, ProcessRows
 from dlemu.extend import UserError
@@ -26,20 +28,18 @@ _EQUAL_SHARE = 0.95
 _FEW = 0.1  # of the batches: mapped files may be opened anew, and are then seen in some batches only
 _DRAINED = 0.8
 """Training counts as synchronous if the accelerator was idle at the end of at least this share of the steps."""
-_MIN_BYTES_BY_CALLS = 512
-"""If read calls read fewer bytes than this per sample, the samples come from memory-mapped files."""
+_FEW_CALLS = 0.01  # per batch: nothing is read by calls
+_FEW_BYTES = 512  # of a sample, by calls, where no file was seen that they could read: no data
 _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
-_MAX_CORE_WAIT = 0.1
 _UNSEEN = {
     "tensorflow": "TensorFlow",
     "jax": "JAX",
     "nvidia.dali": "NVIDIA DALI",
     "s3torchconnector": "the S3 connector for PyTorch",
     "boto3": "an S3 client",
-    "s3fs": "an S3 client",
     "streaming": "Mosaic Streaming, which fills a cache of its own",
     "ray": "Ray",
     "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
@@ -48,6 +48,7 @@ _UNSEEN = {
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     """Return the recording of a job; raises UserError where its rows hold no training that could be emulated."""
+    processes, of_items = _by_item(processes)
     loops = [loop for loop in (training_loop(rows, skip) for rows in processes) if loop is not None]
     if not loops:
         raise UserError(_no_training_message(processes, skip))
@@ -81,13 +82,16 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     own_cpu = np.maximum(cpu - np.array([fetch.system_cpu for fetch in fetches]) / 1e9, 0)
     device = sum(max(fetch.device, 0) for fetch in fetches)
     sees_maps = any(fetch.maps for fetch in fetches)
-    mapped = sees_maps or read.sum() < max(device / 2, _MIN_BYTES_BY_CALLS * samples)
-    if mapped and not sees_maps:  # by other libraries than NumPy, as Arrow: what calls read then is noise
+    made = [fetch for one in loops for rows in _readers(one, workers) for fetch in _of_training(one, rows)]
+    if not sees_maps and _reads_nothing(processes, fetches, float(read.sum()) / samples):
         read[:] = 0
+    from_devices = sum(fetch.device > 0 for fetch in fetches) > _FEW * len(fetches)
+    items = sum(fetch.items or _samples(fetch) for fetch in fetches)
+    loading = _loading(loop)
     return Recording(
         ranks=ranks,
         ranks_that_read=reads,
-        loading=_loading(loop),
+        loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
         loaders_per_rank=len(loop.beside),
         batch_size=size,
         read_batch_size=read_size,
@@ -108,21 +112,16 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         hand_over=_hand_over(loops),
         parts=_parts(loops, fetches),
         preprocess=_per_sample(own_cpu, counts),
-        preprocess_size_correlation=_rank_correlation(read / counts, own_cpu / counts),
         worker_cpu_per_sample=_worker_cpu(loops, workers),
         read_bytes_per_sample=float(read.sum()) / samples,
         calls_per_sample=float(sum(max(fetch.calls, 0) for fetch in fetches)) / samples,
         device_bytes_per_sample=device / samples,
         opens_per_sample=float(sum(fetch.opens for fetch in fetches)) / samples,
-        mapped=bool(mapped),
-        samples_before=sum(
-            _samples(fetch)
-            for one in loops
-            for rows in _readers(one, workers)
-            for fetch in _of_training(one, rows)
-            if fetch.t0 < one.begin_ns
-        ),
+        mapped=2 * sum(fetch.map_bytes for fetch in fetches) > float(read.sum()),
+        maps_files=any(fetch.mapped for fetch in made) or (from_devices and not read.any()),
+        samples_before=sum(_samples(fetch) for fetch in made if fetch.t0 < loop.begin_ns),
         read_before_bytes=sum(_read_before(one, workers) for one in loops),
+        fill_bytes=_fill_bytes(loops, workers, float(np.median(read))),
         shipped_bytes_per_sample=float(sum(fetch.bytes for fetch in fetches)) / samples,
         arrays=int(np.median([fetch.arrays for fetch in fetches])),
         coverage_percent=_coverage(loops, workers),
@@ -133,8 +132,23 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         cores=loop.rows.process.cores,
         memory_gib=float(f"{psutil.virtual_memory().total / 2**30:.3g}"),
         problems=tuple(_problems(processes, loops, fetches, source)),
-        notes=tuple(_notes(processes, loops, fetches, source)),
+        notes=(*_notes(processes, loops, fetches, source), *of_items),
     )
+
+
+def _by_item(processes: Sequence[ProcessRows]) -> tuple[Sequence[ProcessRows], Sequence[str]]:
+    """Return the rows with each item of a dataset as one sample if it is a batch that is read as one piece; and notes.
+
+    Such a batch takes fewer reads than it has samples.
+    """
+    larger = [fetch for rows in processes for fetch in rows.fetches if 0 < (fetch.items or 0) < (fetch.n or 0)]
+    samples = sum(fetch.n or 0 for fetch in larger)
+    if 2 * sum(max(fetch.calls, fetch.maps) for fetch in larger) >= samples:
+        return processes, ()
+    together = round(samples / sum(fetch.items or 0 for fetch in larger))
+    note = f"its dataset makes batches of {together} samples by itself, read as one piece: each is a sample here"
+    each = [[msgspec.structs.replace(one, n=one.items or one.n) for one in rows.fetches] for rows in processes]
+    return [replace(rows, fetches=own) for rows, own in zip(processes, each, strict=True)], (note,)
 
 
 def files_of(processes: Sequence[ProcessRows], skip: int) -> Counter[str]:
@@ -166,15 +180,24 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
     besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
     steps = sum(len(rows.steps) for rows in processes)
     batches = sum(len(rows.batches) for rows in processes)
-    if steps and 0 < batches <= skip:
+    if any(map(_trains, processes)):
         return (
             f"{batches} batches were seen, and the first {skip} are left out as warm-up: record more, or pass --skip N"
         )
-    if steps and not batches:
-        seen = f"{steps} steps of an optimizer were seen, but no batch of a PyTorch DataLoader"
-    else:
-        seen = f"{batches} batches were seen, none of them in training"
-    return f"{seen}: wanted more batches than --skip, with steps of an optimizer between them.{besides}"
+    if steps:
+        return (
+            f"{steps} steps of an optimizer were seen, but none on a batch of a PyTorch DataLoader: wrap the reads in "
+            f"a Dataset and a DataLoader.{besides}"
+        )
+    return f"{batches} batches were seen, none of them in training: wanted steps of an optimizer after them.{besides}"
+
+
+def _trains(rows: ProcessRows) -> bool:
+    """Return whether the optimizer stepped after a batch, before another was requested or the pass was over."""
+    asked = [*(one.t0 for one in rows.batches), *(one.t0 for one in rows.overs)]
+    events = sorted([*((one.t1, True) for one in rows.batches if one.grad), *((at, False) for at in asked)])
+    before = (bisect.bisect(events, (step.t, True)) for step in rows.steps)
+    return any(events[place - 1][1] for place in before if place)
 
 
 def _readers(loop: Loop, workers: dict[int, ProcessRows]) -> Iterator[ProcessRows]:
@@ -269,17 +292,28 @@ def _per_sample(batches: NDArray[np.float64], counts: NDArray[np.float64]) -> Sp
     return Spread.of(values).scaled(mean) if values.mean() > 0 else Spread.of(values)
 
 
-def _rank_correlation(sizes: NDArray[np.float64], times: NDArray[np.float64]) -> float:
-    """Return Spearman's rank correlation; 0 if it is negative or not defined."""
-    if len(sizes) < 3 or np.ptp(sizes) <= 0.01 * sizes.mean() or np.ptp(times) == 0:  # within 1 %: one size
-        return 0.0
-    by_size, by_time = (np.argsort(np.argsort(values)).astype(float) for values in (sizes, times))
-    return max(0.0, float(np.corrcoef(by_size, by_time)[0, 1]))
+def _reads_nothing(processes: Sequence[ProcessRows], fetches: Sequence[Fetch], bytes_per_sample: float) -> bool:
+    """Return whether calls read no data: the headers of libraries that a worker loads with its first batch are none."""
+    first = {id(rows.fetches[0]) for rows in processes if rows.fetches}
+    later = [fetch for fetch in fetches if id(fetch) not in first] or fetches
+    files = any(fetch.files or fetch.opens for rows in processes for fetch in rows.fetches)
+    few = sum(abs(fetch.calls) for fetch in later) <= _FEW_CALLS * len(later)
+    return few or (not files and bytes_per_sample < _FEW_BYTES)
+
+
+def _fill_bytes(loops: Sequence[Loop], workers: dict[int, ProcessRows], usual: float) -> int:
+    first = [next(_of_training(one, rows), None) for one in loops for rows in _readers(one, workers)]
+    return max(0, round(float(np.mean([fetch.read for fetch in first if fetch is not None])) - usual))
 
 
 def _read_before(loop: Loop, workers: dict[int, ProcessRows]) -> int:
-    first = (next((f for f in rows.fetches if f.t0 >= loop.begin_ns), None) for rows in _readers(loop, workers))
-    return sum(max(0, fetch.process_read - fetch.process_read_in) for fetch in first if fetch is not None)
+    """Return the size of data files that were opened before the first batch, and the bytes of batches left out."""
+    found = max(one.opened for one in loop.passes)
+    for rows in _readers(loop, workers):
+        before = [fetch for fetch in rows.fetches if fetch.t0 < loop.begin_ns]
+        found += sum(max(0, fetch.read) for fetch in before if fetch.calls)
+        found += max([fetch.opened for fetch in before if rows is not loop.rows], default=0)
+    return found
 
 
 def _worker_cpu(loops: Sequence[Loop], workers: dict[int, ProcessRows]) -> float:
@@ -412,11 +446,11 @@ def _notes(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
     for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
-        yield f"the job has loaded {name}, whose reads and computation are not recorded"
+        yield f"the job uses {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
-    if parts.cpu_queue > _MAX_CORE_WAIT * parts.step:
-        share = 100 * parts.cpu_queue / parts.step
-        yield f"{share:.0f} % of a step is waiting for a core: other load on this host affects the recording"
+    if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
+        share = f"{parts.core_wait_percent:.0f} % of a step"
+        yield f"{share} is waiting for a core: other load on this host affects the recording"
     if source == "all steps":
         yield "few batches were ready when the trainer requested them: the compute time is taken from all steps"
     cpu, body = (sum(float(getattr(one, part).sum()) for one in loops) for part in ("cpu", "computation"))

@@ -33,6 +33,7 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     torch: str
     cores: int
     seen: list[str] = msgspec.field(default_factory=list)
+    """Libraries that it used until then whose reads are not seen."""
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
@@ -49,6 +50,8 @@ class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
     batch: int | None
     samples: int | None
     order: str
+    opened: int = 0
+    """Size of the data files that the process opened before its first batch."""
     t: int
 
 
@@ -107,8 +110,15 @@ class Fetch(msgspec.Struct, tag_field="k", tag="fetch", kw_only=True):
     process_cpu_in: int
     system_cpu: int
     opens: int
+    opened: int = 0
+    """Size of the data files that a worker opened before its first batch."""
+    mapped: int = 0
+    """Files that the batch mapped; after some batches also those that others had mapped."""
     arrays: int
+    items: int | None = None
+    """Items of a map dataset; a batch may be one of them."""
     maps: int = 0
+    """Times that a mapped array of NumPy was indexed, and the bytes taken from it."""
     map_bytes: int = 0
     files: list[str] = msgspec.field(default_factory=list)
 
@@ -136,7 +146,13 @@ class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
     waited_ms: float
 
 
-Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device
+class Uses(msgspec.Struct, tag_field="k", tag="uses", kw_only=True):
+    """The process began to use a library whose reads are not seen."""
+
+    library: str
+
+
+Row = Uses | Process | Pass | Batch | Over | Fetch | Step | Save | Device
 """Rows of other kinds, such as the end of a recording, are skipped."""
 
 
@@ -202,6 +218,8 @@ def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
+        elif rows is not None and isinstance(row, Uses):
+            rows.process.seen.append(row.library)
         elif rows is not None:
             getattr(rows, _LISTS[type(row)]).append(row)
     return rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,8 +11,8 @@ from functools import partial
 
 from datagen import owned
 from dlemu.comm.environment import describe_folder
-from dlemu.contrib.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
-from dlemu.contrib.record.data_seen import data_notes, data_of, data_problems
+from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, RECORD, Data, RecordAnswer, Recording, Replay
+from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
 from dlemu.contrib.record.recording import analyse, files_of
@@ -52,6 +53,8 @@ class Recorded:
     recipe: str
     job_status: int | None
     """Exit status of the job, -N if signal N ended it; None if it had run before."""
+    verify: str = ""
+    """Command that verifies the recipe later, on a quiet host."""
 
 
 def record(
@@ -74,7 +77,7 @@ def record(
     notes = (*recording.notes, *data_notes(data, recording), *simplified(recording, data))
     recording = replace(recording, problems=problems, notes=notes)
     engine, failure = "matched", ""
-    _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, "it was not replayed")
+    _save(folder, recipe, RecordAnswer(complete=False, recording=recording, data=data), engine, failure)
     replays: list[Replay] = []
     if question.replay and data is not None and not recording.problems:
         on_step("replaying it on the same storage")
@@ -85,9 +88,9 @@ def record(
         except DlemuError as error:
             failure = "its replay failed"
             on_step(f"{failure}: {error}")
-    reason = failure or verdict(recording, recording.problems, replays[-1] if replays else None)
     answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
-    return Recorded(_save(folder, recipe, answer, engine, reason), folder, recipe, status)
+    answer = _save(folder, recipe, answer, engine, failure)
+    return Recorded(answer, folder, recipe, status, _verification(question, folder, answer))
 
 
 def _recorded(
@@ -108,8 +111,7 @@ def _recorded(
             f"the job ended {how_ended(status)} before it took a batch from a PyTorch DataLoader: see its output "
             "above, and run it without `dlemu record --`"
         )
-    recording = analyse(processes, question.skip)
-    return recording, data_of(files_of(processes, question.skip), recording), status
+    return *dataset_of(files_of(processes, question.skip), analyse(processes, question.skip)), status
 
 
 def how_ended(status: int) -> str:
@@ -135,16 +137,24 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
         raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
 
 
-def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, reason: str) -> RecordAnswer:
-    """Write the recipe and record.json; return the answer, marked as replayable if `reason` is empty."""
-    answer = replace(answer, replayable=not reason, reason=reason, recipe=os.path.basename(recipe))
+def _verification(question: RecordQuestion, folder: str, answer: RecordAnswer) -> str:
+    """Return the command that replays the rows; where other load slowed the job, the one that records it anew."""
+    slowed = question.command and answer.replays and answer.recording.parts.core_wait_percent > MAX_CORE_WAIT_PERCENT
+    words = ["--", *question.command] if slowed else ["--rows", question.rows or os.path.join(folder, ROWS)]
+    limits: dict[str, tuple[float, float]] = {"--skip": (question.skip, RecordQuestion.skip)}
+    if slowed:
+        limits |= {"--steps": (question.steps, 0), "--minutes": (question.minutes, RecordQuestion.minutes)}
+    given = [word for name, (value, usual) in limits.items() if value != usual for word in (name, f"{value:g}")]
+    return shlex.join(["dlemu", "record", *given, *words])
+
+
+def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str) -> RecordAnswer:
+    """Write the recipe and record.json; return the answer with its verdict; `failure`: that of a replay."""
+    replay = answer.replays[-1] if answer.replays else None
+    replayable, reason = verdict(answer.recording, replay, failure)
+    answer = replace(answer, replayable=replayable, reason=reason, recipe=os.path.basename(recipe))
     text = recipe_text(
-        answer.recording,
-        answer.data,
-        engine=engine,
-        replayable=answer.replayable,
-        reason=reason,
-        replay=answer.replays[-1] if answer.replays else None,
+        answer.recording, answer.data, engine=engine, replayable=replayable, reason=reason, replay=replay
     )
     write_text(os.path.dirname(recipe) or ".", os.path.basename(recipe), text)
     save_answer(folder, RECORD, answer)

@@ -17,7 +17,7 @@ import yaml
 from numpy.typing import NDArray
 
 from dlemu.config.literal import override
-from dlemu.contrib.record.answer import Data, Recording, Replay
+from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
 from dlemu.contrib.record.data_seen import cached_before, cached_words
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import workload_of
@@ -39,8 +39,6 @@ _LARGE_CALL_BYTES = 131_072
 """For larger read calls, the kernel's read-ahead (this is its usual window) determines the requests to the device."""
 _MAX_STEPS = 1000  # enough for throughput and CPU time; more would only take longer
 _DEVICE_SHARE = 0.1  # if devices served less than this share of the bytes, they do not limit the job's speed
-_MAX_CORE_WAIT_PERCENT = 10.0
-"""A larger share of a step waiting for a core suggests other load, which may differ between the job and its replay."""
 WORKLOAD = "workload.yaml"
 _COLUMNS = ("rank", "epoch", "step", "wait_ns", "compute_ns", "sync_ns", "samples", "asked_ns", "got_ns", "finished_ns")
 
@@ -98,21 +96,29 @@ def _added_computation(recording: Recording, replay: Replay) -> float:
     return missing if known and abs(missing) > _STEP_TOLERANCE * step else 0.0
 
 
-def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None) -> str:
-    """Return why a recipe is not replayable; empty if it is."""
-    if problems:
-        return "; ".join(problems)
+def verdict(recording: Recording, replay: Replay | None, failure: str = "") -> tuple[bool | None, str]:
+    """Return whether a recipe is replayable, None if that was not verified, and why it is not ("" if it is)."""
+    if recording.problems:
+        return False, "; ".join(recording.problems)
     if recording.coverage_percent < MIN_COVERAGE_PERCENT:
         share = recording.coverage_percent
-        return f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %"
+        return (
+            False,
+            f"the recorder saw {share:.1f} % of the bytes that the job read: wanted {MIN_COVERAGE_PERCENT:g} %",
+        )
     if replay is None:
-        return "it was not replayed"
+        return None, failure or "it was not replayed"
     error = replay.error_percent(recording)
     if abs(error) > MAX_ERROR_PERCENT:
-        queued = 100 * recording.parts.cpu_queue / recording.parts.step
-        hint = f"; {queued:.0f} % of a step waited for a core: try a quieter host"
         message = f"its replay differs by {error:+.1f} % in samples/s: wanted {MAX_ERROR_PERCENT:g} % at most"
-        return message + (hint if queued > _MAX_CORE_WAIT_PERCENT else "")
+        waited = {"the job": recording.parts.core_wait_percent, "the replay": replay.core_wait_percent}
+        who = max(waited, key=lambda name: waited[name])
+        if waited[who] <= min(MAX_CORE_WAIT_PERCENT, abs(error) - MAX_ERROR_PERCENT):  # it can't be the reason
+            return False, message
+        return (
+            None,
+            f"{message}, but other load on this host kept {who} waiting for a core, {waited[who]:.0f} % of a step",
+        )
     device = recording.device_bytes_per_sample
     off = 100 * _relative_error(replay.device_bytes_per_sample, device)
     if device > _DEVICE_SHARE * recording.read_bytes_per_sample and off > MAX_BYTES_ERROR_PERCENT:
@@ -120,8 +126,8 @@ def verdict(recording: Recording, problems: Sequence[str], replay: Replay | None
             f"its replay differs by {off:.0f} % in bytes from devices: wanted {MAX_BYTES_ERROR_PERCENT:g} % at most"
         )
         hint = "; if the page cache held a part of the mapped files, record it again with an empty or a full page cache"
-        return message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
-    return ""
+        return False, message + (hint if recording.mapped and replay.device_bytes_per_sample > device else "")
+    return True, ""
 
 
 def _relative_error(value: float, wanted: float) -> float:
@@ -192,7 +198,15 @@ def replay_of(name: str, results: str, rows: str, engine: str, lead: int, files_
         calls_per_sample=sum(max(fetch.calls, 0) for fetch in made) / samples,
         device_bytes_per_sample=sum(max(fetch.device, 0) for fetch in counted) / max(1.0, per_batch * len(counted)),
         worker_cpu_per_sample=_cpu(processes, per_batch),
+        core_wait_percent=_core_wait_percent(processes),
     )
+
+
+def _core_wait_percent(processes: Sequence[ProcessRows]) -> float:
+    """Return the share of the trainers' time in which they were runnable without a core, %."""
+    ends = [(rows.batches[0], rows.batches[-1]) for rows in processes if rows.batches]
+    queued = sum(last.queue1 - first.queue1 for first, last in ends)
+    return 100 * max(0, queued) / max(1, sum(last.t1 - first.t1 for first, last in ends))
 
 
 def _hand_over(wait: NDArray[np.float64], ready: NDArray[np.bool_]) -> float:

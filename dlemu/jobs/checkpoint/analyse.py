@@ -61,6 +61,7 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         writes = workload.checkpoint.num_checkpoints_write > 0
         kept = sorted(set(journal.complete) - set(journal.removed)) if writes else None
         verdict = f"{result_word(outcome)}: {why_incomplete(facts.failure, kept, partial)}"
+    behind = _asynchronous(run, write)
     summary = CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
@@ -70,8 +71,8 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         what=_facts_of(facts),
         write=write,
         read=read,
-        training=_training(facts, write, read),
-        asynchronous=_asynchronous(run, write),
+        training=_training(workload.checkpoint, write, read, behind),
+        asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
         cpu_seconds=sum(journal.cpu_seconds) if journal.cpu_seconds else None,
@@ -284,34 +285,35 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
     return tuple(sorted(ranks, key=lambda one: -one.mean_seconds)[:_MAX_RANKS])
 
 
-def _training(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> TrainingCost | None:
-    if write is None:
+def _training(
+    settings: Checkpoint, write: PhaseSummary | None, read: PhaseSummary | None, behind: Asynchronous | None
+) -> TrainingCost | None:
+    if write is None or write.slowest_seconds is None:
         return None
-    settings = facts.workload.checkpoint
-    if settings.asynchronous:
-        stall = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
-    else:
-        assert write.slowest_seconds is not None  # there is a checkpoint
-        stall = write.slowest_seconds.mean
+    stall, drain = write.slowest_seconds.mean, 0.0
+    if behind is not None and behind.drain_seconds is not None:
+        stall, drain = behind.snapshot_seconds, behind.drain_seconds.mean
     recovery = read.slowest_seconds.mean if read is not None and read.slowest_seconds is not None else None
-    return training_cost(settings, stall, recovery)
+    return training_cost(settings, stall, recovery, drain)
 
 
-def training_cost(settings: Checkpoint, stall_seconds: float, recovery_seconds: float | None) -> TrainingCost:
-    """Return the cost of checkpoints that stall training for `stall_seconds` each, at the settings' interval."""
+def training_cost(
+    settings: Checkpoint, stall_seconds: float, recovery_seconds: float | None, drain_seconds: float = 0.0
+) -> TrainingCost:
+    """Return the cost at the settings' interval of checkpoints that stall training and then drain for so long each."""
     interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
-    best = daly_seconds(stall_seconds, mtbf) if mtbf else None
-    recovery = recovery_seconds or 0.0
+    best = max(daly_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None
+    costs = stall_seconds, recovery_seconds or 0.0, mtbf, drain_seconds
     return TrainingCost(
         interval_seconds=interval,
         stall_seconds=stall_seconds,
-        percent=cost_percent(stall_seconds, interval),
+        percent=cost_percent(stall_seconds, interval, drain_seconds),
         recovery_seconds=recovery_seconds,
         mtbf_hours=settings.mtbf_hours or None,
         best_interval_seconds=best,
-        young_interval_seconds=young_seconds(stall_seconds, mtbf) if mtbf else None,
-        wasted_percent=wasted_percent(best, stall_seconds, recovery, mtbf) if best is not None else None,
-        wasted_percent_now=wasted_percent(interval, stall_seconds, recovery, mtbf) if mtbf else None,
+        young_interval_seconds=max(young_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None,
+        wasted_percent=wasted_percent(best, *costs) if best is not None else None,
+        wasted_percent_now=wasted_percent(interval, *costs) if mtbf else None,
     )
 
 

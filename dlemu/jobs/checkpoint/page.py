@@ -149,11 +149,9 @@ def _training(summary: CheckpointSummary) -> Iterator[Row]:
     if cost.recovery_seconds is not None:
         yield "recovery", f"{number(cost.recovery_seconds)} s", "to read one checkpoint"
     if cost.best_interval_seconds is not None and cost.wasted_percent is not None:
-        yield (
-            "best interval",
-            f"{cost.best_interval_seconds:,.0f} s",
-            f"Daly, one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total",
-        )
+        by = "Daly, at least the time of writing" if summary.asynchronous else "Daly"
+        lost = f"one failure every {cost.mtbf_hours:g} h: {cost.wasted_percent:.2f} % of the time lost in total"
+        yield "best interval", f"{cost.best_interval_seconds:,.0f} s", f"{by}, {lost}"
 
 
 def _asynchronous(summary: CheckpointSummary) -> Iterator[Row]:

@@ -92,19 +92,19 @@ class TrainingCost:
     interval_seconds: float
     """Computing time between two checkpoints (`checkpoint.interval_seconds`)."""
     stall_seconds: float
-    """Time that training stalls per checkpoint: until the slowest rank is done, or with `asynchronous` its snapshot."""
+    """Stall per checkpoint: until the slowest rank is done, or with `asynchronous` its snapshot."""
     percent: float
-    """Share of training's time spent in checkpoints."""
+    """Share of training's time lost to checkpoints."""
     recovery_seconds: float | None = None
     """Time of the slowest rank to read a checkpoint; null if none was read."""
     mtbf_hours: float | None = None
     """Mean time between failures (`checkpoint.mtbf_hours`)."""
     best_interval_seconds: float | None = None
-    """Optimal interval for `mtbf_hours`, by Daly's formula."""
+    """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
     young_interval_seconds: float | None = None
     """The same by Young's simpler formula."""
     wasted_percent: float | None = None
-    """Share of the time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
+    """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
     wasted_percent_now: float | None = None
     """The same at `interval_seconds`."""
 

@@ -30,9 +30,7 @@ def speed_by_depth(answer: ProbeAnswer, canvas: Canvas) -> Figure | None:
     for fed in answer.feeds:
         each = fed.threshold_percent / 100 * fed.mb_per_second_each / 1e3
         if each <= most:
-            lines.append(
-                rule(each, f"one {fed.accelerator or 'accelerator'} on {fed.workload}", GREEN, level, left=True)
-            )
+            lines.append(rule(each, f"one {fed.kind}", GREEN, level, left=True))
     chart = alt.layer(*lines[:3], base.mark_line(strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1))
     caption = "Horizontal: demand of one accelerator at its threshold." if lines else "Each point is one measurement."
     return Figure(f"Speed against {axis_title(answer)}", caption, chart.properties(width=canvas.width, height=260))

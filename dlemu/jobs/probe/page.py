@@ -113,7 +113,7 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
 
 def _feeds(fed: Fed) -> str:
     return (
-        f"{fed.accelerators} x {fed.accelerator or 'accelerator'} on {fed.workload}: each needs "
+        f"{fed.accelerators} x {fed.kind}: each needs "
         f"{number(fed.threshold_percent / 100 * fed.mb_per_second_each)} MB/s at {fed.threshold_percent:g} %"
     )
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
+from dlemu.results.wording import scaled
 
 PROBE = "probe.json"
 
@@ -85,6 +86,13 @@ class Fed:
     """MB/s that one accelerator reads at 100 % utilisation."""
     threshold_percent: float
     accelerators: int
+    sample_divisor: float | None = None
+    """How many times larger samples are without the workload's scale; None where that is not known."""
+
+    @property
+    def kind(self) -> str:
+        """The accelerator and its workload, in words."""
+        return f"{self.accelerator or 'accelerator'}{scaled(self.sample_divisor)} on {self.workload}"
 
 
 @dataclass(frozen=True, kw_only=True)

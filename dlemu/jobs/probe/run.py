@@ -22,7 +22,7 @@ from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import fill, probe_file, remove_leftovers
 from dlemu.jobs.probe.requests import CellSpec, choose_engine, fio_version, latency_stats, measure_cell, measure_gets
 from dlemu.jobs.probe.result import PROBE, Access, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import Demand, demand
 from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
@@ -324,8 +324,7 @@ def probe_workload(
     need = demand(workload.model.name, workload)
     fed = []
     if need.mb_per_second and (best := answer.best) is not None:
-        rates = need.mb_per_second, need.au_threshold_percent, best.mb_per_second
-        fed = [_fed_by(need.workload, need.accelerator, *rates)]
+        fed = [_fed_by(need, need.mb_per_second, best.mb_per_second)]
     answer = replace(answer, complete=True, feeds=tuple(fed), issues=tuple(issues))
     _save(folder, answer, on_event)
     return answer, folder
@@ -450,16 +449,18 @@ def _accelerators_fed(answer: ProbeAnswer) -> Iterator[Fed]:
             continue
         need = demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
         if need.mb_per_second:
-            yield _fed_by(name, accelerator, need.mb_per_second, need.au_threshold_percent, best.mb_per_second)
+            yield _fed_by(need, need.mb_per_second, best.mb_per_second)
 
 
-def _fed_by(name: str, accelerator: str, mb_per_second_each: float, threshold: float, mb_per_second: float) -> Fed:
+def _fed_by(need: Demand, mb_per_second_each: float, mb_per_second: float) -> Fed:
+    threshold = need.au_threshold_percent
     return Fed(
-        workload=name,
-        accelerator=accelerator,
+        workload=need.workload,
+        accelerator=need.accelerator,
         mb_per_second_each=mb_per_second_each,
         threshold_percent=threshold,
         accelerators=int(mb_per_second / (threshold / 100 * mb_per_second_each)),
+        sample_divisor=need.sample_divisor,
     )
 
 

@@ -43,6 +43,7 @@ from dlemu.metrics.causes import find_causes, work_of
 from dlemu.metrics.changes import find_first_touch, find_ran_out, find_speed_changes, find_stalls, storage_column
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
+from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Finding
 from dlemu.metrics.limit import (
@@ -93,6 +94,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         **_verdict_fields(verdict, facts.ranks),
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
+        sample_divisor=sample_divisor(workload),
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         seed=facts.seed,
         metrics=metrics,

@@ -28,6 +28,7 @@ def figures(run: Run) -> JobFigures:
         kind=summary.kind,
         workload=summary.workload,
         accelerator=summary.accelerator,
+        sample_divisor=summary.sample_divisor,
         ranks=summary.ranks,
         epochs=metrics.epochs,
         cut_steps=steps if any(planned < whole for planned in steps) else None,

@@ -11,14 +11,14 @@ from rich.console import Console
 from datagen.formats.format_base import built_in_reads
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.screen import screen
-from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
+from dlemu.jobs.training.summary import WORKS, Loss, Mean, Metrics, PageCache, Summary
 from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
 from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
 from dlemu.report.page import STATES, Opened, Page, Text, Words
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
@@ -48,6 +48,7 @@ def run_page(run: Run, config: str) -> Page:
     """Return the content of a run's page; `config` is its configuration as YAML."""
     summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
     word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
+    word = WORKS if summary.passed_from_memory else word
     read = f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}, in {data.data_folder}"
     return Page(
         title=run_title(summary),
@@ -65,43 +66,36 @@ def run_page(run: Run, config: str) -> Page:
 def run_title(summary: Summary) -> str:
     """Return the workload, accelerators and hosts in one line."""
     scale = f" (scale {summary.scale})" if summary.scale else ""
-    kind = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     hosts = summary.hosts
     names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
     where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
-    return f"{summary.name}{scale}: {kind}{where}"
+    return f"{summary.name}{scale}: {summary.emulated}{where}"
 
 
 def verdict(summary: Summary) -> Line:
-    """Return the verdict in one line, with what limited a run that fails; a pass from the page cache has no colour."""
+    """Return the verdict in one line, with what limited a run that fails; a pass from memory has no colour."""
     if not summary.complete:
         return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
     if summary.passed is None:
         return Line(summary.verdict, "open")
     if summary.passed:
-        return Line(summary.verdict, "strong" if _is_cached(summary) else "good")
+        return Line(summary.headline, "strong" if summary.passed_from_memory else "good")
     limit = summary.limited_by
     named = f"; limited by: {limit.name}" if limit and limit.what != "nothing" else ""
     return Line(summary.verdict + named, "bad")
 
 
-def _is_cached(summary: Summary) -> bool:
-    """Return whether the run passed on bytes from the page cache, which only `metric.cached` allows."""
-    return bool(summary.passed) and _is_from_memory(summary)
-
-
-def _is_from_memory(summary: Summary) -> bool:
-    finding = summary.page_cache and summary.page_cache.finding
-    return bool(finding and finding.severity == "loud")
+def _warning(summary: Summary) -> str:
+    """Return the warning about memory, unless the headline has it."""
+    return "" if summary.passed_from_memory else (summary.page_cache and summary.page_cache.warning) or ""
 
 
 def _reasons(summary: Summary) -> Iterator[Cell]:
     """Yield the notes on the result, and what limited the run, with evidence and advice."""
     yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
-    warning = summary.page_cache and summary.page_cache.warning
-    if warning:
-        loud: Tone = "strong" if _is_cached(summary) else "bad" if _is_from_memory(summary) else "caution"
-        yield Line(warning, loud)
+    if warning := _warning(summary):
+        finding = summary.page_cache and summary.page_cache.finding
+        yield Line(warning, "bad" if finding and finding.severity == "loud" else "caution")
     yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
     yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
@@ -193,7 +187,7 @@ def _sustained(metrics: Metrics) -> Iterator[Row]:
     """Yield the sustained AU and the ceiling; the other definitions of AU are at the end of the table."""
     sustained, uncertainty = metrics.sustained_percent, metrics.au_uncertainty
     if metrics.au_percent:
-        yield "sustained AU", percent(sustained), "in an endless epoch on this storage"
+        yield "AU", percent(sustained), "in an endless epoch on this storage"
         if uncertainty and sustained is not None:
             width = plus_minus(sustained, uncertainty.expanded_percent, 2).strip("()")
             yield "  uncertainty", f"{width} %", "95 % interval"  # U with k = 2: docs/uncertainty.md

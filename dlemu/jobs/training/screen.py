@@ -23,11 +23,10 @@ def screen(summary: Summary, folder: str) -> Screen:
 
 def _title(summary: Summary) -> str:
     storage, metrics = summary.environment.storage, summary.metrics
-    what = f"{summary.ranks} x {summary.accelerator}" if summary.accelerator else count(summary.ranks, "rank")
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
-        f"{what} on {summary.dataset.data_folder}{below}",
+        f"{summary.emulated} on {summary.dataset.data_folder}{below}",
         *([f"{len(summary.hosts)} hosts"] if len(summary.hosts) > 1 else []),
         count(metrics.epochs, "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),
@@ -38,6 +37,8 @@ def _title(summary: Summary) -> str:
 def _verdict(summary: Summary) -> Said:
     if not summary.complete:
         return Said(INCOMPLETE, f"{summary.failure}", tone="bad")
+    if summary.passed_from_memory:
+        return Said("memory", summary.headline, tone="strong")
     word, metrics = verdict_word(summary.verdict_code), summary.metrics
     tone: Tone = {True: "good", False: "bad", None: "open"}[summary.passed]  # type: ignore[assignment]
     if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
+from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.catalogue import RUN, Metric
 from dlemu.metrics.changes import FirstTouch as FirstTouch
 from dlemu.metrics.changes import RanOut as RanOut
@@ -30,7 +31,9 @@ from dlemu.metrics.spread import Spread as Spread
 from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
+from dlemu.report.units import number
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+from dlemu.results.wording import count, scaled
 
 
 class Issue(StrEnum):
@@ -96,11 +99,11 @@ class Metrics:
         float | None, Metric("total time", "s", "lower", head="total\ns", digits=1, is_drawn=True, phase=RUN)
     ] = None
     """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
-    au_percent: Annotated[RankSpread | None, Metric("AU", "%", "higher", head="au\n%", digits=2, is_drawn=True)] = None
-    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
-    au_sustained_percent: Annotated[
-        Mean | None, Metric("sustained AU", "%", "higher", axis="sustained AU, %", head="sust.\n%", digits=2)
+    au_percent: Annotated[
+        RankSpread | None, Metric("AU, counted steps", "%", "higher", head="counted\n%", digits=2, is_drawn=True)
     ] = None
+    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
+    au_sustained_percent: Annotated[Mean | None, Metric("AU", "%", "higher", head="AU\n%", digits=2)] = None
     """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
     """Uncertainty of the sustained AU; null where too little was measured."""
@@ -340,6 +343,16 @@ class TelemetrySummary:
     power: tuple[MeterPower, ...] = ()
 
 
+WORKS = "dlemu works here"
+"""First words of a run that passed from memory."""
+_DRIVE = {
+    "": "a dataset larger than every cache on the way",
+    "reader.odirect": "reader.odirect=true",
+    "reader.odirect, reader.evict_page_cache": "reader.evict_page_cache=epochs or reader.odirect=true",
+}
+"""How to read from the drive, by `would_help` of the finding on memory."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Summary(JobSummary):
     """The result of a training run; complete if every planned step was measured. A rank is an accelerator."""
@@ -364,6 +377,8 @@ class Summary(JobSummary):
     """Name of the accelerator; None when none was chosen."""
     scale: str | None
     """Name of the workload's scale; None when none was chosen."""
+    sample_divisor: float | None = None
+    """How many times larger samples are at full size; None where it is not known."""
     ranks_per_host: tuple[int, ...] = ()
     seed: int = 0
     """Seed of shuffles and random draws: `train.seed`, or a new one when a shuffle is `random`."""
@@ -417,11 +432,43 @@ class Summary(JobSummary):
     @property
     def title(self) -> str:
         """Workload, ranks and accelerator: `unet3d: 8 x h100`."""
-        kind = f"x {self.accelerator}" if self.accelerator else "ranks"
-        return f"{self.name}: {self.ranks} {kind}"
+        return f"{self.name}: {self.emulated}"
+
+    @property
+    def emulated(self) -> str:
+        """Ranks and accelerator, with the size of their samples: `8 x h100 with samples 1/256 of real size`."""
+        kind = f"{self.ranks} x {self.accelerator}" if self.accelerator else count(self.ranks, "rank")
+        return f"{kind}{scaled(self.sample_divisor)}"
 
     @property
     def name(self) -> str:
         """The workload's name; of a user's own files without a workload, that of their folder."""
         own = self.dataset.is_own and self.workload == "default"  # no workload was named
         return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload
+
+    @property
+    def passed_from_memory(self) -> bool:
+        """Whether it passed although memory served some of the bytes, which only `metric.cached` allows."""
+        cache = self.page_cache
+        if not self.passed or cache is None or cache.finding is None:
+            return False
+        served = cache.served_percent
+        return cache.finding.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as people are shown it: a pass from memory is none of the storage, and says what was measured."""
+        cache, rate = self.page_cache, self.metrics.app_mb_per_second
+        if not self.passed_from_memory or cache is None or cache.finding is None:
+            return self.verdict
+        busy, they = (
+            (f"all {self.ranks} accelerators were", "They") if self.ranks > 1 else ("its accelerator was", "It")
+        )
+        served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
+        share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
+        read = f"{they} read {number(rate.mean if rate else 0.0)} MB/s, {share} of it from memory"
+        drive = _DRIVE.get(str(cache.finding.numbers.get("would_help")), "a dataset.data_folder on it")
+        return (
+            f"{WORKS}: {busy} busy. {read}: this is no result of your drive. Next: measure the drive with {drive} "
+            "(metric.cached=true allowed memory)"
+        )

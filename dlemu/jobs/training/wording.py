@@ -16,7 +16,11 @@ from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.report.units import multiple_of
 from dlemu.results.wording import Wording, count, sentence, sentences
 
-_AU_NAMES: dict[Number, str] = {"sustained": "sustained AU", "au": "AU", "rules": "AU of whole epochs"}
+_AU_NAMES: dict[Number, str] = {
+    "sustained": "AU",
+    "au": "AU of counted steps",
+    "rules": "AU of whole epochs",
+}
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
 _MAX_SHOWN_EPOCHS = 6
 
@@ -221,7 +225,8 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
     if not recorded.version:
         return
     if not recorded.replayable:
-        yield f"the recording of this workload is not replayable: {recorded.reason or 'no replay matched it'}"
+        state = "verified" if recorded.replayable is None else "replayable"
+        yield f"the recording of this workload is not {state}: {recorded.reason or 'no replay matched it'}"
     if recorded.ranks and ranks != recorded.ranks:
         yield (
             f"the job was recorded with {count(recorded.ranks, 'rank')}: with {ranks}, its collectives, which are "

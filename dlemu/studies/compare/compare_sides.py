@@ -159,7 +159,16 @@ def sentence(comparison: Comparison) -> str:
     cut = [name for name, side in zip("AB", comparison.sides, strict=False) if side.about and not side.about.complete]
     if cut:
         parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
-    return "; ".join(parts)
+    return "; ".join([*parts, *scaled_sides(comparison)])
+
+
+def scaled_sides(comparison: Comparison) -> Iterator[str]:
+    """Yield a phrase for what a scale made of the samples, on both sides or on one."""
+    a, b = (side.scaled for side in comparison.sides)
+    if a == b:
+        yield from [f"accelerators{a}"] * bool(a)
+    else:
+        yield from (f"{name}'s accelerators{small}" for name, small in zip("AB", (a, b), strict=True) if small)
 
 
 def _unknown(comparison: Comparison) -> str:

@@ -46,7 +46,7 @@ def figures(comparison: OpenedComparison, canvas: Canvas) -> Iterator[tuple[str,
 
 
 def au_of_both(comparison: OpenedComparison, canvas: Canvas) -> Figure | None:
-    """Both sides' sustained AU against accelerators, with the pass line."""
+    """Both sides' AU against accelerators, with the pass line."""
     series = comparison.series
     if len({series.position(point) for point in series.points}) < 2:
         return None  # a single x position: the figure of the metrics shows its AU
@@ -254,7 +254,8 @@ def accelerators_fed(comparison: OpenedComparison, canvas: Canvas) -> Figure | N
     if chart is None:
         return None
     caption = "Accelerators fed: the answer of a search, or the largest count that passed. GB/s is what they read."
-    return Figure("Accelerators fed", caption, chart)
+    same = a.scaled if a.scaled == b.scaled else ""
+    return Figure(f"Accelerators{same} fed", caption, chart)
 
 
 def _lines(

@@ -10,7 +10,8 @@ from functools import cached_property
 from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.page import Opened, Page, TileRow, Words, tiles
+from dlemu.report.page import Opened, Page, Words
+from dlemu.report.screen import Said, Screen
 from dlemu.report.series import Point, RunSeries, difference_rows
 from dlemu.report.table import Line, Table, columns, print_lines, print_table
 from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
@@ -22,10 +23,7 @@ from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
 _SHOWN_HOSTS = 4
-_FED = (
-    ("accelerators fed", "accelerators_fed", "", "the largest count shown to pass"),
-    ("read rate", "gb_per_second", "GB/s", "with the accelerators fed"),
-)
+_FED = (("accelerators fed", "accelerators_fed", ""), ("read rate", "gb_per_second", "GB/s"))
 
 
 @dataclass(frozen=True)
@@ -128,43 +126,35 @@ def comparison_page(comparison: OpenedComparison) -> Page:
         lead=f"A is {answer.a}. B is {answer.b}.",
         state="open",
         verdict=("A to B", f": {answer.verdict}"),
-        tiles=tiles(answer, [*_tiles(answer, comparison.catalogue), *_fed_tiles(answer)]),
+        said=screen(answer, "").lines,
         words=list(_words(answer, comparison.catalogue)),
         tables=list(_tables(answer, comparison.catalogue)),
         source=os.path.basename(os.path.abspath(comparison.folder)),
     )
 
 
-def _tiles(answer: Comparison, catalogue: Catalogue) -> Iterator[TileRow]:
-    """Yield the tiles of the main pair: times of A relative to B, rates of both, and the plan of a year."""
-    pair, key = answer.main_pair, f"runs.{answer.main_pair_number}"
-    if pair is None or pair.not_comparable:
-        return
-    for metric in catalogue.headlines:
-        both, place = pair.metrics.get(metric.name), f"{key}.metrics.{metric.name}"
-        compares = pair.compares_storage(metric.phase)
-        if both is not None and metric.phase and compares and pair.epochs[0] == pair.epochs[1]:
-            width = both.half_width_percent
-            sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"+- {width:.1f}"
-            about = f"{sure}, with {pair_settings(pair, catalogue)}"
-            yield f"{metric.title}, A to B", f"{place}.difference_percent", "%", about
-        if both is not None and metric.is_tile:
-            what = "mean" if metric.has_interval else metric.meaning  # a percentile is none
-            yield from ((f"{metric.title}, {side.upper()}", f"{place}.{side}", metric.unit, what) for side in "ab")
-    if pair.plan is None:
-        return
-    if _is_shown(pair):
-        less = "fewer for A to train what B trains in a year"
-        yield "saved in a year", f"{key}.plan.days_saved_per_year", "days", less
-    for side, name in enumerate("AB"):
-        yield f"{PLANNED_EPOCHS} epochs, {name}", f"{key}.plan.hours_per_model.{side}", "h", "at the measured pace"
+def screen(answer: Comparison, folder: str) -> Screen:
+    """Return what is said first of a comparison: the verdict, and the metrics of the main pair that it rests on."""
+    pair, catalogue = answer.main_pair, catalogue_of(answer.kind)
+    lines = [Said("A to B", answer.verdict, tone="strong"), Said("A", answer.a), Said("B", answer.b)]
+    if pair is not None and not (answer.not_comparable or pair.not_comparable):
+        lines += [*_compared(pair, catalogue), *(Said("year", line) for line in _year_lines(pair))]
+    return Screen(title=f"{answer.a} against {answer.b}", lines=lines, notes=answer.issues, folder=folder)
 
 
-def _fed_tiles(answer: Comparison) -> Iterator[TileRow]:
-    for label, field, unit, what in _FED:
-        for place, (name, side) in enumerate(zip("AB", answer.sides, strict=True)):
-            bound = _bound(side) if field == "accelerators_fed" else ""
-            yield f"{label}, {name}", f"sides.{place}.{field}", unit, f"{bound}: {what}" if bound else what
+def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
+    """Yield both sides' times and rates; no time of a phase in which memory served one side, or of other work."""
+    decisive = [catalogue[catalogue.decisive]] if catalogue.decisive else []
+    for metric in (*catalogue.headlines, *decisive):
+        both = pair.metrics.get(metric.name)
+        if both is None or (
+            metric.phase and not (pair.compares_storage(metric.phase) and pair.epochs[0] == pair.epochs[1])
+        ):
+            continue
+        percent, width = both.difference_percent, both.half_width_percent
+        sure = f"too few {catalogue.repetition}s: no interval" if width is None else f"± {width:.1f}"
+        change = "" if percent is None else f": {percent:+.1f} % ({sure})"
+        yield Said(metric.title, f"{with_unit(both.a, metric.unit)}, {with_unit(both.b, metric.unit)}{change}")
 
 
 def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
@@ -208,13 +198,16 @@ def _plan_row(pair: RunPair, catalogue: Catalogue) -> tuple[str, ...]:
 
 def _fed_table(sides: tuple[ComparedSide, ComparedSide]) -> Table:
     rows = []
-    for label, field, unit, _ in _FED:
+    for label, field, unit in _FED:
         values = [at(side, field) for side in sides]
         if any(value is not None for value in values):
             bounds = [_bound(side) if field == "accelerators_fed" else "" for side in sides]
             shown = zip(bounds, values, strict=True)
             cells = ("-" if value is None else f"{bound} {with_unit(value, unit)}".lstrip() for bound, value in shown)
             rows.append((label, *cells))
+    small = [side.scaled.removeprefix(" with ") or "samples of full size" for side in sides]
+    if any(side.scaled for side in sides):
+        rows.append(("samples", *(one.removeprefix("samples ") for one in small)))
     return Table(title="Accelerators fed", columns=columns("", "A", "B", right=(1, 2)), rows=rows)
 
 
@@ -279,4 +272,4 @@ def open_page(folder: str) -> Opened:
     return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")
 
 
-PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, show=print_comparison)
+PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, screen=screen, show=print_comparison)

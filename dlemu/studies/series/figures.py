@@ -61,7 +61,7 @@ def au_by_count(series: RunSeries, canvas: Canvas) -> Figure | None:
         caption += " Bars are intervals: 95 % over the epochs of a run, or those of a search."
     if ceilings:
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    title = f"{metric.title[0].upper()}{metric.title[1:]} against {series.axis}{_found(series)}"
+    title = f"{metric.title[0].upper()}{metric.title[1:]} against {series.axis}{series.scaled}{_found(series)}"
     return Figure(title, caption, chart.properties(width=canvas.width, height=260))
 
 
@@ -161,7 +161,7 @@ def x_axis(series: RunSeries) -> alt.X:
     """Return the x axis: linear for numbers; names in the order of the points."""
     named = any(isinstance(series.position(point), str) for point in series.points)
     emulated = series.axis == series.counted and series.catalogue.feeds_accelerators
-    title = f"emulated {series.axis}" if emulated else series.axis
+    title = f"emulated {series.axis}{series.scaled}" if emulated else series.axis
     if named:
         return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
     places = sorted({float(series.position(point)) for point in series.points})

@@ -9,11 +9,10 @@ from rich.console import Console
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, Opened, Page, State, Text, Words, tiles
+from dlemu.report.page import STATES, Opened, Page, State, Text, Words
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import (
-    duration,
     flat,
     interval,
     number,
@@ -29,45 +28,25 @@ from dlemu.results.kinds import catalogue_of, kind_named
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
+from dlemu.studies.size.screen import TONES, screen
 
 _SHOWN_HOSTS = 4
-_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
-_SIZE_TILES = (
-    ("accelerators fed", "max_accelerators", "", "the largest count shown to pass"),
-    ("pass line", "threshold_percent", "%", "AU at which a count passes"),
-    ("one more would need", "for_one_more.wanted_mb_per_second", "MB/s", "at the pass line"),
-    ("most delivered", "for_one_more.most_delivered_mb_per_second", "MB/s", "in any trial"),
-    ("read probe", "probe_mb_per_second", "MB/s", "before the first trial"),
-    ("predicted", "predicted.max_accelerators", "", "from the read probe, by the model"),
-    ("time to the answer", "seconds", "s", "all trials"),
-    ("time without the search", "naive_seconds", "s", "every count at full length, nominal"),
-)
 
 
 # The terminal
 
 
 def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
-    """Print the table of all counts that a search tried, and the answer."""
+    """Print the table of all counts that a search tried, with its evidence and notes."""
     print_table(_counts_table(answer), console)
-    more = answer.for_one_more
-    word = answer.outcome or verdict_word(answer.passed)
-    tone = _TONES.get(word, "open")
-    wanted = f"for an AU of {answer.threshold_percent:g} %, {more.accelerators} would need"
     lines: list[Cell] = [
         *(f"- {sentence}" for sentence in answer.limited_by.evidence),
         *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        f"- {wanted} {number(more.wanted_mb_per_second)} MB/s; in trials and read probe the storage delivered at "
-        f"{'least' if answer.host_only else 'most'} {number(answer.storage_mb_per_second)} MB/s",
-        Line(answer.verdict, tone),
+        Line(answer.verdict, TONES.get(answer.outcome or verdict_word(answer.passed), "open")),
     ]
-    if answer.at_least:
-        lines.append(Line(f"{word.upper()}: {answer.max_accelerators} of {answer.at_least} wanted", tone))
-    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
-    lines.append(f"{count(len(answer.trials), 'trial')} took {duration(answer.seconds)}; {naive}")
     print_lines([*lines, f"results: {folder}"], console)
 
 
@@ -88,9 +67,10 @@ def _counts_table(answer: SizeAnswer) -> Table:
 
     question = answer.question
     predicted = ["predicted"] if answer.predicted else []
-    names = ("accelerators", "sustained\nau %", "interval", *predicted, "trials", "MB/s", "verdict")
+    names = ("accelerators", "AU %", "interval", *predicted, "trials", "MB/s", "verdict")
     head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
-    title = f"{question.workload}: how many {f'x {question.accelerator}' if question.accelerator else 'accelerators'}"
+    kind = f"x {question.accelerator}" if question.accelerator else "accelerators"
+    title = f"{question.workload}: how many {kind}{answer.scaled}"
     notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
 
@@ -118,7 +98,9 @@ def _sweep_table(swept: SweepAnswer) -> Table:
         for point in swept.points
     ]
     head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
-    return Table(columns=head, rows=rows, dense=True)
+    divisors = {point.figures.sample_divisor for point in swept.points if point.figures}
+    small = [f"{catalogue.rank}s{phrase}" for phrase in sorted(filter(None, map(scaled, divisors)))]
+    return Table(columns=head, rows=rows, notes=small, dense=True)
 
 
 def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
@@ -142,7 +124,7 @@ def _sweep_cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequen
 def _sweep_verdict(figures: JobFigures) -> Line:
     word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
     named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
-    return Line(named, _TONES.get(word, "open"))
+    return Line(named, TONES.get(word, "open"))
 
 
 # The page
@@ -157,7 +139,7 @@ def open_series(series: RunSeries) -> Opened:
         lead=_lead(series),
         state=state,
         verdict=verdict,
-        tiles=tiles(series.answer, _SIZE_TILES) if isinstance(series.answer, SizeAnswer) else [],
+        said=screen(series.answer, "").lines if isinstance(series.answer, SizeAnswer) else [],
         words=list(_words(series.answer)),
         tables=list(_tables(series)),
         texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
@@ -170,7 +152,7 @@ def _title(series: RunSeries) -> str:
     if isinstance(series.answer, SizeAnswer):
         question = series.answer.question
         what = " ".join(filter(None, [question.workload, question.accelerator]))
-        return f"How many accelerators does this storage feed? {what}"
+        return f"How many accelerators does this storage feed? {what}{series.answer.scaled}"
     lines = sorted({point.line for point in series.points})
     what = lines[0] if len(lines) == 1 else count(len(lines), "line")
     return f"Sweep: {what}" if series.answer else f"{count(len(series.points), 'run')}: {what}"
@@ -199,7 +181,7 @@ def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
         if answer.at_least:
             sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
         word = answer.outcome or verdict_word(answer.passed)
-        return STATES[_TONES.get(word, "open")], (word.upper(), f": {sentence}")
+        return STATES[TONES.get(word, "open")], (word.upper(), f": {sentence}")
     interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
     if answer and not series.catalogue.judged:
         return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
@@ -224,7 +206,7 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
     if answer.host_only:
         could = answer.host_only.storage_could_feed
-        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}"
+        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}{answer.scaled}"
         given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
         sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
         yield Words("The host reached its limit first, not the storage", [sentence])
@@ -293,6 +275,6 @@ def _trials_table(answer: SizeAnswer) -> Table:
         )
         for trial in answer.trials
     ]
-    names = ("accelerators", "sustained AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 
 from datagen import manifest, owned
 from datagen.atomic import write_text
@@ -23,13 +23,14 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.overrides import given_keys, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import save_answer
 from dlemu.results.untrusted_files import read_untrusted
@@ -38,7 +39,7 @@ from dlemu.runner.cold import Treatment, treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList
-from dlemu.studies.answers import SIZE, Question, SizeAnswer, Trial
+from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import (
     ONE_READER_SECONDS,
     Capacity,
@@ -177,6 +178,7 @@ def size(
             probe_mb_per_second=known.probe_mb_per_second,
             mb_per_accelerator=known.mb_per_accelerator,
             predicted_accelerators=predictor.most,
+            no_more=predictor.no_more,
         )
     )
     runner = TrainRunner(prepared.trial_plan(own_words, config_dir))
@@ -280,7 +282,8 @@ class _Prepared:
             hosts=(platform.node(),),
             probe_mb_per_second=probe_mb_per_second(fetch),
             one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
-            mb_per_accelerator=demand(workload.model.name, workload).mb_per_second or 0.0,
+            mb_per_accelerator=_mb_per_accelerator(workload),
+            full_size=_full_size(workload),
             most=min(most, room.most),
             most_why=why,
             naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule)
@@ -290,7 +293,7 @@ class _Prepared:
     def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
         """Return the settings that all trials share."""
         question, train, ahead = self.question, self.job.workload.train, _batches_ahead(self.job)
-        most_steps = ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+        most_steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
         return TrialPlan(
             words=(
                 *words,
@@ -326,6 +329,19 @@ def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
     )
 
 
+def _mb_per_accelerator(workload: Workload) -> float:
+    return demand(workload.model.name, workload).mb_per_second or 0.0
+
+
+def _full_size(workload: Workload) -> FullSize | None:
+    """Return what one accelerator needs at full size; None where that is what it needs here, or is not known."""
+    full, here = full_size(workload), _mb_per_accelerator(workload)
+    wanted = 0.0 if full is None else _mb_per_accelerator(full)
+    if not wanted or math.isclose(wanted, here, rel_tol=0.005):
+        return None
+    return FullSize(sample_divisor=sample_divisor(workload) or 1.0, mb_per_accelerator=wanted)
+
+
 def _window_seconds(workload: Workload) -> float:
     return max(WINDOW_SECONDS, WINDOW_STEPS * mean_seconds(workload.train.computation_time))
 
@@ -348,7 +364,7 @@ def _capacity(job: TrainingJob) -> Capacity:
 def _steps_of_a_trial(job: TrainingJob) -> int:
     """Return the steps per epoch that a trial needs."""
     train = job.workload.train
-    window_steps = ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
+    window_steps = math.ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
     return steps_wanted(epochs=train.epochs, ahead=_batches_ahead(job), window_steps=window_steps)
 
 
@@ -361,13 +377,13 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     if made is not None:
         return made.spec.num_files_train
     samples = accelerators * _steps_of_a_trial(_nominal_job(workload)) * workload.reader.batch_size
-    return max(workload.dataset.num_files_train, ceil(samples / workload.dataset.num_samples_per_file))
+    return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
 
 
 def _nominal_job(workload: Workload) -> TrainingJob:
     """Return a job of one accelerator on the dataset that the settings describe, without its files."""
     data = workload.dataset
-    sample_bytes = ceil(stored_sample_bytes(data))
+    sample_bytes = math.ceil(stored_sample_bytes(data))
     file_bytes = data.num_samples_per_file * sample_bytes
     nominal = Dataset(
         spec=data,

@@ -12,6 +12,7 @@ from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.series.page import print_answer
+from dlemu.studies.size.screen import screen
 from dlemu.studies.size.size_verdict import cause_of
 
 KIND_OF_TRIALS = "training"
@@ -46,6 +47,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
         accelerator=answer.question.accelerator or None,
+        sample_divisor=answer.sample_divisor,
         ranks=count.accelerators,
         passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
         limited_by={RUN: limit.what if limit.confidence else None},
@@ -65,6 +67,7 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             figures = JobFigures(
                 kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
+                sample_divisor=answer.sample_divisor,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
                 threshold_percent=answer.threshold_percent,
@@ -73,4 +76,4 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             yield Point(line="predicted", settings={}, figures=figures)
 
 
-PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points, show=print_answer)
+PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points, screen=screen, show=print_answer)

@@ -10,11 +10,11 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.curve import straight_then_flat
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
+from dlemu.jobs.training.prediction.prediction import NO_MORE, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.metrics.demand import row_group_reads
 from dlemu.studies.answers import PredictedAu, PredictedSize
-from dlemu.studies.size.size_verdict import Known
+from dlemu.studies.size.size_verdict import Known, Seen
 
 
 class Predictor:
@@ -24,6 +24,7 @@ class Predictor:
         self._workload = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
         self._calibration = _calibration(known, row_group_reads(workload))
         self._counts: dict[int, PredictedCount] = {}
+        self._why = known.most_why
         self._found = self._predict(None, known.most)
         each = workload.metric.au * known.mb_per_accelerator
         self._null = int(known.probe_mb_per_second / each) if each else 1
@@ -32,6 +33,18 @@ class Predictor:
     def most(self) -> int:
         """The largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
         return self._null if self._found is None else self._found.max_accelerators or 0
+
+    @property
+    def no_more(self) -> str:
+        """Why more may pass than `most`, as a phrase; empty where the storage is the limit."""
+        found = self._found
+        if found is None or found.max_accelerators_interval is None or "ended_by" not in found.verdict_numbers:
+            return ""
+        if self.most < found.max_accelerators_interval[1]:
+            return ""
+        by_cores = found.verdict_numbers["ended_by"] == "cores"
+        why = "cores" if by_cores else "most" if self._why.code == Seen.MOST_ASKED else "files"
+        return NO_MORE[why].format(high=self.most)
 
     def size(self, counts: Iterable[int]) -> PredictedSize | None:
         """Return the predictions for these counts and for those at the predicted edge; None where there are none."""
@@ -44,6 +57,7 @@ class Predictor:
             max_accelerators=self.most,
             max_accelerators_interval=self._found.max_accelerators_interval,
             null_max_accelerators=self._null,
+            no_more=self.no_more,
             counts=tuple(
                 PredictedAu(
                     accelerators=count.accelerators,

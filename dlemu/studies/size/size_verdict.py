@@ -13,10 +13,11 @@ from dlemu.metrics.limit import Advice, Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
-from dlemu.results.wording import Wording, count, sentences
+from dlemu.results.wording import Wording, count, scaled, sentences
 from dlemu.studies.answers import (
     Bracket,
     CountResult,
+    FullSize,
     HostOnly,
     NextAccelerator,
     Question,
@@ -74,6 +75,8 @@ class Known:
     """Rate of a single reader; 0 where it is not known."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes."""
+    full_size: FullSize | None = None
+    """As in the answer, but for how many it feeds."""
     most: int
     """The largest count that may be tried; `most_why` says why no larger one."""
     most_why: Finding
@@ -121,6 +124,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
             passing=by_number[shown].result if shown else None, failing=None if failing is None else failing.result
         ),
         for_one_more=_for_one_more(shown, trials, question, known),
+        full_size=known.full_size and known.full_size.fed_by(100 * storage_mb_per_second / question.threshold_percent),
         host_only=host_only,
         probe_mb_per_second=known.probe_mb_per_second,
         storage_mb_per_second=storage_mb_per_second,
@@ -241,15 +245,14 @@ def with_evidence(answer: SizeAnswer) -> SizeAnswer:
 def sentence(answer: SizeAnswer) -> str:
     """Return the answer as a sentence: how many pass, the verdict of the next count, and what limits it."""
     name = answer.question.accelerator
-    kind, scale = f"x {name}" if name else "accelerator", answer.question.scale
-    at_scale = f" at scale={scale}" if scale else ""
+    kind, at_scale = f"x {name}" if name else "accelerator", answer.scaled
     passing, failing = answer.edge.passing, answer.edge.failing
     if passing is None:
         parts = [f"not even 1 {kind}{at_scale} passes{' on this host' if answer.host_only else ''}"]
     else:
         several = "s" * (not name and passing.accelerators > 1)
         least = "at least " if answer.host_only else ""
-        parts = [f"{least}{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (au {_au(passing)})"]
+        parts = [f"{least}{passing.accelerators} {kind}{several}{at_scale} {_verb(passing)} (AU {_au(passing)})"]
     if failing:
         parts.append(f"{failing.accelerators} {_verb(failing)} ({_au(failing)})")
     parts += [
@@ -258,6 +261,21 @@ def sentence(answer: SizeAnswer) -> str:
         if count.accelerators in answer.too_close_to_tell and count != failing
     ]
     return f"{', '.join(parts)}: {_limit(answer)}{_rates(answer)}"
+
+
+def at_full_size(answer: SizeAnswer) -> str:
+    """Return how many accelerators the storage would feed with samples of full size, as a sentence; empty at that."""
+    full, name = answer.full_size, answer.question.accelerator
+    if full is None:
+        return ""
+    article = "an" if not name or re.match("[aefhilmnorsx8]", name) else "a"  # the letters of names are said singly
+    each, divisor = f"{article} {name.upper() or 'accelerator'}", full.sample_divisor
+    needs = f"At full size {each} needs {number(full.mb_per_accelerator)} MB/s"
+    if scaled(divisor):
+        times = f"{max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'}"
+        needs = f"Full-size samples are {times} ({number(full.mb_per_accelerator)} MB/s {each})"
+    fed = f"at least {full.accelerators}" if answer.host_only else full.accelerators or "none (0)"
+    return f"{needs}: this drive would feed {fed}."
 
 
 def contradiction(answer: SizeAnswer) -> str:
@@ -277,8 +295,9 @@ def contradiction(answer: SizeAnswer) -> str:
                 why = f"{who} limits them, which no short read shows"
             return (
                 f"prediction and measurement contradict each other: by the read probe of "
-                f"{number(answer.probe_mb_per_second)} MB/s {predicted.max_accelerators} pass, but "
-                f"{tried.accelerators} {_verb(tried)} (au {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
+                f"{number(answer.probe_mb_per_second)} MB/s {'at least ' * bool(predicted.no_more)}"
+                f"{predicted.max_accelerators} pass, but "
+                f"{tried.accelerators} {_verb(tried)} (AU {_au(tried)}, predicted {low:.1f} to {high:.1f} %): the "
                 f"trials decide; {why}"
             )
     return ""

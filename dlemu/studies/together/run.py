@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
@@ -14,10 +15,13 @@ from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
+from dlemu.metrics.catalogue import Metric
+from dlemu.metrics.demand import sample_divisor
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.compared import Difference, difference
+from dlemu.results.compared import SAME_PERCENT, Difference, difference
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, kind_of_command, kind_wanted, read_figures
+from dlemu.results.kinds import Kind, catalogue_of, kind_of_command, kind_wanted, read_figures
+from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
@@ -54,12 +58,65 @@ class JobTogether:
     """Share of the time of `beside` in which at least one other job ran."""
 
     @property
+    def title(self) -> str:
+        """Its command and workload."""
+        measured = self.beside or self.alone
+        figures = measured and measured.figures
+        return f"{self.command} {figures.workload}{scaled(figures.sample_divisor)}" if figures else self.command
+
+    @property
     def cost(self) -> dict[str, Difference]:
         """Metric -> difference of together (A) to alone (B), for the metrics that both runs have."""
         if self.alone is None or self.beside is None:
             return {}
         beside, alone = self.beside.figures.metrics, self.alone.figures.metrics
         return {name: difference(beside[name], alone[name]) for name in beside if name in alone}
+
+    @property
+    def loss(self) -> Loss | None:
+        """What it lost most of its main metrics; None where not both runs have one."""
+        if self.beside is None:
+            return None
+        cost, catalogue = self.cost, catalogue_of(self.beside.figures.kind)
+        for metrics in (catalogue.headlines, catalogue.compared):
+            known = [Loss(metric, cost[metric.name]) for metric in metrics if metric.name in cost]
+            if known:
+                return max(known, key=lambda loss: loss.rank)
+        return None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the others cost a job in one metric."""
+
+    metric: Metric
+    cost: Difference
+
+    @property
+    def is_told(self) -> bool:
+        """Whether there is a difference, as far as known."""
+        return self.cost.distinct is not False and abs(self.cost.difference_percent or 0.0) >= SAME_PERCENT
+
+    @property
+    def percent(self) -> float:
+        """The share of its speed that the job lost, %; below 0: gained."""
+        fast, slow = (self.cost.b, self.cost.a) if self.metric.better == "higher" else (self.cost.a, self.cost.b)
+        return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """The order of losses: significant ones are above those without an interval, these above what is none."""
+        lost = self.is_told and self.percent > 0
+        return lost and self.cost.distinct is True, lost, self.percent
+
+    def __str__(self) -> str:
+        cost, width = self.cost, self.cost.half_width_percent
+        if not self.is_told:
+            within = "" if width is None else f" (it is within +- {width:.1f} %)"
+            return f"no difference in {self.metric.title} that can be told{within}"
+        chance = "; no interval: it may be chance" if width is None else f" +- {width:.1f}"
+        percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %{chance})"
+        return f"{self.metric.title} {cost.b:,.3g} {self.metric.unit} alone, {cost.a:,.3g} together{percent}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +130,12 @@ class Together:
     """Of all settings, those in the workload's file included."""
     issues: tuple[str, ...] = ()
     """What a reader of these numbers must know, as sentences."""
+    lost_most: int | None = None
+    """Number of the job that lost most of those that lost for certain, from 1; None where none did."""
+    verdict: str = ""
+    """What that job lost, as a sentence; empty before all jobs have run both ways, and with --no-alone."""
+    verdicts: tuple[str, ...] = ()
+    """What the others cost each job, as sentences."""
 
     @property
     def question(self) -> TogetherQuestion:
@@ -121,8 +184,8 @@ class Runnable:
     @property
     def label(self) -> str:
         """Description for the progress line."""
-        ranks = self.workload.ranks
-        return f"{self.kind.command} {self.workload.model.name}, {ranks} rank{'s' * (ranks != 1)}"
+        ranks = count(self.workload.ranks, "rank")
+        return f"{self.kind.command} {self.workload.model.name}, {ranks}{scaled(sample_divisor(self.workload))}"
 
 
 Jobs = tuple[Runnable, ...]
@@ -205,6 +268,7 @@ class Study(RunList[Jobs, Turn, Together]):
             for number, (command, *words) in enumerate(self.question.jobs)
         ]
         return Together(
+            **verdict_fields(jobs),
             complete=complete,
             jobs=tuple(jobs),
             settings_digest=self.question.settings_digest,
@@ -275,6 +339,23 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
         if end > begin:
             covered, at = covered + end - begin, end
     return 100 * covered / (own[1] - own[0]) if own[1] > own[0] else 0.0
+
+
+def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
+    """Return the fields of the answer that say what the jobs cost each other."""
+    losses = {number: loss for number, one in enumerate(jobs, start=1) if (loss := one.loss) is not None}
+    if not losses:
+        return {}
+    said = {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in losses.items()}
+    lost = {number: loss.percent for number, loss in losses.items() if loss.is_told and loss.percent > 0}
+    sure = [number for number in lost if losses[number].cost.distinct]
+    most, perhaps = (max(among, key=lambda number: lost[number], default=None) for among in (sure, lost))
+    verdict = "no job lost anything that can be told"
+    if perhaps is not None:
+        verdict = f"{'lost' if perhaps == most else 'may have lost'} most: {said[perhaps]}"
+        if most not in (None, perhaps):
+            verdict = f"lost for certain: {said[most]}; {verdict}"
+    return {"lost_most": most, "verdict": verdict, "verdicts": tuple(said.values())}
 
 
 def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:

@@ -29,6 +29,8 @@ from dlemu.contrib.mlperf.rehearsal.edition_tree import (
 from dlemu.contrib.mlperf.rehearsal.run_figures import LABELS, Figures, Outcome, RehearsalPlan, sum_up
 from dlemu.extend import DlemuError, RunBegan, RunEnded, RunsPlanned, UserError, module_command
 from dlemu.extend import Outcome as Judged
+from dlemu.metrics.demand import sample_divisor
+from dlemu.results.wording import scaled
 
 Report = Callable[[str], None]
 """Shows a line of progress."""
@@ -122,7 +124,7 @@ class Rehearsal:
         files = plan.workload.dataset.num_files_train
         lines = [
             f"rehearsal of MLPerf Storage v{EDITION} {plan.division.upper()}: {plan.model},"
-            f" {plan.workload.ranks} x {plan.workload.accelerator};"
+            f" {plan.workload.ranks} x {plan.workload.accelerator}{scaled(sample_divisor(plan.workload))};"
             f" {len(LABELS)} runs of at least {timedelta(seconds=round(plan.min_seconds_per_run))} each",
             NOTE,
             f"dataset: {files:,} files; the rules require {bound.files:,} or more ({bound.because})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ asked = argparse.ArgumentParser()
 asked.add_argument("data")
 asked.add_argument("--workers", type=int, default=0)
 asked.add_argument("--method", default="fork")
-asked.add_argument("--kind", choices=["map", "iterable", "mapped"], default="map")
+asked.add_argument("--kind", choices=["map", "iterable", "mapped", "loaded", "lines", "storages"], default="map")
 asked.add_argument("--epochs", type=int, default=1)
 asked.add_argument("--accumulate", type=int, default=1)
 asked.add_argument("--fetch", type=float, default=0.0, help="seconds of a sample's storage")
@@ -65,6 +66,15 @@ class Files(Dataset[torch.Tensor]):
         return torch.from_numpy(np.load(self.paths[place])[:1000].copy())
 
 
+class Storages(Files):
+    """Samples that PyTorch maps, as it does for torch.load(mmap=True)."""
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        if place % 2:
+            return torch.from_file(self.paths[place], False, 1000, dtype=torch.uint8).clone()
+        return torch.tensor(torch.UntypedStorage.from_file(self.paths[place], False, 1000), dtype=torch.uint8)
+
+
 class Stream(IterableDataset[torch.Tensor]):
     def __init__(self, folder: str) -> None:
         self.files = Files(folder)
@@ -73,6 +83,27 @@ class Stream(IterableDataset[torch.Tensor]):
         info = torch.utils.data.get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         yield from (self.files[place] for place in range(first, len(self.files), step))
+
+
+class Loaded(Files):
+    """Its samples are in memory before the first batch."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.arrays = [torch.from_numpy(np.load(path)[:1000]) for path in self.paths]
+
+    def __getitem__(self, place: int) -> torch.Tensor:
+        return self.arrays[place]
+
+
+class Lines(IterableDataset[torch.Tensor]):
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for name in sorted(os.listdir(self.folder)):
+            with gzip.open(os.path.join(self.folder, name), "rt") as lines:
+                yield from (torch.tensor(list(line.strip().encode())) for line in lines)
 
 
 class Tokens(Dataset[torch.Tensor]):
@@ -89,10 +120,16 @@ class Tokens(Dataset[torch.Tensor]):
 
 
 def main() -> None:
-    kinds: dict[str, Any] = {"iterable": Stream, "mapped": Tokens}
+    kinds: dict[str, Any] = {
+        "iterable": Stream,
+        "mapped": Tokens,
+        "loaded": Loaded,
+        "lines": Lines,
+        "storages": Storages,
+    }
     options: dict[str, Any] = {"multiprocessing_context": words.method} if words.workers else {}
     dataset = kinds.get(words.kind, Files)(words.data)
-    options |= {"shuffle": words.kind != "iterable", "num_workers": words.workers}
+    options |= {"shuffle": words.kind not in ("iterable", "lines"), "num_workers": words.workers}
     loader = DataLoader(dataset, batch_size=4, **options)
     held_out = DataLoader(dataset, batch_size=8)
     model = torch.nn.Linear(4, 1)

@@ -66,7 +66,7 @@ def test_rows_of_which_no_recipe_can_be_made_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for status, replayable, wanted in ((7, True, 3), (-9, False, 3), (0, True, 0), (None, False, 1)):
+    for status, replayable, wanted in ((7, True, 3), (-9, None, 3), (0, True, 0), (None, False, 1), (0, None, 4)):
         answer = SimpleNamespace(replayable=replayable)
         recorded = SimpleNamespace(answer=answer, folder="", recipe="", job_status=status)
         monkeypatch.setattr("dlemu.contrib.record.run.record", lambda *_, recorded=recorded, **__: recorded)
@@ -85,8 +85,10 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> 
     options = ["--no-replay", "--skip", "2", "--out", str(recipe), "--output", str(answer)]
     job = [sys.executable, JOB, str(data), "--epochs", "4", "--step", "0.01"]
     ended = dlemu("record", *options, "--", *job, cwd=tmp_path)
-    assert ended.status == 1, ended.err
-    assert "NOT REPLAYABLE: it was not replayed" in " ".join(ended.out.split())
+    assert ended.status == 4, ended.err
+    said = " ".join(ended.out.split())
+    assert "NOT VERIFIED: it was not replayed" in said
+    assert f"to verify it on a quiet host: dlemu record --skip 2 --rows {answer}/rows" in said
     assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
     assert (answer / "report.html").stat().st_size > 10_000
     found = read_record(str(answer))
@@ -100,5 +102,5 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> 
     assert kind is not None
     assert kind.name == "record"
     again = dlemu("record", "--no-replay", "--rows", str(answer / "rows"), "--json", cwd=tmp_path)
-    assert again.status == 1, again.err
+    assert again.status == 4, again.err
     assert '"complete": true' in again.out

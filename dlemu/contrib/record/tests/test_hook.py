@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import importlib.util
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -134,7 +136,7 @@ def test_ranks_of_a_launcher_are_told_apart(data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path: Path) -> None:
+def test_tokens_out_of_mapped_files_are_seen_though_no_call_reads_them(data: Path, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for name in ("tokens.bin", "valid.bin"):
         np.arange(2048 * 64, dtype=np.uint16).tofile(tmp_path / "data" / name)
@@ -146,6 +148,38 @@ def test_tokens_out_of_a_mapped_file_are_seen_though_no_call_reads_them(tmp_path
     # a library may look for a folder for temporary files meanwhile, by a file that is open for an instant
     names = {name for name in files_of(rows, 4) if name.startswith(str(tmp_path))}
     assert names == {str(tmp_path / "data" / "tokens.bin")}
+
+    rows, ended = train(tmp_path / "each", str(data), "--kind", "storages", "--workers", "1", "--epochs", "2")
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert (recording.maps_files, recording.mapped, recording.opens_per_sample) == (True, False, 1.0)
+    assert {name for name in files_of(rows, 4) if name.startswith(str(data))} == set(map(str, data.iterdir()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_are_in_memory_and_lines_that_calls_read_are_in_no_mapped_file(
+    data: Path, workers: int, tmp_path: Path
+) -> None:
+    words = ["--workers", str(workers), "--epochs", "3"]
+    rows, ended = train(tmp_path / "loaded", str(data), "--kind", "loaded", *words)
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert (recording.mapped, recording.read_bytes_per_sample) == (False, 0)
+    whole = sum(path.stat().st_size for path in data.iterdir())
+    assert recording.read_before_bytes == pytest.approx(whole, rel=0.02)
+
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    for name in ("a.json.gz", "b.json.gz"):
+        with gzip.open(folder / name, "wt", compresslevel=1) as lines:
+            lines.writelines("".join(random.choices("abcdefgh", k=600)) + "\n" for _ in range(300))
+    rows, ended = train(tmp_path / "called", str(folder), "--kind", "lines", *words)
+    assert ended.returncode == 0, ended.stderr
+    recording = analyse(rows, 4)
+    assert not recording.mapped
+    stored = sum(path.stat().st_size for path in folder.iterdir())
+    assert recording.read_bytes_per_sample == pytest.approx(stored / 600, rel=0.1)
 
 
 @pytest.mark.slow
@@ -179,6 +213,45 @@ def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
     assert second.startswith("True")
     assert "dlemu'" not in second
     assert not (tmp_path / "rows").exists(), "a process that trains nothing leaves nothing"
+
+
+@pytest.mark.parametrize(
+    ("used", "seen"),
+    [
+        ("", []),
+        ("botocore.session.get_session().create_client('cloudwatch', 'us-east-1')", []),
+        ("botocore.session.get_session().create_client('s3', 'us-east-1')", ["boto3"]),
+        ("streaming.base.dataset.StreamingDataset()", ["streaming"]),
+        ("ray._private.worker.init()", ["ray"]),
+    ],
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_a_library_is_named_once_it_is_used_and_not_for_its_import(
+    used: str, seen: list[str], early: bool, tmp_path: Path
+) -> None:
+    """TensorBoard imports boto3, and that botocore. `deepspeed` is another version, and stays as it is."""
+    for module, text in {
+        "streaming.base.dataset": "class StreamingDataset:\n    def __init__(self): pass",
+        "ray._private.worker": "def init(): pass",
+        "deepspeed.runtime.engine": "",
+    }.items():
+        path = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    lines = [
+        "import sys",
+        "import botocore.session, streaming.base.dataset, ray._private.worker, deepspeed.runtime.engine",
+        "recorder = sys.modules['_dlemu_record']",
+        *([used] if early else []),
+        "recorder._process.write({'k': 'step', 't': 1, 'thread': 1})",
+        *([] if early else [used]),
+    ]
+    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=1.0)
+    path_of_python = f"{hook['PYTHONPATH']}{os.pathsep}{tmp_path}"
+    words = [sys.executable, "-c", "\n".join(lines)]
+    subprocess.run(words, env=os.environ | hook | {"PYTHONPATH": path_of_python}, check=True, timeout=60)
+    (rows,) = read_rows(str(tmp_path / "rows"))
+    assert rows.process.seen == seen
 
 
 class Stream:

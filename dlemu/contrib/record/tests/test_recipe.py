@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import getpass
+import io
 import re
 import socket
+import struct
+import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+from dlemu.cli.workload import _recording
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import Recording, Replay, Spread
-from dlemu.contrib.record.data_seen import cached_before, data_notes, data_of, data_problems
+from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
+from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.run import RecordQuestion, _verification
 from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.tests.made_rows import Trainer
+from dlemu.jobs.training.wording import recording_notes
 
 SECRETS = ("alice", "acme", "tumour", "patient", "build-host-7")
 
@@ -90,13 +97,13 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
 def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
     data = data_of(files(tmp_path), recording)
-    text = recipe_text(recording, data, engine="matched", replayable=False, reason="it was not replayed", replay=None)
+    text = recipe_text(recording, data, engine="matched", replayable=None, reason="it was not replayed", replay=None)
     (tmp_path / "job.yaml").write_text(text)
     workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
     assert workload.notes == ()
     assert workload.unsupported == ()
     assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
-    assert workload.recorded.reason == "it was not replayed"
+    assert (workload.recorded.replayable, workload.recorded.reason) == (None, "it was not replayed")
 
 
 def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
@@ -158,6 +165,130 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     assert "from 2 files (.jpg, .png)" in note
 
 
+@pytest.mark.parametrize(
+    ("endings", "opens", "found"),
+    [
+        ((".jpg", ".JPEG"), 1.0, (60, "jpeg", ".jpg, .jpeg")),
+        ((".png", ".PNG", ".json"), 1.0, (60, "png", ".png")),
+        ((".tif", ".tiff", ".TIFF"), 1.0, (90, "tiff", ".tiff, .tif")),
+        ((".tar", ".TAR", ".csv"), 0.01, (60, "webdataset", ".tar")),
+        ((".h5", ".hdf5"), 0.1, (60, "indexed_binary", ".h5, .hdf5")),
+        ((".jpg", ".png", ".webp", ".txt"), 1.0, (90, "raw", ".jpg, .png, .webp")),
+        ((".jpg", ".jpeg", ".png", ".PNG"), 2.0, (120, "raw", ".jpg, .jpeg, .png")),
+        ((".pt", ".pth"), 1.0, (60, "raw", ".pt, .pth")),
+    ],
+)
+def test_files_of_one_format_are_one_dataset_however_their_names_end(
+    endings: tuple[str, ...], opens: float, found: tuple[int, str, str], tmp_path: Path
+) -> None:
+    for number in range(30):
+        for ending in endings:
+            (tmp_path / f"{number}{ending}").write_bytes(bytes(1000))
+    paths = Counter(str(path) for path in sorted(tmp_path.iterdir()) if path.suffix != ".csv" or path.stem == "7")
+    recording = recorded(opens_per_sample=opens, read_bytes_per_sample=1000.0 * opens)
+    data = data_of(paths, replace(recording, loading=replace(recording.loading, samples=None)))
+    assert data is not None
+    assert (data.files, data.format) == found[:2]
+    assert set(data.ending.split(", ")) == set(found[2].split(", "))
+
+
+ROWS, LARGE = {"opens_per_sample": 0.01, "calls_per_sample": 1.0}, {"files": 100, "size": 99_800}
+MAPS = {"maps_files": True, "opens_per_sample": 1.0, "calls_per_sample": 12.0}
+ARROW = MAPS | {"opens_per_sample": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "found"),
+    [  # the format, the bytes of a record, those of the job's reads
+        ({"size": 160_000}, ROWS | {"read": 160, "shipped": 160}, ("indexed_binary", 160)),  # by pread
+        ({"size": 200_000}, ROWS | {"read": 4096, "shipped": 200}, ("indexed_binary", 4096)),  # by a buffered file
+        ({"size": 60_000}, ROWS | {"read": 61, "shipped": 120}, ("indexed_binary", 61)),  # of bfloat16
+        ({"size": 160_000}, ROWS | {"read": 160, "shipped": 160, "device": 4096}, ("indexed_binary", 160)),
+        ({"size": 200_000}, ROWS | {"read": 200, "shipped": 200, "mapped": True}, (MAPPED, 200)),
+        ({"size": 10**6, "samples": 9}, ARROW | {"read": 4096, "shipped": 16_384, "mapped": True}, (MAPPED, 4096)),
+        ({"size": 10**6, "samples": 10**5}, ARROW | {"read": 512, "shipped": 2048, "mapped": True}, (MAPPED, 512)),
+        (LARGE, MAPS | {"read": 26_900, "shipped": 98_300}, ("raw", 99_800)),  # torch.load(mmap=True)
+        (LARGE | {"size": 3_000_000}, MAPS | {"read": 40_000, "shipped": 2_900_000}, ("raw", 3_000_000)),
+        (LARGE | {"ending": ".safetensors"}, MAPS | {"read": 4, "shipped": 199_000}, ("raw", 99_800)),
+        (LARGE | {"ending": ".npy"}, MAPS | {"read": 8200, "shipped": 399_000}, ("npy", 99_800)),  # mmap_mode="r"
+        (LARGE, MAPS | {"read": 26_900, "shipped": 99_000, "maps_files": False}, ("raw", 99_800)),  # not seen to map
+        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 2000}, (MAPPED, 1000)),
+        ({"ending": ".jpg"} | LARGE, MAPS | {"read": 99_800, "shipped": 602_000}, ("jpeg", 99_800)),
+        (LARGE, {"opens_per_sample": 1.0, "read": 11_000, "shipped": 44_000}, ("indexed_binary", 11_000)),  # a crop
+    ],
+)  # fmt: skip
+def test_bytes_of_a_sample_are_those_that_calls_files_and_tensors_agree_on(
+    files: dict[str, Any], changes: dict[str, Any], found: tuple[str, int], tmp_path: Path
+) -> None:
+    recording, data = bytes_seen(tmp_path, files, changes)
+    assert data is not None
+    assert recording.problems == tuple(data_problems(data, recording)) == ()
+    dataset = workload_of(recording, data, engine="matched")["dataset"]
+    assert (dataset["format"], dataset["record_length_bytes"]) == (found[0], pytest.approx(found[1], rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "says"),
+    [
+        (LARGE, MAPS | {"read": 20_000, "shipped": 30_000}, "have 30,000, its files 99,800: its files are mapped"),
+        ({"size": 10**6}, ARROW | {"read": 9, "shipped": 80}, "how much of them it reads"),
+        ({"size": 10**6}, ROWS | {"read": 5, "shipped": 8000}, "in a way that the recorder does not see"),  # in memory
+        ({"size": 10**6, "samples": None}, ARROW | {"read": 9, "shipped": 80}, "has no length"),
+    ],
+)
+def test_bytes_of_a_sample_that_are_not_known_are_a_problem(
+    files: dict[str, Any], changes: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    recording, data = bytes_seen(tmp_path, files, changes)
+    (problem,) = (*recording.problems, *data_problems(data, recording))
+    assert says in problem
+
+
+@pytest.mark.parametrize(
+    ("file_format", "ending"), [("webdataset", ".tar"), ("webdataset", ".TAR"), ("tfrecord", ".tfrecord")]
+)
+@pytest.mark.parametrize(("read", "steady"), [(1, True), (1.2, True), (0.17, False), (2, False)])
+def test_a_buffer_that_fills_or_drains_does_not_change_the_bytes_of_a_sample(
+    file_format: str, ending: str, read: float, steady: bool, tmp_path: Path
+) -> None:
+    record = bytes(10_000) if file_format == "tfrecord" else b""
+    made = struct.pack("<QI", len(record), 0) + record + bytes(4)
+    for shard in range(6):
+        path = tmp_path / f"{shard}{ending}"
+        if record:
+            path.write_bytes(made * (40 + shard))
+            continue
+        with tarfile.open(path, "w") as tar:
+            for sample in range(40 + shard):
+                for member, size in ((f"{sample}.jpg", 8000), (f"{sample}.json", 50)):
+                    entry = tarfile.TarInfo(member)
+                    entry.size = size
+                    tar.addfile(entry, io.BytesIO(bytes(size)))
+    stored = sum(path.stat().st_size for path in tmp_path.iterdir()) / sum(range(40, 46))
+    changes = ROWS | {"read": read * stored, "shipped": 16, "calls_per_sample": 8.0}
+    recording, data = bytes_seen(tmp_path, {"samples": None, "iterable": True}, changes)
+    assert data is not None
+    dataset = workload_of(recording, data, engine="matched")["dataset"]
+    assert dataset["record_length_bytes"] == pytest.approx(stored, rel=0.02)
+    assert (dataset["format"], dataset["num_samples_per_file"]) == (file_format, pytest.approx(42.5, abs=1.5))
+    assert ["fills or drains" in problem for problem in recording.problems] == [True] * (not steady)
+
+
+def bytes_seen(folder: Path, files: dict[str, Any], changes: dict[str, Any]) -> tuple[Recording, Data | None]:
+    """Make files as given, if any; return what is known of 1000 samples in one, or of one sample in each."""
+    for number in range(files.get("files", 1) if "size" in files else 0):
+        (folder / f"{number}{files.get('ending', '.pt')}").write_bytes(bytes(files["size"]))
+    names = {
+        "read": "read_bytes_per_sample",
+        "shipped": "shipped_bytes_per_sample",
+        "device": "device_bytes_per_sample",
+    }
+    recording = recorded(**{names.get(key, key): value for key, value in changes.items()})
+    samples, iterable = files.get("samples", 1000), files.get("iterable", False)
+    recording = replace(recording, loading=replace(recording.loading, samples=samples, iterable=iterable))
+    return dataset_of(Counter(map(str, sorted(folder.iterdir()))), recording)
+
+
 def test_pieces_of_the_size_read_stand_for_parts_of_records(tmp_path: Path) -> None:
     """80 pictures of about 110 kB, of which the job reads 11 kB each."""
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=11_000.0)
@@ -201,6 +332,28 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
 
 
+@pytest.mark.parametrize(
+    ("device_bytes", "counted", "mapped", "mean_bytes", "noted"),
+    [
+        (114_000.0, True, False, 110_000, True),
+        (50_000.0, True, False, 110_000, True),  # partly cached
+        (0.0, False, False, 110_000, True),  # of a network, whose bytes are not counted
+        (0.0, True, False, 110_000, False),  # all in memory
+        (114_000.0, True, True, 110_000, False),
+        (140e6, True, False, 140_000_000, False),
+    ],
+)
+def test_that_a_replay_reads_no_inodes_is_noted_where_it_matters(
+    device_bytes: float, counted: bool, mapped: bool, mean_bytes: int, noted: bool, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=10, mapped=mapped)
+    recording = replace(recording, device_bytes_per_sample=device_bytes, device_bytes_counted=counted)
+    data = data_of(files(tmp_path), recording)
+    assert data is not None
+    notes = data_notes(replace(data, bytes=mean_bytes * data.files), recording)
+    assert sum("(inodes, directories)" in note for note in notes) == noted
+
+
 class Storage:
     """Replays as a storage would: its reader costs CPU, and each engine makes its own calls."""
 
@@ -238,13 +391,83 @@ def test_the_reader_is_the_one_whose_calls_are_the_jobs_and_what_it_costs_is_not
     assert (engine, replays[1].engine) == ("fast", "fast")
 
 
+@pytest.mark.parametrize(
+    ("before", "shipped", "samples", "says"),
+    [
+        (3_012_800, 30_000.0, 100, "the job reads nothing while it trains: 3.0 MB were read before the first batch"),
+        (40_000, 600_000.0, 6, "nothing while it trains: 40,000 bytes"),  # pictures, decoded
+        (9_000_000, 30_000.0, None, "nothing while it trains: 9.0 MB"),
+        (2_000, 30_000.0, 100, "no data file was seen"),  # a configuration: samples from elsewhere
+    ],
+)
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_job_that_reads_nothing_while_it_trains_is_told_so(
+    before: int, shipped: float, samples: int | None, says: str, opened: bool, tmp_path: Path
+) -> None:
+    recording = recorded(read_bytes_per_sample=0.0, read_before_bytes=before, shipped_bytes_per_sample=shipped)
+    recording = replace(recording, loading=replace(recording.loading, samples=samples))
+    (problem,) = data_problems(data_of(files(tmp_path), recording) if opened else None, recording)
+    assert says in problem
+
+
 def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     recording = recorded(samples_per_second=200.0, read_bytes_per_sample=1000.0, device_bytes_per_sample=1000.0)
     good = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
-    assert verdict(recording, (), good) == ""
-    assert "differs by +6.0 % in samples/s" in verdict(recording, (), replace(good, samples_per_second=212.0))
-    off = replace(good, device_bytes_per_sample=500.0)
-    assert "differs by 50 % in bytes from devices" in verdict(recording, (), off)
-    assert "the recorder saw 94.0 %" in verdict(replace(recording, coverage_percent=94.0), (), good)
-    assert verdict(recording, ("several loaders",), good) == "several loaders"
-    assert verdict(recording, (), None) == "it was not replayed"
+    fast = replace(good, samples_per_second=212.0)
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=recording.parts.step / 8))
+    assert verdict(recording, good) == verdict(busy, good) == (True, "")
+    for state, says, found in (
+        (False, "differs by +6.0 % in samples/s", verdict(recording, fast)),
+        (False, "by 50 % in bytes from devices", verdict(busy, replace(good, device_bytes_per_sample=500.0))),
+        (False, "the recorder saw 94.0 %", verdict(replace(busy, coverage_percent=94.0), fast)),
+        (False, "several loaders", verdict(replace(recording, problems=("several loaders",)), None, "it failed")),
+        (None, "by +6.0 % in samples/s: wanted 5 % at most, but other load", verdict(busy, fast)),
+        (None, "kept the replay waiting for a core, 30 %", verdict(busy, replace(fast, core_wait_percent=30.0))),
+        (None, "it was not replayed", verdict(recording, None)),
+        (None, "its replay failed", verdict(recording, None, "its replay failed")),
+    ):
+        assert found[0] is state
+        assert says in found[1]
+
+
+@pytest.mark.parametrize(
+    ("question", "replays", "queue", "command"),
+    [
+        (RecordQuestion(command=("python", "a b.py"), skip=3), 0, 0.9, "dlemu record --skip 3 --rows out/rows"),
+        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 1, 0.0, "dlemu record --rows out/rows"),
+        (RecordQuestion(rows="my rows"), 1, 0.9, "dlemu record --rows 'my rows'"),
+        (
+            RecordQuestion(command=("python", "a b.py"), steps=90, minutes=0.5),
+            1,
+            0.9,
+            "dlemu record --steps 90 --minutes 0.5 -- python 'a b.py'",
+        ),
+    ],
+)
+def test_what_is_not_verified_names_the_command_that_does(
+    question: RecordQuestion, replays: int, queue: float, command: str
+) -> None:
+    """A job that other load slowed, as a replay shows, is recorded anew: a quiet host does not repeat its rate."""
+    recording = recorded()
+    busy = replace(recording, parts=replace(recording.parts, cpu_queue=queue * recording.parts.step))
+    replay = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
+    answer = RecordAnswer(complete=True, recording=busy, data=None, replays=(replay,) * replays)
+    assert _verification(question, "out", answer) == command
+
+
+@pytest.mark.parametrize(
+    ("replayable", "shown", "notes"), [(True, "yes", 0), (False, "no", 1), (None, "not verified", 1)]
+)
+def test_all_that_read_a_recipe_know_three_states(
+    replayable: bool | None, shown: str, notes: int, tmp_path: Path
+) -> None:
+    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
+    data = data_of(files(tmp_path), recording)
+    text = recipe_text(recording, data, engine="matched", replayable=replayable, reason="so", replay=None)
+    (tmp_path / "job.yaml").write_text(text)
+    workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
+    assert ("  replayable", shown, "so") in _recording(workload)
+    found = list(recording_notes(workload.recorded, 1))
+    assert [("not verified: so" in note, "not replayable: so" in note) for note in found] == [
+        (replayable is None, replayable is False)
+    ] * notes

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from datagen.errors import UserError
+from dlemu.contrib.record.data_seen import dataset_of
 from dlemu.contrib.record.recipe import workload_of
 from dlemu.contrib.record.recording import analyse
+from dlemu.contrib.record.rows import ProcessRows, Step
 from dlemu.contrib.record.tests.made_rows import MS, Trainer, steady
 
 
@@ -170,6 +176,109 @@ def test_bytes_that_the_hook_did_not_see_lower_the_coverage() -> None:
     assert analyse(trainer.processes, 10).coverage_percent == pytest.approx(100 * 8000 / (20_000 - 4096))
 
 
+@pytest.mark.parametrize(
+    ("fetch", "samples", "found"),
+    [  # of a dataset whose items are batches of 2048; the batch, the bytes and number of its samples
+        ({"items": 1, "n": 2048, "calls": 1}, 800, (1, 8000, 800)),  # rows in one piece
+        ({"items": 1, "n": 2048, "calls": 30, "opens": 0}, 800, (1, 8000, 800)),  # in pieces of a buffer
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 1, "map_bytes": 8000}, 800, (1, 8009, 800)),
+        ({"items": 1, "n": 2048, "calls": 2048}, 800, (2048, 8000 / 2048, 800 * 2048)),  # here and there
+        ({"items": 1, "n": 2048, "calls": 9, "read": 9, "maps": 2048, "map_bytes": 8000}, 1, (2048, 3.91, 2048)),
+        ({"items": 2048, "n": 2048, "calls": 1}, 800, (2048, 8000 / 2048, 800)),  # a sampler's list of indexes
+        ({"items": None, "n": 2048, "calls": 1}, None, (2048, 8000 / 2048, None)),  # a stream
+    ],
+)
+def test_a_batch_that_a_dataset_makes_is_a_sample_if_it_is_read_in_one_piece(
+    fetch: dict[str, int | None], samples: int | None, found: tuple[int, float, int | None]
+) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.rows.passes[0].samples = samples
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.read_batch_size, recording.loading.samples) == (found[0], found[2])
+    assert recording.read_bytes_per_sample == pytest.approx(found[1], rel=0.01)
+    assert recording.mapped == ("maps" in fetch)
+    assert any("of 2048 samples by itself" in note for note in recording.notes) == (found[0] == 1)
+
+
+@pytest.mark.parametrize(
+    ("fetch", "maps"),
+    [
+        ({"mapped": 1}, True),
+        ({"calls": 0, "device": 4096}, True),
+        ({"device": 4096}, False),
+        ({"map_bytes": 800}, False),
+    ],
+)
+def test_files_that_are_mapped_and_buffers_that_are_filled_are_seen(fetch: dict[str, int], maps: bool) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.worker.fetches[0].read = 900_000
+    for one in trainer.worker.fetches:
+        for name, value in fetch.items():
+            setattr(one, name, value)
+    recording = analyse(trainer.processes, 10)
+    assert (recording.maps_files, recording.mapped) == (maps, False), "a label out of a mapped array is not the sample"
+    assert recording.fill_bytes == pytest.approx(892_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("read", "calls", "device", "mapped_files", "mapped", "read_per_sample"),
+    [
+        (20, 0, 0, 0, False, 0.0),  # all in memory: the recorder's own bytes
+        (9000, 0, 0, 0, False, 0.0),  # and another thread's, that hands tensors over
+        (20, 0, 4096, 0, True, 0.0),  # pages of files that are mapped for one sample
+        (20, 0, 0, 1, True, 0.0),  # Arrow's, in the page cache
+        (200, 1, 64_000, 1, True, 0.0),
+        (1840, 1, 0, 0, False, 230.0),  # compressed lines
+        (1840, 1, 65_536, 0, False, 230.0),  # whose files are read ahead
+        (8000, 16, 0, 1, False, 1000.0),  # records that calls read, beside a mapped index
+    ],
+)
+def test_files_are_mapped_where_calls_do_not_read_what_a_sample_has(
+    read: int, calls: int, device: int, mapped_files: int, mapped: bool, read_per_sample: float, tmp_path: Path
+) -> None:
+    trainer = Trainer()
+    steady(trainer, 60, wait_ms=0.1, body_ms=20)
+    trainer.rows.passes[0].opened = 700
+    for fetch in trainer.worker.fetches:
+        fetch.read, fetch.calls, fetch.device, fetch.mapped, fetch.opened = read, calls, device, mapped_files, 55
+        fetch.opens = 0
+    trainer.worker.fetches[0].opens = calls
+    (tmp_path / "samples.bin").write_bytes(bytes(800_000))
+    recording, _ = dataset_of(Counter([str(tmp_path / "samples.bin")]), analyse(trainer.processes, 10))
+    assert (recording.mapped, recording.read_bytes_per_sample) == (mapped, read_per_sample)
+    assert recording.read_before_bytes == 700 + 55 + 12 * read * (calls > 0)
+
+
+@pytest.mark.parametrize(
+    ("files", "batches_of_a_worker", "read_per_sample"),
+    [([], 1, 0.0), ([], 9, 0.0), (["/data/a.h5"], 9, 0.0), (["/data/a.h5"], 1, 104.0)],
+)
+def test_libraries_that_workers_load_with_their_first_batch_are_no_data(
+    files: list[str], batches_of_a_worker: int, read_per_sample: float
+) -> None:
+    """Workers are forked for each pass; of a file that one has open, a single batch may have been all that it read."""
+    trainer = Trainer()
+    steady(trainer, 72, wait_ms=0.1, body_ms=20)
+    worker = trainer.worker
+    made, worker.fetches = worker.fetches, []
+    workers = [
+        ProcessRows(worker.process, fetches=made[at : at + batches_of_a_worker])
+        for at in range(0, 72, batches_of_a_worker)
+    ]
+    for place, rows in enumerate(workers):
+        rows.process = replace(rows.process, pid=300 + place)
+        for fetch in rows.fetches:
+            fetch.read, fetch.calls, fetch.opens, fetch.files = 20, 0, 0, []
+        rows.fetches[0].read, rows.fetches[0].calls, rows.fetches[0].files = 832, 1, files
+    trainer.rows.batches[0].pids = [rows.process.pid for rows in workers]
+    assert analyse([trainer.rows, *workers], 10).read_bytes_per_sample == read_per_sample
+
+
 def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"left no rows.*import dlemu\.contrib\.record"):
         analyse([], 10)
@@ -183,3 +292,20 @@ def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     trainer.rows.steps.clear()
     with pytest.raises(UserError, match=r"1 batches were seen, none of them in training.*JAX"):
         analyse(trainer.processes, 1)
+
+
+@pytest.mark.parametrize("batches", [0, 4, 30])
+@pytest.mark.parametrize("grad", [False, True])
+def test_reads_without_a_loader_are_to_be_wrapped_in_one(batches: int, grad: bool) -> None:
+    """As nanoGPT's, from an array; with a loader for evaluations, or none."""
+    trainer = Trainer()
+    for _ in range(3):
+        trainer.now += 30 * MS
+        trainer.rows.steps.append(Step(t=trainer.now, thread=trainer.thread))
+        if batches:
+            number = trainer.begin()
+            for _ in range(batches):
+                trainer.batch(number, 1, 5, steps=0, grad=grad)
+            trainer.over(number)
+    with pytest.raises(UserError, match=r"3 steps of an optimizer were seen, but none on a batch .* wrap the reads in"):
+        analyse(trainer.processes, 10)

@@ -16,13 +16,14 @@ SPAN = 30.0
 def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
     """Training time lost to checkpoints and failures, by the interval between checkpoints."""
     cost = answer.training
-    if cost is None or cost.stall_seconds <= 0:
+    if cost is None or cost.stall_seconds <= 0 or answer.write is None:
         return None
+    drain = 0.0 if cost.stall_seconds == answer.write.seconds else answer.write.seconds  # the whole save, or a snapshot
     intervals = np.geomspace(cost.interval_seconds / SPAN, cost.interval_seconds * SPAN, 60).tolist()
-    lines = {"checkpoints": [cost_percent(cost.stall_seconds, interval) for interval in intervals]}
+    lines = {"checkpoints": [cost_percent(cost.stall_seconds, interval, drain) for interval in intervals]}
     if cost.mtbf_hours:
         lines["with failures"] = [
-            wasted_percent(interval, cost.stall_seconds, cost.recovery_seconds or 0.0, cost.mtbf_hours * 3600)
+            wasted_percent(interval, cost.stall_seconds, cost.recovery_seconds or 0.0, cost.mtbf_hours * 3600, drain)
             for interval in intervals
         ]
     rows = [
@@ -44,7 +45,8 @@ def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None
             ),
         )
     )
-    caption = f"Training stalls {cost.stall_seconds:,.3g} s for each checkpoint."
+    caption = f"Training stalls {cost.stall_seconds:,.3g} s for each checkpoint"
+    caption += f", which is on the storage {drain:,.3g} s later." if drain else "."
     if cost.mtbf_hours:
         caption += f" With failures: half an interval is computed again every {cost.mtbf_hours:g} h, and one is read."
     return Figure(

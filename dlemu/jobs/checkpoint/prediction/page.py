@@ -8,22 +8,13 @@ from rich.console import Console
 
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, PredictedPhase
 from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
-from dlemu.report.page import Opened, Page, Text, Words, tiles
+from dlemu.report.page import Opened, Page, Text, Words
+from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
-
-_TILES = (
-    ("write", "write.seconds", "s", "one checkpoint, slowest rank"),
-    ("write", "write.gib_per_second", "GiB/s", "all ranks"),
-    ("read", "read.seconds", "s", "one checkpoint, slowest rank"),
-    ("read", "read.gib_per_second", "GiB/s", "all ranks"),
-    ("training paused", "training.percent", "%", "at the requested interval"),
-    ("best interval", "training.best_interval_seconds", "s", "between checkpoints, by Daly"),
-    ("time lost", "training.wasted_percent", "%", "at that interval, with work done again and recovery"),
-)
 
 
 def print_prediction(answer: CheckpointPrediction, folder: str, console: Console) -> None:
@@ -32,6 +23,17 @@ def print_prediction(answer: CheckpointPrediction, folder: str, console: Console
     issues = [Line(f"- {issue}", "caution") for issue in answer.issues]
     lines: list[Cell] = [f"from {answer.source}", *issues, *_costs(answer), Line(answer.verdict, "strong")]
     print_lines([*lines, f"results: {folder}"], console, wrap=True)
+
+
+def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
+    lines = [Said("predicted", answer.verdict.removeprefix("predicted: "), tone="strong")]
+    for label, phase in (("writes", answer.write), ("reads", answer.read)):
+        if phase is not None:
+            low, high = (number(seconds) for seconds in phase.seconds_interval)
+            speed = rate(phase.gib_per_second * 2**30 / 1e6)
+            lines.append(Said(label, f"{speed}, {number(phase.seconds)} s a checkpoint ({low} to {high})"))
+    lines += [*(Said("costs", line) for line in _costs(answer)), Said("from", answer.source)]
+    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
 def _costs(answer: CheckpointPrediction) -> list[str]:
@@ -73,9 +75,8 @@ def open_page(folder: str) -> Opened:
         lead=f"Predicted from {answer.source}; none of this was run.",
         state="open",
         verdict=(word, answer.verdict.removeprefix(word)),
-        tiles=tiles(answer, _TILES),
+        said=_screen(answer, "").lines,
         words=[
-            *([Words("Failures", _costs(answer))] if _costs(answer) else []),
             *([Words("Notes on these numbers", answer.issues)] if answer.issues else []),
         ],
         tables=[_table(answer)],
@@ -85,4 +86,10 @@ def open_page(folder: str) -> Opened:
     return Opened(answer, page, "dlemu.jobs.checkpoint.prediction.figures")
 
 
-PARTS = Parts(read=read_prediction, answer_type=CheckpointPrediction, open_page=open_page, show=print_prediction)
+PARTS = Parts(
+    read=read_prediction,
+    answer_type=CheckpointPrediction,
+    open_page=open_page,
+    screen=_screen,
+    show=print_prediction,
+)

@@ -133,8 +133,10 @@ def predict(
     write, read = phase(storage.writes), phase(storage.reads)
     training = None
     if write is not None:
-        stall = snapshot_seconds(settings, sizes.largest_rank_bytes) if settings.asynchronous else write.seconds
-        training = training_cost(settings, stall, None if read is None else read.seconds)
+        stall, drain = write.seconds, 0.0
+        if settings.asynchronous:
+            stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
+        training = training_cost(settings, stall, None if read is None else read.seconds, drain)
     return CheckpointPrediction(
         question=question,
         source=storage.source,

@@ -20,6 +20,7 @@ from dlemu.jobs.training.preflight import check_host
 from dlemu.jobs.training.trainer import measure_ceiling
 from dlemu.loaders.loader_base import Loader
 from dlemu.metrics.demand import Demand
+from dlemu.results.wording import scaled
 
 ORDER = 310
 BUDGET_SECONDS = 40.0
@@ -41,7 +42,7 @@ def check(facts: Facts) -> Check:
 
 def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
     """Compare the ceiling, in percent of AU, with the threshold; None: not measured in time."""
-    what = f"{ranks} x {demand.accelerator or 'accelerator'}"
+    what = f"{ranks} x {demand.accelerator or 'accelerator'}{scaled(demand.sample_divisor)}"
     fewer = "fewer ranks on this host, or " if ranks > 1 else ""
     if percent is None:
         return Check(

@@ -22,14 +22,12 @@ def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
     threshold = answer.question.threshold_percent
     domain = percent_domain([float(row["low"]) for row in rows] + [threshold])
     scale = alt.Scale(domain=domain, nice=False, clamp=True)
-    y, level = (alt.Y(field, title="sustained AU, %", scale=scale) for field in ("value:Q", "level:Q"))
+    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
     places = sorted({count.accelerators for count in answer.counts})
     x = alt.X("at:Q", title="accelerators", axis=alt.Axis(values=places, grid=False, format="~g", labelOverlap=True))
     colour = alt.Color("line:N", scale=colours(["predicted", "null model"], [BLUE, GREY]), legend=legend(canvas))
     base = alt.Chart(data(rows)).encode(x=x, color=colour)
-    bars = base.mark_rule(strokeWidth=1.4).encode(
-        y=alt.Y("low:Q", title="sustained AU, %", scale=scale), y2=alt.Y2("high:Q")
-    )
+    bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q"))
     marks = [base.mark_line(strokeWidth=1.6).encode(y=y), base.mark_point(filled=True, size=55, opacity=1).encode(y=y)]
     chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
     caption = "Bars are the prediction's interval. The null model is only the storage's speed / demand."

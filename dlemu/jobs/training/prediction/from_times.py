@@ -1,6 +1,7 @@
 """Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published ones.
 
 All readers begin at once, so the first wait shows their throughput; what a faster model lacks is the host's overhead.
+Where host and computation take all the time after that, the storage was never the limit: its speed is a lower bound.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ import numpy as np
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import CONFIDENCE, MAX_HALF_WIDTH_PERCENT, Calibration, given_speed
+from dlemu.jobs.training.prediction.calibration import (
+    CONFIDENCE,
+    MAX_HALF_WIDTH_PERCENT,
+    WAITING_SHARE,
+    Calibration,
+    given_speed,
+)
 from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
@@ -68,13 +75,17 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
             "settings are not those it ran with"
         )
     lasting = _solve(lambda speed: outcome(speed)[0], wanted, least, most)
-    if not run.first_seconds:
-        return _calibration(run, lasting, 0.0, saturated=wanted > unlimited * (1 + 10 * TOLERANCE))
-    at_first = _solve(lambda speed: outcome(speed)[1], float(np.mean(run.first_seconds)), least, most)
-    if outcome(at_first)[0] > wanted * (1 - TOLERANCE):
-        return _calibration(run, lasting, 0.0, saturated=True)
+    at_first = 0.0
+    if run.first_seconds:
+        first = float(np.mean(run.first_seconds))
+        at_first = _solve(lambda speed: outcome(speed)[1], first, least, most)
+    if not at_first or outcome(at_first)[0] > wanted * (1 - TOLERANCE):
+        return _calibration(run, lasting, 0.0, saturated=wanted > unlimited * (1 + WAITING_SHARE))
     overhead = _solve(lambda seconds: -outcome(at_first, seconds)[0], -wanted, 0.0, compute)
-    return _calibration(run, at_first, overhead, saturated=True)
+    # What is left to the storage of the time after the first wait, beside this host and the computation
+    ceiling = outcome(most, overhead)
+    waited = wanted - first - (ceiling[0] - ceiling[1])
+    return _calibration(run, at_first, overhead, saturated=waited > WAITING_SHARE * wanted)
 
 
 def _calibration(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturated: bool) -> Calibration:

@@ -30,7 +30,7 @@ from dlemu.jobs.training.prediction.prediction import (
     in_words,
 )
 from dlemu.jobs.training.wording import recording_notes
-from dlemu.metrics.demand import demand
+from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import OTHER_PROGRAMS_PERCENT
 from dlemu.metrics.t_interval import quantile
@@ -49,6 +49,7 @@ NOTHING_PERCENT = 98.0
 """AU at and above which nothing is said to limit the run."""
 HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
+_EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
@@ -95,14 +96,16 @@ def predict(
     else:
         code = _verdict(predictor, *found[1], most)
         numbers |= {"low": found[1][0], "high": found[1][1]}
-    if code == PredictedVerdict.MOST_TRIED:
-        _, numbers["ended_by"] = predictor.limit(most)
-    elif code == PredictedVerdict.MOST_OR_MORE and calibration.saturated:
-        numbers["ended_by"] = "others"
+        limit, ended_by = predictor.limit(most)
+        if code == PredictedVerdict.MOST_OR_MORE:
+            numbers |= {"ended_by": "others"} if calibration.saturated else {}
+        elif found[1][1] >= limit:
+            numbers["ended_by"] = ended_by
     answer = Prediction(
         question=PredictionQuestion(
             workload=workload.model.name,
             accelerator=workload.accelerator,
+            sample_divisor=sample_divisor(workload),
             overrides=tuple(overrides),
             hosts=hosts,
             verdict=metric.verdict,
@@ -342,6 +345,8 @@ class _Predictor:
             )
         if workload.workflow.checkpoint:
             yield Finding(Issue.CHECKPOINTS_LEFT_OUT, "caution")
+        if workload.workflow.evaluation:
+            yield Finding.of(Issue.NOTE, "caution", text=_EVALUATIONS)
         run = self.run_of(count.accelerators)
         if run.simulated_steps < run.planned_steps:
             yield Finding.of(

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.prediction.prediction import PREDICTED, VERDICT_AUS, PredictedCount, Prediction
+from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.metrics.catalogue import RUN
-from dlemu.report.page import Opened, Page, State, Text, Words, tiles
+from dlemu.report.page import Opened, Page, State, Text, Words
+from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
 from dlemu.report.units import number
@@ -19,20 +20,9 @@ from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
 from dlemu.results.tables import read_config
-from dlemu.results.wording import count
+from dlemu.results.wording import count, scaled
 
-_TILES = (
-    ("accelerators", "accelerators", "", "of the numbers here"),
-    ("AU", "au_percent", "%", "predicted, counted steps"),
-    ("sustained AU", VERDICT_AUS["sustained"], "%", "in an endless epoch"),
-    ("AU, whole epochs", "au_whole_percent", "%", "first steps included"),
-    ("pass line", "question.threshold_percent", "%", "AU that a count must reach to pass"),
-    ("samples", "samples_per_second", "/s", "all accelerators"),
-    ("read", "app_mb_per_second", "MB/s", "all accelerators"),
-    ("first batch", "time_to_first_batch_seconds", "s", "slowest rank, mean over the epochs"),
-    ("null model's AU", "null_model.au_percent", "%", "only the storage's speed / demand"),
-    ("null model's maximum", "null_model.max_accelerators", "", "floor(speed / (threshold x demand))"),
-)
+_SHOWN_COUNTS = 3  # the largest that passes and the next
 
 
 def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
@@ -40,6 +30,24 @@ def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
     print_table(_counts_table(answer), console)
     print_lines([*_words(answer), Line(answer.verdict, _tone(answer))], console, wrap=True)
     print_lines([f"results: {folder}"], console)
+
+
+def _screen(answer: Prediction, folder: str) -> Screen:
+    null, limit = answer.null_model, answer.limited_by
+    lines = [Said("predicted", answer.verdict.removeprefix(f"{PREDICTED}: "), tone=_tone(answer))]
+    for one in answer.counts[:_SHOWN_COUNTS]:
+        low, high = one.au_sustained_interval_percent
+        au = with_uncertainty(one.verdict_au("sustained"), (high - low) / 2)
+        word = {True: "pass", False: "fail", None: "too close to call"}[one.passed]
+        lines.append(Said(f"{one.accelerators:>3}", f"AU {au}, {rate(one.app_mb_per_second)}: {word}"))
+    why = f": {limit.evidence[0]}" if limit.evidence else ""
+    lines += [
+        Said("limit", f"{limit.what}{why}"),
+        Said("needs", f"{rate(answer.needed_mb_per_second)} for {answer.accelerators} to pass"),
+        Said("check", f"speed / demand alone says {null.max_accelerators} pass"),
+        Said("from", _storage(answer)),
+    ]
+    return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
 def prediction_page(answer: Prediction, config: str, source: str) -> Page:
@@ -55,7 +63,7 @@ def prediction_page(answer: Prediction, config: str, source: str) -> Page:
         lead=f"Predicted from {_storage(answer)}; none of this was run.",
         state=states[_tone(answer)],
         verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
-        tiles=tiles(answer, _TILES),
+        said=_screen(answer, "").lines,
         words=sections,
         tables=[_counts_table(answer), Table(title="What the storage delivers", columns=head, rows=curve)],
         texts=[Text("Full configuration (config.yaml)", config)] if config else [],
@@ -67,7 +75,7 @@ def _title(answer: Prediction) -> str:
     question = answer.question
     kind = f" on {question.accelerator}" if question.accelerator else ""
     hosts = f", {question.hosts} hosts" if question.hosts > 1 else ""
-    return f"{question.workload}{kind}: predicted{hosts}"
+    return f"{question.workload}{kind}{scaled(question.sample_divisor)}: predicted{hosts}"
 
 
 def _storage(answer: Prediction) -> str:
@@ -91,9 +99,10 @@ def _words(answer: Prediction) -> Iterator[Cell]:
 def _null(answer: Prediction) -> str:
     null, needed = answer.null_model, answer.needed_mb_per_second
     who = f"{count(answer.accelerators, 'accelerator')} need{'s' * (answer.accelerators == 1)}"
+    at_least = "" if answer.calibration.saturated else "at least "
     return (
-        f"null model (only speed / demand): {null.max_accelerators} pass; {answer.accelerators} would have AU "
-        f"{null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
+        f"null model (only speed / demand): {at_least}{null.max_accelerators} pass; {answer.accelerators} would have "
+        f"AU {null.au_percent:.1f} %, {number(null.samples_per_second)} samples/s; {who} {number(needed)} MB/s to pass"
     )
 
 
@@ -114,7 +123,18 @@ def _counts_table(answer: Prediction) -> Table:
             f"{count.null_model.au_percent:.1f}",
         )
 
-    names = ("n", "", "sust.\nAU %", "interval\n%", "AU\n%", "whole\n%", "DLIO\n%", "samples\n/s", "MB/s", "null\nAU %")
+    names = (
+        "n",
+        "",
+        "AU %",
+        "interval\n%",
+        "counted\nsteps",
+        "whole\n%",
+        "DLIO\n%",
+        "samples\n/s",
+        "MB/s",
+        "null\nAU %",
+    )
     head = columns(*names, right=(0, *range(2, 10)), whole=range(10))
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
 
@@ -145,6 +165,7 @@ def _points(answer: Prediction) -> Iterator[Point]:
         figures = JobFigures(
             kind="training",
             workload=question.workload,
+            sample_divisor=question.sample_divisor,
             ranks=predicted.accelerators,
             passed=predicted.passed,
             limited_by={RUN: answer.limited_by.what},
@@ -154,4 +175,11 @@ def _points(answer: Prediction) -> Iterator[Point]:
         yield Point(line="predicted", settings={}, figures=figures)
 
 
-PARTS = Parts(read=read_prediction, answer_type=Prediction, open_page=open_page, points=points, show=print_prediction)
+PARTS = Parts(
+    read=read_prediction,
+    answer_type=Prediction,
+    open_page=open_page,
+    points=points,
+    screen=_screen,
+    show=print_prediction,
+)

@@ -13,7 +13,7 @@ from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import Wording, sentence, sentences
+from dlemu.results.wording import Wording, scaled, sentence, sentences
 
 PREDICT = "predict.json"
 PREDICTED = "predicted"
@@ -129,6 +129,8 @@ class PredictionQuestion:
     workload: str
     accelerator: str
     """Empty when the settings name none."""
+    sample_divisor: float | None = None
+    """How many times larger samples are without the workload's scale; None where that is not known."""
     overrides: tuple[str, ...] = ()
     hosts: int = 1
     verdict: str = "sustained"
@@ -172,36 +174,43 @@ def in_words(answer: Prediction) -> Prediction:
     """Return a prediction with its verdict, its evidence and its findings as sentences."""
     limit = answer.limited_by
     text = sentence(Finding(answer.verdict_code, numbers=answer.verdict_numbers), _VERDICTS)
+    if not answer.calibration.saturated:
+        text = text.replace("(AU ", "(AU at least ")
+    small = scaled(answer.question.sample_divisor)
     limited = "" if limit.what in ("nothing", "unknown") else f"; limited by {limit.what}"
     return replace(
         answer,
-        verdict=f"{PREDICTED}: {text}{limited}",
+        verdict=f"{PREDICTED}: {text}{limited}{f'; accelerators{small}' if small else ''}",
         limited_by=replace(limit, evidence=sentences(limit.seen, _SEEN)),
         issues=sentences(answer.findings, _ISSUES),
     )
 
 
+NO_MORE = {
+    "storage": "the storage never reached its limit",
+    "others": "other programs took cores from its readers",
+    "most": "--most {high} was the limit",
+    "files": "the dataset has files for no more",
+    "cores": "this host has cores for no more trainers (see --hosts, --host-cores)",
+}
+"""What ended a search before accelerators failed -> a phrase."""
+
+
 def _passing(accelerators: int, au_percent: float, low: int, high: int = 0) -> str:
     """Say how many pass: `low`, or none for certain; the AU is that of `accelerators`."""
     if not low:
-        return f"none is certain to pass (AU of {accelerators}: {au_percent:.1f} %)"
+        return f"none is certain to pass (AU {au_percent:.1f} % with {accelerators})"
     return f"{low} pass{'es' * (low == 1)} (AU {au_percent:.1f} %)"
 
 
 def _most_or_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "storage") -> str:
-    reasons = {
-        "storage": "the storage never reached its limit",
-        "others": "other programs took cores from its readers",
-        "most": f"--most {high} was the limit",
-        "files": "the dataset has too few files for more",
-        "cores": "this host has no cores for more trainers (see --hosts, --host-cores)",
-    }
-    return f"{_passing(accelerators, au_percent, low)}, possibly more: {reasons[ended_by]}"
+    return f"{'at least ' * bool(low)}{_passing(accelerators, au_percent, low)}: {NO_MORE[ended_by].format(high=high)}"
 
 
-def _most_or_few_more(accelerators: int, au_percent: float, low: int, high: int) -> str:
+def _most_or_few_more(accelerators: int, au_percent: float, low: int, high: int, ended_by: str = "") -> str:
     close = f"{low + 1} to {high} are" if low + 1 < high else f"{high} is"
-    return f"{_passing(accelerators, au_percent, low)}, {close} too close to call"
+    no_more = f"; {NO_MORE[ended_by].format(high=high)}" if ended_by else ""
+    return f"{_passing(accelerators, au_percent, low)}, {close} too close to call{no_more}"
 
 
 def _gains(faster: float, faster_points: float, more_readers: int, readers_points: float, cores_points: float) -> str:
@@ -228,12 +237,13 @@ _VERDICTS: Wording = {
     PredictedVerdict.MOST_OR_FEW_MORE: _most_or_few_more,
 }
 _SEEN: Wording = {
-    Seen.SUSTAINED: "the sustained AU with {accelerators:count accelerator} is {au_percent:.1f} %",
+    Seen.SUSTAINED: "the AU with {accelerators:count accelerator} is {au_percent:.1f} %",
     Seen.GAINS: _gains,
 }
 _ISSUES: Wording = {
     Issue.READERS_NEVER_TRIED: "no measurement had {readers:count reader}: the speed with {tried} is assumed",
-    Issue.NOT_SATURATED: "the storage never reached its limit: calibrate with a run that waits for data (--from RUN)",
+    Issue.NOT_SATURATED: "the storage never reached its limit, so it gives at least this: calibrate with a run that "
+    "waits for data (--from RUN)",
     Issue.OTHER_SAMPLES: "calibrated with samples of {calibrated_bytes:,.0f} bytes, predicted for {sample_bytes:,.0f}",
     Issue.LINE_IGNORED: "{size_bytes:,} bytes at depth {depth} are given as {mb_per_second:,.0f} MB/s, but the "
     "drive's other figures mean {model_mb_per_second:,.0f} MB/s (assumed): check those at depth 1",

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import psutil
 
 from datagen.atomic import write_text
+from datagen.errors import UserError
 from datagen.inspection import inspect
+from datagen.spec import joined_problems
 from dlemu.comm.cgroup_limits import cpu_limit
 from dlemu.config import check_runnable, completed, datagen_command, load, load_received, to_yaml
 from dlemu.config.overrides import take_word
@@ -56,6 +59,9 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
         workload = load(settings, config_dir=request.config_dir)
         ranks = workload.ranks if any(word.lstrip("+").startswith("ranks=") for word in words) else None
     check_runnable(workload)
+    problems = list(_not_modelled(workload, request, known))
+    if problems:
+        raise UserError(joined_problems(problems))
     folder = workload.output.folder or new_folder(workload.results_name, "predict-")
     check_new(folder)
     if request.mb_per_second is not None:
@@ -94,6 +100,51 @@ def run_prediction(source: Sequence[str] | Workload, request: PredictionRequest)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICT, answer)
     return answer, folder, workload
+
+
+_AS_MEASURED = (
+    *(
+        "reader.engine",
+        "reader.decode",
+        "reader.verify",
+        "reader.odirect",
+        "reader.transfer_size",
+        "reader.range_bytes",
+    ),
+    *("reader.io_depth", "reader.pin_memory", "reader.tensors", "reader.tensor_bytes", "reader.page_cache_percent"),
+    *("dataset.compression", "dataset.compressibility", "metric.cached"),
+)
+"""Settings that change what a read takes in a way that only a measurement with them shows."""
+_CACHED = ("reader.evict_page_cache", "train.epochs")  # with metric.cached: which share of the reads memory serves
+_NOT_PROBED = ("reader.page_cache_percent", "metric.cached")
+_NOT_IN_A_SPEED = (
+    *("reader.decode", "reader.verify", "reader.pin_memory", "reader.tensors", "dataset.compression"),
+    *_NOT_PROBED,
+)
+_NOT_SIMULATED = ("train.compute", "checkpoint.asynchronous")
+
+
+def _not_modelled(workload: Workload, request: PredictionRequest, known: Known | None) -> Iterator[str]:
+    """Yield a problem for each setting that changes a run's numbers, but that neither model nor source knows."""
+    names: tuple[str, ...] = _NOT_PROBED
+    source, reader = "a probe", workload.reader
+    if known is not None:
+        names, source = _AS_MEASURED + _CACHED * workload.metric.cached, request.from_folder or ""
+    elif request.describes_storage:
+        names, source = _NOT_IN_A_SPEED, "a speed"
+    harmless = {
+        "metric.cached": reader.odirect or reader.evict_page_cache == "epochs" or request.cached,
+        "reader.tensors": workload.recorded.version,  # recorded with what they cost
+        "checkpoint.asynchronous": not workload.workflow.checkpoint,
+    }
+    pairs = [(name, Workload()) for name in _NOT_SIMULATED]
+    for name, other in [*pairs, *((name, known.workload if known else Workload()) for name in names)]:
+        value, wanted = (attrgetter(name)(one) for one in (workload, other))
+        if value != wanted and not harmless.get(name):
+            yield (
+                f"{name} is {str(value).lower()}, and neither the model nor {source} knows what that changes: wanted "
+                f"{str(wanted).lower()}, or a measurement with it (`dlemu train`)"
+            )
 
 
 def calibrate_by_probe(

@@ -1,0 +1,222 @@
+"""Accelerators whose samples a scale made smaller are never told as those of the real kind."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dlemu.config import load, load_received, to_yaml
+from dlemu.config.sections import full_size
+from dlemu.jobs.probe.run import _fed_by
+from dlemu.jobs.training.host_checks.ceiling import judge
+from dlemu.jobs.training.page import run_title
+from dlemu.jobs.training.result import read_run
+from dlemu.jobs.training.screen import screen
+from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.demand import demand, sample_divisor
+from dlemu.report.any_run import show
+from dlemu.report.page import render
+from dlemu.report.series import RunSeries, point_of
+from dlemu.results.answer_files import save_answer
+from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import kind_named
+from dlemu.results.wording import scaled
+from dlemu.studies.answers import SIZE, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.compare.compare_sides import compare
+from dlemu.studies.compare.sides import side_of_runs
+from dlemu.studies.series.page import open_series, print_sweep
+from dlemu.studies.size.find_size import _full_size
+from dlemu.studies.size.points import points
+from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
+from tests.goldens.render import RESULTS
+from tests.sizing.fakes import known, make_trial, question
+
+HALF = """
+model: {name: own}
+dataset: {data_folder: x, format: npz, num_files_train: 9, record_length_bytes: 4000000}
+reader: {batch_size: 4}
+train: {computation_time: 0.5}
+scales:
+  half: {dataset: {record_length_bytes: 2000000}}
+  slim: {reader: {batch_size: 1}}
+  large: {dataset: {record_length_bytes: 8000000}}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "own.yaml"
+    path.write_text(HALF)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["unet3d", "cosmoflow", "flux", "resnet50", "bert", "llama3_8b"])
+def test_a_scaled_workload_knows_itself_at_full_size(name: str, tmp_path: Path) -> None:
+    full, small = load([f"workload={name}"]), load([f"workload={name}", "scale=laptop"])
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(small))
+    for workload in (
+        small,
+        load_received(str(path)),
+        load([f"workload={path}"]),
+        load([f"workload={path}", "ranks=2"]),
+    ):
+        found = full_size(workload)
+        assert found is not None
+        assert (found.model, found.dataset, found.train, found.checkpoint) == (
+            *(full.model, full.dataset, full.train, full.checkpoint),
+        )
+    assert full_size(full) == full
+    assert full_size(replace(small, scales={})) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "divisor", "wanted_mb"),
+    [
+        (["workload=unet3d", "scale=laptop"], 256.5, 3176.6),
+        (["workload=cosmoflow", "accelerator=a100", "scale=laptop"], 64.0, 512.8),
+        (["workload=resnet50", "scale=laptop", "dataset.num_files_train=7"], 16.2, 204.0),
+        (["own", "scale=half"], 2.0, 32.0),
+        (["own", "scale=large"], 0.5, 32.0),
+        (["own", "scale=slim"], 1.0, 32.0),
+        (["own", "scale=half", "dataset.record_length_bytes=4000000"], 1.0, None),
+        (["own"], 1.0, None),
+        (["workload=bert", "scale=laptop"], 1.0, None),
+    ],
+)
+def test_what_one_accelerator_needs_at_full_size(
+    words: list[str], divisor: float, wanted_mb: float | None, own: str
+) -> None:
+    workload = load([f"workload={own}" if word == "own" else word for word in words])
+    assert sample_divisor(workload) == pytest.approx(divisor, rel=0.002)
+    found = _full_size(workload)
+    assert (found and found.mb_per_accelerator) == (wanted_mb and pytest.approx(wanted_mb, rel=1e-3))
+    full = full_size(workload)
+    assert full is not None
+    assert demand("x", full).accelerator == workload.accelerator
+
+
+@pytest.mark.parametrize(
+    ("full", "accelerator", "storage_mb", "line"),
+    [
+        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 80.0, "none (0)"),
+        (FullSize(sample_divisor=256, mb_per_accelerator=3177), "h100", 20_100.0, "7"),
+        (FullSize(sample_divisor=64, mb_per_accelerator=513.4), "a100", 462.0, "none (0)"),
+        (FullSize(sample_divisor=16, mb_per_accelerator=204), "v100", 190.0, "1"),
+        (FullSize(sample_divisor=2, mb_per_accelerator=32), "", 290.0, "10"),
+        (FullSize(sample_divisor=0.5, mb_per_accelerator=32), "b200", 290.0, "10"),
+        (FullSize(sample_divisor=1, mb_per_accelerator=32), "b200", 290.0, "10"),
+    ],
+)
+def test_size_says_what_the_storage_feeds_at_full_size(
+    full: FullSize, accelerator: str, storage_mb: float, line: str, tmp_path: Path
+) -> None:
+    asked, small = question(scale="laptop", accelerator=accelerator), scaled(full.sample_divisor, "laptop")
+    trials = [make_trial(number, [au] * 8, app_mb_per_second=1.0) for number, au in ((7, 94.0), (8, 83.0)) * 2]
+    answer = build_answer(asked, known(full_size=full, probe_mb_per_second=storage_mb), trials)
+    answer = replace(answer, complete=True, verdict=sentence(answer))
+    last = at_full_size(answer)
+    assert last.endswith(f": this drive would feed {line}.")
+    assert answer.full_size is not None
+    assert answer.full_size.accelerators == (0 if line == "none (0)" else int(line))
+    assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (AU 94.0 %" in answer.verdict
+    by_host = at_full_size(replace(answer, host_only=HostOnly(storage_could_feed=9)))
+    assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
+    if accelerator == "h100":
+        assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
+        assert small == " with samples 1/256 of real size"
+    shown = io.StringIO()
+    show(kind_named("size"), answer, "x", Console(file=shown, width=500))
+    assert last in shown.getvalue()
+    save_answer(str(tmp_path), SIZE, answer)
+    opened = open_series(points(str(tmp_path))).page
+    assert last in [line.value for line in opened.said]
+    assert small in opened.title
+    assert any(line.label == "full size" for line in opened.said)
+    assert "this drive would feed" in render(opened, [])
+
+
+@pytest.mark.parametrize(
+    ("divisor", "accelerator", "said"),
+    [
+        (256.4, "h100", "2 x h100 with samples 1/256 of real size"),
+        (16.0, None, "2 ranks with samples 1/16 of real size"),
+        (1.0, "a100", "2 x a100 on"),
+        (None, "a100", "2 x a100 on"),
+    ],
+)
+def test_a_run_is_of_accelerators_with_smaller_samples(
+    divisor: float | None, accelerator: str | None, said: str
+) -> None:
+    measured = read_run(str(RESULTS / "train")).summary
+    summary = replace(measured, sample_divisor=divisor, accelerator=accelerator)
+    assert said in screen(summary, "x").title
+    assert said in run_title(summary)
+
+
+def test_nothing_is_added_at_full_size() -> None:
+    answer = with_evidence(build_answer(question(), known(), [make_trial(4, [95.0] * 8)]))
+    assert (at_full_size(answer), answer.full_size) == ("", None)
+    assert sentence(answer).startswith("4 x h100 pass (AU")
+    old = with_evidence(build_answer(question(scale="laptop"), known(), [make_trial(4, [95.0] * 8)]))
+    assert sentence(old).startswith("4 x h100 at scale=laptop pass (AU"), "an older result does not know"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (256.0, 256.0, "; accelerators with samples 1/256 of real size"),
+        (16.0, 64.0, "; A's accelerators with samples 1/16 of real size; B's accelerators with samples 1/64 of"),
+        (1.0, 64.0, "B's accelerators with samples 1/64 of real size"),
+        (1.0, None, ""),
+    ],
+)
+def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: float, b: float | None, said: str) -> None:
+    runs = [
+        JobFigures(
+            kind="training",
+            workload="w",
+            accelerator="h100",
+            sample_divisor=divisor,
+            ranks=4,
+            epochs=3,
+            passed=True,
+            limited_by={RUN: "storage"},
+            metrics={"au_percent": Value(95.0), "total_seconds": Value(9.0)},
+        )
+        for divisor in (a, b)
+    ]
+    both = compare(side_of_runs("a", {(): runs[0]}), side_of_runs("b", {(): runs[1]}))
+    assert said in both.verdict
+    assert ("samples" in both.verdict) == bool(said)
+    swept = [SweepPoint(settings={"ranks": "4"}, folder="", figures=run) for run in runs]
+    shown = io.StringIO()
+    print_sweep(
+        SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(swept)),
+        "x",
+        Console(file=shown, width=200),
+    )
+    series = RunSeries("x", tuple(point_of(run, {}) for run in runs))
+    for divisor, point in zip((a, b), series.points, strict=True):
+        assert scaled(divisor) in shown.getvalue()
+        assert point.line == f"w h100{scaled(divisor)}"
+    assert series.scaled == (scaled(a) if a == b else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "small"),
+    [
+        (["workload=unet3d", "scale=laptop"], " with samples 1/256 of real size"),
+        (["workload=retinanet", "scale=laptop"], " with samples 1/16 of real size"),
+        (["own", "scale=large"], " with samples 2 x real size"),
+        (["workload=unet3d"], ""),
+    ],
+)
+def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
+    need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
+    assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge(need, 8, 99.0).observed
+    assert _fed_by(need, 12.0, 80.0).kind == f"{need.accelerator or 'accelerator'}{small} on w"
