@@ -15,7 +15,6 @@ from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
-from dlemu.contrib.dali.settings import num_threads
 from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
 from dlemu.loaders._process import call_niced
 from dlemu.loaders.loader_base import Preprocessing, Spent
@@ -35,7 +34,7 @@ class Loader:
         self._feed: graph.Feed | None = None
         random = np.random.default_rng([spec.seed, spec.rank])
         most = max((phase.batch_size for phase in spec.phases.values()), default=1)
-        threads = min(most, num_threads(spec))
+        threads = min(most, graph.num_threads(spec))
         self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
@@ -92,7 +91,7 @@ class Loader:
             return 0
         # DALI's decoding threads have such names.
         cpu_ns = thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
-        return cpu_ns // num_threads(self._spec)
+        return cpu_ns // graph.num_threads(self._spec)
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""

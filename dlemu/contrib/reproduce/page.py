@@ -13,16 +13,19 @@ from dlemu.contrib.reproduce.rows import OpenedDocument, Panel, open_document, p
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, read_reproduced
 from dlemu.report.page import Opened, Page, Words
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Cell, Table, columns, print_lines, print_table
+from dlemu.report.table import Table, columns, print_lines, print_table
 from dlemu.report.units import duration, number
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 PANELS = "dlemu.contrib.reproduce.figures"
 _REDUCED = (
-    "scale=laptop: datasets and times are reduced so that this takes minutes. The figures show the shape of the "
-    "document's figures on this storage, not their numbers; scale=full uses the document's sizes."
+    "scale=laptop: datasets and times are reduced so that this takes minutes. The figures have the shape of the "
+    "document's, not their numbers; scale=full uses the document's sizes."
 )
+
+_QUANTITIES = 6
+"""Quantities on the first screen."""
 
 
 def tables_of(opened: OpenedDocument) -> Iterator[Table]:
@@ -87,19 +90,28 @@ def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     return _table(declared.title, names, rows, notes=(why,) if left_out else ())
 
 
+def _lines(opened: OpenedDocument) -> Iterator[Said]:
+    """Yield whether all of it ran, and quantities of the first table at the largest of what it varies."""
+    answer = opened.answer
+    is_whole = answer.complete and not opened.gaps
+    ran = f"{count(len(answer.steps), 'step')} in {duration(sum(step.seconds for step in answer.steps))}"
+    state = "reproduced" if is_whole else "INCOMPLETE"
+    yield Said("answer", f"{state}, {ran}, scale={answer.question.scale}", tone="strong" if is_whole else "open")
+    for panel in [panel for panel in panels_of(opened, opened.document.tables[0]) if panel.values][:_QUANTITIES]:
+        last = max(place for _, place in panel.values)
+        values = {drive: value for (drive, place), value in panel.values.items() if place == last}
+        many = len(opened.drives) > 1
+        text = ", ".join(f"{number(value)}{f' on {drive}' * many}" for drive, value in values.items())
+        yield Said(panel.title, text, f"{panel.across}: {last}")
+
+
+def _notes(opened: OpenedDocument) -> list[str]:
+    return [*opened.gaps, *([_REDUCED] if opened.answer.question.scale == "laptop" else [])]
+
+
 def _screen(answer: Reproduced, folder: str) -> Screen:
-    question = answer.question
-    seconds = sum(step.seconds for step in answer.steps)
-    lines = [
-        Said("drives", ", ".join(question.drives)),
-        Said("ran", f"{count(len(answer.steps), 'step')} in {duration(seconds)}, scale={question.scale}"),
-        Said("shows", answer.about),
-    ]
-    gaps = open_document(folder).gaps if folder else []
-    notes = [*gaps, *([_REDUCED] if question.scale == "laptop" else [])]
-    if not answer.complete:
-        notes.insert(0, "interrupted before the last step")
-    return Screen(title=answer.title, lines=lines, notes=notes, folder=folder)
+    opened = open_document(folder)
+    return Screen(title=answer.title, lines=list(_lines(opened)), notes=_notes(opened), folder=folder)
 
 
 def print_document(answer: Reproduced, folder: str, console: Console) -> None:
@@ -107,8 +119,7 @@ def print_document(answer: Reproduced, folder: str, console: Console) -> None:
     opened = open_document(folder)
     for shown in tables_of(opened):
         print_table(shown, console)
-    reduced: list[Cell] = [_REDUCED] if answer.question.scale == "laptop" else []
-    print_lines([*opened.gaps, *reduced, f"results: {folder}"], console)
+    print_lines([*_notes(opened), f"results: {folder}"], console)
 
 
 def document_page(opened: OpenedDocument) -> Page:
@@ -120,10 +131,11 @@ def document_page(opened: OpenedDocument) -> Page:
         lead=f"{answer.about} Here: {', '.join(answer.question.drives)}.",
         state="passed" if is_whole else "open",
         verdict=("REPRODUCED" if is_whole else "INCOMPLETE", f" on {count(len(opened.drives), 'storage')}"),
+        said=list(_lines(opened)),
         words=[Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps])],
         tables=list(tables_of(opened)),
         source=os.path.join(opened.folder, REPRODUCED),
-        warning=" ".join([*opened.gaps, *([_REDUCED] if answer.question.scale == "laptop" else [])]),
+        warning=" ".join(_notes(opened)),
     )
 
 
