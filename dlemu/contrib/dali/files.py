@@ -14,6 +14,7 @@ from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats.format_base import DamagedError, damaged
 from datagen.layout import nominal_sample_bytes
 from dlemu.contrib.dali import graph
+from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 
@@ -35,7 +36,7 @@ class Files(graph.Feed):
         files = (self._ids.ravel() // self._samples).tolist()
         paths = [path(file) for file in files]
         # The reader reads past the last batch: let it read a file in memory there, not the dataset once more.
-        paths += [self._tail.path] * graph.reading_ahead(self._spec) * self._phase.batch_size
+        paths += [self._tail.path] * reading_ahead(self._spec) * self._phase.batch_size
         return graph.file_reader(self._spec, paths, is_npy=self._fetch.format == "npy")
 
     def indices(self, step: int) -> list[int] | None:
@@ -58,7 +59,7 @@ class Files(graph.Feed):
         return hash_samples(ids), app_bytes
 
     def suspects(self, step: int) -> list[int]:
-        return self._ids[step - 1 : step + graph.reading_ahead(self._spec)].ravel().tolist()
+        return self._ids[step - 1 : step + reading_ahead(self._spec)].ravel().tolist()
 
     def _file_bytes(self, path: str, read: NDArray[Any]) -> int:
         """Return the size of a file that was read, which must be whole."""
@@ -66,7 +67,8 @@ class Files(graph.Feed):
             try:
                 self._picture.parse_shape(read.data)
             except DamagedError as error:
-                raise damaged(path, str(error), error.offset) from error
+                if self._fetch.dataset.source != "folder":  # of a user's own DALI decides by content what they are
+                    raise damaged(path, str(error), error.offset) from error
             return read.nbytes
         if self._samples > 1 and read.shape[-1] != self._samples:
             raise damaged(path, f"the array holds {read.shape[-1]} samples, not {self._samples} as in the settings", 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from datagen.fetch import PLACE_BYTES, crop_word
 from datagen.registry import library
-from dlemu.contrib.dali.traits import depths
+from dlemu.contrib.dali.settings import depths, num_threads
 from dlemu.extend import LoaderSpec, Phase
 
 
@@ -23,16 +23,6 @@ _dali, _fn, _types = _part("nvidia.dali"), _part("nvidia.dali.fn"), _part("nvidi
 _math, _tfrecord = _part("nvidia.dali.math"), _part("nvidia.dali.tfrecord")
 _FARTHEST_PLACE = (1 << 31) // PLACE_BYTES - 1
 """DALI stores the start of a slice in 32 bits, so samples above 2 GiB are cropped within their first 2 GiB."""
-
-
-def num_threads(spec: LoaderSpec) -> int:
-    """Return the number of threads of a pipeline, and of its reader if that has threads: `read_threads`."""
-    return max(1, spec.read_threads)
-
-
-def reading_ahead(spec: LoaderSpec) -> int:
-    """Return the most batches that DALI requests beyond the one delivered."""
-    return sum(depths(spec)) + 2
 
 
 class Feed:

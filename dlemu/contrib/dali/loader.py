@@ -15,6 +15,7 @@ from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
+from dlemu.contrib.dali.settings import num_threads
 from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
 from dlemu.loaders._process import call_niced
 from dlemu.loaders.loader_base import Preprocessing, Spent
@@ -34,7 +35,7 @@ class Loader:
         self._feed: graph.Feed | None = None
         random = np.random.default_rng([spec.seed, spec.rank])
         most = max((phase.batch_size for phase in spec.phases.values()), default=1)
-        threads = min(most, graph.num_threads(spec))
+        threads = min(most, num_threads(spec))
         self._preprocessing = Preprocessing(spec.preprocess_time, spec.preprocess, random, threads)
 
     def start(self) -> None:
@@ -91,7 +92,7 @@ class Loader:
             return 0
         # DALI's decoding threads have such names.
         cpu_ns = thread_cpu_ns(lambda name: name.startswith("[DALI][TP") and name.endswith("Exec"))
-        return cpu_ns // graph.num_threads(self._spec)
+        return cpu_ns // num_threads(self._spec)
 
     def _guarded(self, phase: Phase, feed: graph.Feed, step: int, call: Callable[[], Any]) -> Any:
         """Call into DALI; raises DatasetError with the file's name where DALI reports that it can't read a file."""
@@ -102,7 +103,9 @@ class Loader:
 
     def _fault(self, phase: Phase, suspects: list[int], text: str) -> DlemuError:
         """Return the error for users: it names the file, which DALI's own text names only among much else."""
-        layout, reason = phase.fetch.layout, _reason(text)
+        lines = text.partition("encountered:")[2].split("\n") or [text]  # one of them states the cause
+        line = next((line for line in lines if line.strip()), text.strip())
+        layout, reason = phase.fetch.layout, line.rpartition(" failed: ")[2].strip()
         paths = {sample: layout.path(layout.locate(sample)[0]) for sample in suspects}
         named = [sample for sample, path in paths.items() if path in text]
         fetcher, buffer = Fetcher(phase.fetch), AlignedBuffer().view(phase.fetch.slot_bytes(1))
@@ -124,10 +127,3 @@ class Loader:
         """End the pipeline and its threads."""
         self._pipeline = None  # before the feed, whose files in memory it may still be reading
         self._feed = None
-
-
-def _reason(text: str) -> str:
-    """Return the line of DALI's message that states the cause."""
-    lines = text.partition("encountered:")[2].split("\n") or [text]
-    line = next((line for line in lines if line.strip()), text.strip())
-    return line.rpartition(" failed: ")[2].strip()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from datagen.formats.tfrecord import Index
 from dlemu.contrib.dali import graph
+from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DatasetError, DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan
@@ -80,7 +81,7 @@ class Records(graph.Feed):
     def suspects(self, step: int) -> list[int]:
         """Return one sample of each file that may be at fault."""
         begun = max(self._done, default=-1) + 1
-        ahead = (graph.reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
+        ahead = (reading_ahead(self._spec) + 1) * self._phase.batch_size + self._spec.shuffle_window
         positions = [at for at in range(min(begun + ahead, len(self._files))) if at not in self._done]
         return [self._files[position] * self._layout.num_samples_per_file for position in positions]
 

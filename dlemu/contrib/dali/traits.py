@@ -1,7 +1,7 @@
 """NVIDIA DALI's own readers on the CPU: no GPU is needed, nor used.
 
 npy, jpeg and png files are read whole by `readers.numpy` and `readers.file`, in the planned order; tfrecord files as
-streams by `readers.tfrecord`. Only the traits are here; the `Loader`, which imports DALI, is in `loader`.
+streams by `readers.tfrecord`. Only the traits are here; the `Loader`, which imports DALI, is in `_dali_loader`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
+from dlemu.contrib.dali.settings import depths
 from dlemu.extend import LoaderTraits
 from dlemu.loaders.loader_base import Interleave
 
@@ -27,14 +28,6 @@ _RANK_BYTES = 32 << 20
 """Private memory of a rank besides its buffers, measured with DALI 2.4 forked after import, three epochs."""
 _BATCHES_HELD = 6
 """Batches in memory besides those ready or under way, measured with npy; includes the trainer's two."""
-
-
-def depths(spec: LoaderSpec) -> tuple[int, int]:
-    """Return DALI's prefetch queue depths, in batches, of the reader and of the pipeline behind it, as in DLIO.
-
-    Each is `prefetch_size`; where that is 0, DALI's own defaults, 1 and 2.
-    """
-    return (spec.prefetch_size, spec.prefetch_size) if spec.prefetch_size > 0 else (1, 2)
 
 
 class Traits(LoaderTraits):

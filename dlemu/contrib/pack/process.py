@@ -10,7 +10,7 @@ import contextlib
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -32,7 +32,7 @@ from dlemu.contrib.pack.recipe import import_libraries, is_image
 from dlemu.contrib.pack.result import PackFigures
 from dlemu.contrib.pack.settings import PackSettings
 from dlemu.contrib.pack.worker import ROW_DTYPE, TASK, Job, work
-from dlemu.extend import DatasetError, StorageBase, StorageSpec, UserError, open_storage, take_folder
+from dlemu.extend import DatasetError, StorageSpec, UserError, open_storage, take_folder
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.wording import count
 from dlemu.runner.crew import Worker, run_crew
@@ -90,7 +90,7 @@ def pack_here(
         for name in missing if settings.evict else ():
             with contextlib.suppress(OSError):  # reading the image will report the error
                 storage.evict(f"{folder}/{name}", write_first=True)
-        measured = _run(job, files, len(missing), storage, target, emit, (workload or Workload).timeout_seconds)
+        measured = _run(job, files, target, emit, (workload or Workload).timeout_seconds)
         samples, sample_bytes = measured.total("images"), measured.total("sample_bytes")
         if not samples:  # an earlier run packed all: the files' own size is near
             samples = len(names)
@@ -135,25 +135,20 @@ def images_below(folder: str, target: str, *, only_images: bool) -> tuple[list[s
 
     Hidden files and the folder `target` are not counted. Raises DatasetError if no file remains.
     """
-    names = sorted(_files(folder, "", os.path.abspath(target)))
-    chosen = [name for name in names if not only_images or is_image(name)]
+    names: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=_unlisted, followlinks=True):
+        paths = {name: os.path.join(place, name) for name in (*folders, *files) if not name.startswith(".")}
+        folders[:] = [name for name in folders if os.path.abspath(paths.get(name, target)) != os.path.abspath(target)]
+        names += [paths[name][len(folder) + 1 :] for name in files if name in paths]
+    chosen = sorted(name for name in names if not only_images or is_image(name))
     if not chosen:
         seen = f"{len(names)} files, none of them .jpeg, .png or .tiff" if names else "no files"
         raise DatasetError(f"{folder} holds {seen}: set source to a folder of images, or encode=keep to pack any file")
     return chosen, len(names) - len(chosen)
 
 
-def _files(folder: str, below: str, target: str) -> Iterator[str]:
-    try:
-        with os.scandir(f"{folder}/{below}") as found:
-            entries = [entry for entry in found if not entry.name.startswith(".")]
-    except OSError as error:
-        raise DatasetError(f"{folder}/{below}: {error.strerror}: wanted a folder of files to pack") from error
-    for entry in entries:
-        if not entry.is_dir():
-            yield f"{below}{entry.name}"
-        elif os.path.abspath(entry.path) != target:
-            yield from _files(folder, f"{below}{entry.name}/", target)
+def _unlisted(error: OSError) -> None:
+    raise DatasetError(f"{error.filename}: {error.strerror}: wanted a folder of files to pack") from error
 
 
 def choose_images_per_file(images: int, processes: int) -> int:
@@ -236,15 +231,10 @@ def remove_point(target: str, sweep: str) -> None:
 
 
 def _run(
-    job: Job,
-    files: list[int],
-    images: int,
-    storage: StorageBase,
-    target: str,
-    emit: Callable[[PackProgress], None],
-    timeout_seconds: float,
+    job: Job, files: list[int], target: str, emit: Callable[[PackProgress], None], timeout_seconds: float
 ) -> PackMeasurement:
-    processes = job.settings.processes
+    processes, storage = job.settings.processes, open_storage(StorageSpec())
+    images = sum(len(job.images_of(number)) for number in files)
     shared = mmap.mmap(-1, processes * ROW_DTYPE.itemsize)
     rows: NDArray[np.void] = np.frombuffer(shared, ROW_DTYPE)[:processes]
     scope = Scope(folders=(job.folder, target), cpu_groups=limiting_groups())
