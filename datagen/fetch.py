@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer, address_of
 from datagen.content import Content, explain
 from datagen.engines import FastEngine, LibraryEngine, NullEngine, SampleEngine
-from datagen.errors import DatasetError, SpaceError, UserError
+from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
@@ -178,6 +178,7 @@ class Fetcher:
         self._spec = spec
         opened = storage or open_storage(spec.storage)
         self._is_remote = opened.is_remote
+        self._is_own = spec.dataset.source == "folder"
         self._engine = _engine_of(spec, opened)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
@@ -199,7 +200,7 @@ class Fetcher:
         try:
             places = self._fill(samples, out)
         except DatasetError as error:
-            if self._spec.dataset.source != "folder":
+            if not self._is_own:
                 raise
             raise own_damaged(error) from error
         finally:
@@ -289,13 +290,9 @@ class Fetcher:
             size = len(data)
             offset = -1 if data.readonly else address_of(data) - base
             if not 0 <= offset < len(out):  # it was decoded into other memory
-                if begin + size > len(out):
-                    raise SpaceError(
-                        f"sample {sample} has {size} bytes, and {self._spec.place_bytes} are reserved for each: set "
-                        "dataset.record_length_bytes_resize, to crop samples to that many bytes"
-                    )
+                size = min(size, place_bytes)  # larger once decoded than anybody knew: its beginning is delivered
                 offset = begin
-                np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8))
+                np.copyto(np.frombuffer(out, np.uint8)[offset : offset + size], np.frombuffer(data, np.uint8)[:size])
             flat += (offset, size)
             begin += -(-(offset - begin + size) // PLACE_BYTES) * PLACE_BYTES
         return as_places(flat)
@@ -334,6 +331,7 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
     if storage.reads_nothing:
         return NullEngine(spec.nominal_sample_bytes)
     file_format = format_named(spec.format)
+    file_format.own_files = spec.dataset.source == "folder"
     if isinstance(file_format, UnreadFormat):
         return NullEngine(spec.nominal_sample_bytes)
     samples = spec.layout.num_samples_per_file

@@ -189,7 +189,7 @@ def prepare(spec: DatasetSpec, storage: StorageSpec = FOLDERS) -> None:
             for folder in files.folders():
                 with contextlib.suppress(FileNotFoundError):
                     opened.remove_unfinished(folder)
-        _check_space(files, opened)  # before creating folders, so that failing leaves nothing behind
+        check_space(files, opened)  # before creating folders, so that failing leaves nothing behind
         if not made:  # before creating folders: the manifest marks the folder as dlemu's even if this is interrupted
             opened.make_folder(spec.data_folder)
             manifest.write(spec.data_folder, Manifest(spec=spec, made_at=manifest.now()), opened)
@@ -368,8 +368,12 @@ def refuse_foreign_files(spec: DatasetSpec, storage: StorageBase) -> None:
                 )
 
 
-def _check_space(files: Files, storage: StorageBase) -> None:
-    """Raise SpaceError when the missing files exceed the free space."""
+SPACE_USED = 0.99
+"""Share of the free space that a dataset may take: file systems need some for the names of its files."""
+
+
+def check_space(files: Files, storage: StorageBase) -> None:
+    """Raise SpaceError when the missing files exceed the free space; it names the largest number of files that fit."""
     folder = files.spec.data_folder
     if files.sizes is None:
         return  # the compressed size is unknown
@@ -380,9 +384,14 @@ def _check_space(files: Files, storage: StorageBase) -> None:
     made = sum(part.size_bytes or 0 for part in parts if part.is_made(storage))
     wanted = files.total_bytes() - made
     if wanted > free:
+        each = sum((sizes for _, sizes in files.sides), files.sizes)
+        train = files.spec.num_files_train
+        most = int(np.searchsorted(each[:train].cumsum(), SPACE_USED * free - int(each[train:].sum()), side="right"))
+        elsewhere = " in an empty folder" if made else ""
+        fits = f", or dataset.num_files_train={most}{elsewhere}, the most that fit" if most > 0 else ""
         raise SpaceError(
             f"{folder} has {free} bytes free and {wanted} are still to be made: free {wanted - free} bytes, "
-            "set dataset.data_folder to a larger file system, or lower dataset.num_files_train"
+            f"or set dataset.data_folder to a larger file system{fits}"
         )
 
 

@@ -1,8 +1,8 @@
 """Reading row groups: every row group that holds a row of the batch is read once, in full.
 
-That is how training reads columnar files: the columns of a row group are read together and cut into batches. The row
-group in which a batch ends is not read again for a batch that begins there. A batch whose rows are far apart would read
-far more than it uses, and raises SpaceError.
+That is how training reads columnar files: the columns of a row group are read together and cut into batches. A reader
+keeps the row group in which its last batch ended, for the next one that has later rows of it. A batch whose rows are
+far apart would read far more than it uses, and raises SpaceError.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class OpenGroups(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The row group in which a batch ended, and where the next batch begins if the reader reads its rows in order."""
+    """The row group in which a batch ended."""
 
-    sample: int
+    end: int  # the sample after those of the batch: one before it is of another epoch, which reads anew
     file: int
     group: int
     data: bytes
@@ -144,7 +144,6 @@ class GroupReader(Engine):
         self._transfer_bytes = 0 if called else transfer_bytes
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
-        self._end = 0  # the sample after those of the last batch
 
     def __del__(self) -> None:
         self.close()
@@ -166,19 +165,20 @@ class GroupReader(Engine):
         read = self._read_decoded if self._decodes else self._read_stored
         for opened, group in self._groups(runs):
             begin, before = at, len(flat)
-            if kept is not None and kept[:3] == (first, opened.file, group):  # the first group of this batch
+            if not at and kept is not None and first >= kept.end and kept[1:3] == (opened.file, group):
                 at = len(kept.data)
                 _check_fits(at, out)
                 out[:at] = kept.data
                 flat += kept.places
             else:
+                kept = None
                 at = read(opened, group, out, at, flat)
-        in_order = not self._end or first == self._end or first % self._layout.num_samples_per_file == 0
-        self._end = sum(runs[-1])
-        index = self._end % self._layout.num_samples_per_file
-        if in_order and index and group in opened.groups.groups_of(index, 1):
+        end = sum(runs[-1])
+        index = end % self._layout.num_samples_per_file
+        if index and group in opened.groups.groups_of(index, 1):
             places = [place - begin * (number % 2 == 0) for number, place in enumerate(flat[before:])]
-            self._kept = _Kept(self._end, opened.file, group, bytes(out[begin:at]), places)
+            data = bytes(out[begin:at]) if kept is None else kept.data
+            self._kept = _Kept(end, opened.file, group, data, places)
         return as_places(flat)
 
     def close(self) -> None:

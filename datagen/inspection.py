@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,26 +76,21 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a user should know before trusting a run on this dataset
 
 
-class _Advice:
+class _Advice(NamedTuple):
     """Text that says how to make the dataset. The command is built only when a message shows it."""
 
-    def __init__(self, command_hint: str | Callable[[], str]) -> None:
-        self._command_hint = command_hint
-
-    @property
-    def command(self) -> str:
-        return self._command_hint if isinstance(self._command_hint, str) else self._command_hint()
+    command: Callable[[], str]
 
     def __str__(self) -> str:
-        return f"Make it with: {self.command}"
+        return f"Make it with: {self.command()}"
 
 
 def inspect(
-    spec: DatasetSpec, command_hint: str | Callable[[], str] = "dlemu datagen", storage: StorageSpec = FOLDERS
+    spec: DatasetSpec, command_hint: Callable[[], str] = lambda: "dlemu datagen", storage: StorageSpec = FOLDERS
 ) -> Dataset:
     """Find the dataset that `spec` requests in a storage.
 
-    `command_hint` is the command that makes the dataset, or a function that returns it, for messages.
+    `command_hint` returns the command that makes the dataset, for messages.
 
     If there are more files than requested, the first ones in name order are used, as DLIO does. Meant for one rank,
     because a million files take seconds.
@@ -160,7 +155,7 @@ def _check_manifest(manifest: Manifest, requested: DatasetSpec, advice: _Advice)
     if not manifest.complete:
         raise DatasetError(
             f"{folder}: generation started at {manifest.made_at} and never finished. "
-            f"The same command makes only what is missing: {advice.command}"
+            f"The same command makes only what is missing: {advice.command()}"
         )
 
 

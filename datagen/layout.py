@@ -207,7 +207,10 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     if isinstance(samples, Runs):
         return samples.within(samples_per_file)
     if isinstance(samples, np.ndarray) or len(samples) > LONG_BATCH:
-        return _long_runs(np.asarray(samples, np.int64), samples_per_file)
+        numbers = np.asarray(samples, np.int64)
+        begins = np.flatnonzero((numbers[1:] != numbers[:-1] + 1) | (numbers[1:] % samples_per_file == 0)) + 1
+        begins = np.concatenate([[0], begins])
+        return list(zip(numbers[begins].tolist(), np.diff(begins, append=len(numbers)).tolist(), strict=True))
     batch_runs = []
     first = following = -1
     for sample in samples:
@@ -220,13 +223,6 @@ def runs_of(samples: Samples, samples_per_file: int) -> list[Run]:
     if first >= 0:
         batch_runs.append((first, following - first))
     return batch_runs
-
-
-def _long_runs(samples: NDArray[np.int64], samples_per_file: int) -> list[Run]:
-    begins = np.flatnonzero((samples[1:] != samples[:-1] + 1) | (samples[1:] % samples_per_file == 0)) + 1
-    begins = np.concatenate([[0], begins])
-    counts = np.diff(begins, append=len(samples))
-    return list(zip(samples[begins].tolist(), counts.tolist(), strict=True))
 
 
 Places = NDArray[np.int64]

@@ -111,14 +111,13 @@ def _differences(name: str, made: Any, requested: Any) -> list[str]:
     if is_dataclass(made) and type(made) is type(requested):
         pairs = [(field.name, getattr(made, field.name), getattr(requested, field.name)) for field in fields(made)]
         return [text for key, *values in pairs for text in _differences(f"{name}.{key}", *values)]
-    there, here = (f"{len(value)} values" if _is_long(value) else str(value) for value in (made, requested))
+    there, here = (
+        f"{len(value)} values" if isinstance(value, tuple) and len(str(value)) > _MAX_SHOWN_CHARACTERS else str(value)
+        for value in (made, requested)
+    )
     if there == here:
         return [f"{name} of the dataset differs from the settings"]
     return [f"{name} is {there} in the dataset and {here} in the settings"]
-
-
-def _is_long(value: Any) -> bool:
-    return isinstance(value, tuple) and len(str(value)) > _MAX_SHOWN_CHARACTERS
 
 
 def _without_read_flags(spec: DatasetSpec) -> DatasetSpec:

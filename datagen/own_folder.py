@@ -1,17 +1,20 @@
 """A folder of the user's own files as a dataset: detects their format, sizes and number of samples.
 
 The folder is never written to, and no manifest is needed. Files may be in the folder itself, in one folder for each
-class, or deeper; hidden files are skipped, as are files that are not of the most common format.
+class, or deeper; hidden files are skipped, and files of other kinds and of other splits are left out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import os
+import re
 import struct
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
@@ -19,14 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
+from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
+from datagen.formats._hdf5_read import row_bytes
+from datagen.formats._picture import pillow_pixels
 from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
 from datagen.known_offsets import Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.registry import library
 from datagen.regular import open_regular
-from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, has_ending, sizes_on_disk
-from datagen.spec import DatasetSpec
+from datagen.scan import FORMAT_OF_ENDING, SHOWN_NAMES, sizes_on_disk
+from datagen.spec import PICTURES, DatasetSpec
 from datagen.storage.posix import cache_restored
 from datagen.storage.storage_base import Listed, StorageBase, StorageSpec, StoredFile, open_storage
 from datagen.thread_pool import of_each
@@ -43,9 +49,28 @@ QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
 """Formats without framing, such as tokens: a user's files are cut into records of `record_length_bytes`."""
 TOKEN_FILE_BYTES = 4 << 20  # .bin files of this mean size are more likely tokens than one sample each
-COMPANION_EXTENSIONS = (".idx", ".json", ".txt", ".pkl", ".model")
-"""Extensions of files beside those of FLAT formats that are not data, such as indexes and vocabularies."""
-_TRAIN = "train"
+_COMPANIONS = (
+    *(".idx", ".index", ".json", ".txt", ".md", ".xml", ".yaml", ".srt", ".vtt", ".pkl", ".model"),
+    *("lock.mdb", "readme", "license"),
+)
+"""Ends of the names of files that are not data where there are others, such as indexes, labels and vocabularies."""
+_CONTAINERS = (
+    *("tar", "tgz", "zip", "7z", "gz", "zst", "bz2", "xz", "json", "jsonl", "ndjson", "csv", "tsv", "txt", "parquet"),
+    *("arrow", "feather", "avro", "orc", "tfrecord", "tfrecords", "array_record", "mds", "rec", "beton", "mdb", "lmdb"),
+    *("db", "sqlite", "warc"),
+)
+"""Extensions, without that of a compression, of files that mostly hold many samples."""
+_COMPRESSIONS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f": "zstd", b"BZh": "bzip2", b"\xfd7z": "xz"}  # by first bytes
+_SHARD = re.compile(r"(?:[-_.]\d+(?:[-_]of[-_]\d+)?)+$")  # the end of part-00000 and train.tfrecord-00000-of-00004
+_ENDING = re.compile(r"[^/](\.[a-z][^./]*\.(?:gz|zst|bz2|xz|lz4)|\.[^./]*)$")
+_SPLIT = re.compile(
+    r"(?:^|[/ ._\-\d])(?:(?P<training>train(?:ing)?)|(?P<validation>val(?:id(?:ation)?)?|dev)"
+    r"|(?P<test>test(?:ing)?|eval(?:uation)?))(?=[/ ._\-\d]|$)",
+    re.IGNORECASE,
+)
+"""The split that a path shows, by the words that Hugging Face's `datasets` looks for, with no letters around."""
+_OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
+_CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
 _LENGTH = struct.Struct("<Q")
 _FRAMING_BYTES = 16
 """Framing of a TFRecord record: its length and two checksums (tensorflow/core/lib/io/record_writer.h)."""
@@ -61,11 +86,20 @@ class UserFolder:
     notes: tuple[str, ...]
 
 
-def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
-    """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read."""
+def inspect_own_folder(
+    spec: DatasetSpec, storage: StorageSpec, *, strict: bool = False, decodes: bool = False
+) -> UserFolder:
+    """Inspect the folder `spec.data_folder`; raises DatasetError, UserError if there is nothing to read.
+
+    Files whose names don't show `spec.format` are read as such if they can be; else, with `strict`, they are refused.
+    With `decodes` some of its pictures must be ones that Pillow decodes.
+    """
     opened = open_storage(storage.buffered)
     try:
-        return _inspect(spec, opened)
+        found = _inspect(spec, opened, strict)
+        if decodes and found.spec.format in PICTURES:
+            _in_each(pixel_bytes, found.layout, found.sizes, _some_files(found.layout), opened)
+        return found
     except OSError as error:
         raise DatasetError(
             f"{error.filename or spec.data_folder}: {error.strerror or error}: the folder can't be scanned; check "
@@ -73,32 +107,32 @@ def inspect_own_folder(spec: DatasetSpec, storage: StorageSpec) -> UserFolder:
         ) from error
 
 
-def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
+def _inspect(spec: DatasetSpec, storage: StorageBase, strict: bool) -> UserFolder:
     """Do as `inspect_own_folder`; raises OSError too."""
     folder = spec.data_folder.rstrip("/") or "/"
     if not storage.is_folder(folder):
         raise DatasetError(f"{folder} is not a folder: set dataset.data_folder to the folder of your files")
-    if storage.is_folder(f"{folder}/{_TRAIN}"):
-        folder = f"{folder}/{_TRAIN}"
     stated_bytes = _files_below(storage, folder)
     listed = sorted(stated_bytes)
     if not listed:
         raise DatasetError(f"{folder} holds no files: set dataset.data_folder to the folder of your files")
-    name, names = spec.format, _flat_files(spec.format, listed)
-    if not names:
-        name, names = _of_one_format(spec.format, listed)
-    notes = []
-    if len(names) < len(listed):
-        others = Counter(os.path.splitext(other)[1] or "no ending" for other in set(listed) - set(names))
-        number = len(listed) - len(names)
-        kinds = ", ".join(f"{ending} ({count})" for ending, count in others.most_common(SHOWN_NAMES))
-        notes.append(f"{number} file{'s are' if number != 1 else ' is'} of other kinds and not read: {kinds}")
+
+    def bytes_of(names: list[str]) -> float:
+        some = names[:: -(-len(names) // COUNTED_FILES)]
+        known = [stated_bytes[each] for each in some]
+        sizes = storage.sizes(f"{folder}/{each}" for each in some) if None in known else known
+        return len(names) / len(some) * sum(size or 0 for size in sizes)
+
+    name, names, notes = _chosen(spec, listed, bytes_of)
+    if strict and spec.format not in ("", name):
+        seen = f"dataset.format={spec.format}, and {folder}/{names[0]} is named as {name}"
+        raise DatasetError(f"{seen}: leave dataset.format out, {_OR_RAW}")
     layout = Layout(
         folder=folder,
         split="train",
         num_files=len(names),
         num_samples_per_file=1,
-        extension=os.path.splitext(names[0])[1].lstrip("."),
+        extension=_ending(names[0]).lstrip("."),
         names=tuple(names),
     )
     stated = [stated_bytes[name] for name in names]
@@ -110,12 +144,22 @@ def _inspect(spec: DatasetSpec, storage: StorageBase) -> UserFolder:
         notes.append(f"{empty} empty file{'s are' if empty != 1 else ' is'} not read")
         if not len(full):
             raise DatasetError(f"{folder} holds only empty files: set dataset.data_folder to the folder of your files")
-    name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
-    if name == RAW and layout.extension == "bin" and sizes.mean() >= TOKEN_FILE_BYTES:
-        notes.append(
-            "each .bin file is read whole, as one sample: if they hold tokens, set dataset.format=mmap_indexed_binary "
-            "and dataset.record_length_bytes to the bytes of a sample"
+    try:
+        name, layout, sizes, more = _with_samples(name, layout, sizes, spec, storage)
+    except DatasetError:
+        if strict or name in FLAT or kind_of(names[0], (name,)) == name:
+            raise
+        return _inspect(replace(spec, format=""), storage, strict)
+    kind, _, compression = layout.extension.partition(".")
+    if kind in ("mdb", "lmdb") and spec.format not in (RAW, name):
+        raise DatasetError(
+            f"{layout.path(0)} is a database of LMDB, of many samples: {_CUT}, or dataset.format=raw to read it whole"
         )
+    if name == RAW and (kind in _CONTAINERS or (kind in ("bin", "") and sizes.mean() >= TOKEN_FILE_BYTES)):
+        which = f"each .{layout.extension} file" if kind else "each file"
+        ways = "decompress tar and tfrecord files" if compression or kind == "tgz" else ""
+        ways = ways if kind else "dataset.format to the one that they are of, such as tfrecord"
+        notes.append(f"{which} is read whole, as one sample: if they hold many, {_CUT}{ways and f', or {ways}'}")
     total = int(sizes.sum())
     seen = (
         f"the dataset is your own: {layout.num_files:,} {name} file{'s' * (layout.num_files != 1)}, "
@@ -173,46 +217,94 @@ def _files_below(storage: StorageBase, folder: str, below: str = "", depth: int 
     return found
 
 
-def _of_one_format(requested: str, listed: list[str]) -> tuple[str, list[str]]:
-    """Return a format and its files: the format requested if there are any such files, else the most common one.
+def _chosen(
+    spec: DatasetSpec, listed: list[str], bytes_of: Callable[[list[str]], float]
+) -> tuple[str, list[str], list[str]]:
+    """Return a format, its files of the training split, and notes on the others.
 
-    For `raw`, the files with the most common extension; if it is requested, also those of others that are at least half
-    as common, such as the masks or texts of images. Files of unknown formats count half when formats are compared,
-    because there may be a label file for each image.
+    The format is the one requested if names show such files. Else, of the kinds at least half as common as the most
+    common one, it is that with the most bytes: beside each image there may be a label or a row of a table. If `raw` is
+    requested, or a format that names don't show, all these kinds are read as such.
     """
-    if matching := [name for name in listed if requested != RAW and format_of(name) == requested]:
-        return requested, matching
-    unknown = (name for name in listed if requested == RAW or format_of(name) == RAW)
-    endings = Counter(os.path.splitext(name)[1].lower() for name in unknown)
-    ending, raw = endings.most_common(1)[0] if endings else ("", 0)
-    if requested == RAW:
-        often = {each for each, count in endings.items() if count >= MIN_SHARE_OF_KIND * raw}
-        return RAW, [each for each in listed if os.path.splitext(each)[1].lower() in often]
-    counts = Counter(format_of(name) for name in listed if format_of(name) != RAW)
-    name, known = counts.most_common(1)[0] if counts else (RAW, 0)
-    if known >= raw / 2 and known:
-        return name, [each for each in listed if format_of(each) == name]
-    return RAW, [each for each in listed if os.path.splitext(each)[1].lower() == ending]
+    known = frozenset(registry.names(FORMATS)) - {RAW}
+    kinds = {name: kind_of(name, known) for name in listed}
+    data = [name for name in listed if not name.lower().endswith(_COMPANIONS)] or listed
+    common, wanted = _common(data, kinds), spec.format
+    of_kind = [name for name in data if wanted and kinds[name] == wanted]
+    names, notes = _training(of_kind, spec.data_folder)
+    if not of_kind:
+        best = max(common, key=lambda kind: bytes_of(common[kind]))
+        of_kind = common[best]
+        names, notes = _training(of_kind, spec.data_folder)
+        # Where an earlier look chose these, their number is in the settings: no other kind joins them in the run.
+        is_found = wanted == RAW and 0 < spec.num_files_train <= len(names)
+        any_kind = wanted in (RAW, *FLAT) or registry.is_dotted(wanted)
+        if not is_found and (any_kind or (wanted and best not in known)):
+            pool = [name for name in listed if kinds[name] != ".idx"] if best in known and wanted == RAW else data
+            of_kind = sorted(itertools.chain(*_common(pool, kinds).values()))
+            names, notes = _training(of_kind, spec.data_folder)
+        elif not is_found:
+            wanted = best if best in known else RAW
+    if others := sorted(set(listed).difference(of_kind)):
+        endings = Counter(_ending(other) or "no ending" for other in others)
+        shown = ", ".join(f"{ending} ({count})" for ending, count in endings.most_common(SHOWN_NAMES))
+        verb = "files are" if len(others) != 1 else "file is"
+        formats = " or ".join(sorted({kinds[other] for other in others} & known & common.keys()))
+        way = f"; to read others, set dataset.format={formats}" if formats else ""
+        notes = [f"{len(others)} {verb} of other kinds and not read: {shown}{way}", *notes]
+    return wanted, names, notes
 
 
-def _flat_files(requested: str, listed: list[str]) -> list[str]:
-    """Return the files of a FLAT format, if it is requested: file names don't show such formats."""
-    endings = Counter(os.path.splitext(name)[1].lower() for name in listed)
-    for ending in COMPANION_EXTENSIONS:
-        endings.pop(ending, None)
-    if requested not in FLAT or not endings:
-        return []
-    chosen = f".{requested}" if f".{requested}" in endings else endings.most_common(1)[0][0]
-    return [name for name in listed if os.path.splitext(name)[1].lower() == chosen]
+def _common(names: list[str], kinds: dict[str, str]) -> dict[str, list[str]]:
+    """Return the names of each kind that is at least half as common as the most common one."""
+    of_kind: dict[str, list[str]] = {}
+    for name in names:
+        of_kind.setdefault(kinds[name], []).append(name)
+    fewest = MIN_SHARE_OF_KIND * max(map(len, of_kind.values()))
+    return {kind: each for kind, each in of_kind.items() if len(each) >= fewest}
 
 
-def format_of(name: str) -> str:
-    """Return the format that a file's name indicates; `raw` if unknown."""
-    ending = os.path.splitext(name)[1].lower().lstrip(".")
-    known = FORMAT_OF_ENDING.get(ending, ending)
-    if known in registry.names(FORMATS):
-        return known
-    return next((each for each in ("tfrecord",) if f".{each}" in name or has_ending(name, each)), RAW)
+def _training(names: list[str], folder: str) -> tuple[list[str], list[str]]:
+    """Return the files of the training split, and a note on the others; all files if their paths show no splits.
+
+    The first split in a path counts. Where more folders, or files, are of no split, all of them are taken for classes.
+    """
+    marks = {name: mark for name in names if (mark := _SPLIT.search(name))}
+    train = [name for name, mark in marks.items() if mark["training"]]
+    if not train or (len(train) == len(marks) and not any(name.startswith("train/") for name in train)):
+        return names, []
+    depth = min(name.count("/", 0, mark.end()) for name, mark in marks.items())
+    tops = {name: "/".join(name.split("/")[: depth + 1]) for name in names}
+    are_folders = all("/" in name[mark.end() :] for name, mark in marks.items())
+    classes = {top for name, top in tops.items() if name not in marks and not (are_folders and top == name)}
+    left_out = sorted(set(names).difference(train))
+    if not left_out or len(classes) > len({name[: mark.end()] for name, mark in marks.items()}):
+        return names, []
+    splits = sorted({(marks[name].lastgroup or "") if name in marks else "other" for name in left_out}, reverse=True)
+    where = next((top for name in left_out if (top := tops[name]) != name), "") if are_folders else ""
+    way = (
+        f"dataset.data_folder={folder.rstrip('/')}/{where} reads"
+        if where
+        else "in a folder of their own, dataset.data_folder reads"
+    )
+    them = "them" if all(tops[name] == where for name in left_out) or not where else "its part"
+    plural = "s" if len(left_out) != 1 else ""
+    return train, [f"{len(left_out)} {' and '.join(splits)} file{plural} left out: {way} {them}"]
+
+
+def kind_of(name: str, known: Collection[str] = ()) -> str:
+    """Return the format (of those `known`, or all) that a name indicates; else its ending, with the dot."""
+    ending = _ending(name)
+    named = FORMAT_OF_ENDING.get(ending[1:], ending[1:])
+    if named != RAW and named in (known or registry.names(FORMATS)):
+        return named
+    return "tfrecord" if ".tfrecord" in name and not name.endswith(_COMPANIONS) else ending
+
+
+def _ending(name: str) -> str:
+    """Return the ending in lower case, with one before that of a compression, without the number of a shard."""
+    match = _ENDING.search(_SHARD.sub("", name.lower()))
+    return match[1] if match else ""
 
 
 def _with_samples(
@@ -223,10 +315,21 @@ def _with_samples(
         return _cut(name, layout, sizes, spec)
     count = COUNTERS.get(name)
     if count is None:
-        if storage.local_path(layout.path(0)) is not None and name != RAW and not _can_read(name, layout, storage):
+        is_local = storage.local_path(layout.path(0)) is not None
+        shows = layout.names is not None and kind_of(layout.names[0], (name,)) == name
+        if name == RAW or registry.is_dotted(name) or (_can_read(name, layout, storage) if is_local else shows):
+            return name, layout, sizes, []
+        if shows:
             note = f"{name} files of this structure are read whole, as bytes: each is one sample"
+            if name == "hdf5" and (size := row_bytes(str(storage.local_path(layout.path(0))))):
+                note += (
+                    ". If each row of its largest dataset is one, cut it: dataset.format=indexed_binary "
+                    f"dataset.record_length_bytes={size} (what h5py reads), or record your job: `dlemu record`"
+                )
             return RAW, layout, sizes, [note]
-        return name, layout, sizes, []
+        raise DatasetError(
+            f"dataset.format={name}, and {layout.path(0)} can't be read as {name}: leave dataset.format out, {_OR_RAW}"
+        )
     counted = _some_files(layout)
     counts = np.array(_in_each(count, layout, sizes, counted, storage))
     if len(counted) < layout.num_files:
@@ -276,10 +379,13 @@ def _in_each(
             path = layout.path(file)
             try:
                 yield found(path, int(sizes[file]), own)
-            except (OSError, ValueError, tarfile.TarError) as error:
-                raise DatasetError(
-                    f"{path}: its samples can't be counted ({error}); move it away, or restore it"
-                ) from error
+            except (OSError, ValueError, SyntaxError, RuntimeError, tarfile.TarError) as error:
+                verb = "decoded" if find is pixel_bytes else "counted"
+                seen, advice = str(error), "restore it, or move it away"
+                with contextlib.suppress(OSError), _opened(path, own) as opened:
+                    if name := _COMPRESSIONS.get(opened.read(3)):
+                        seen, advice = f"it is compressed with {name}", "decompress it"
+                raise DatasetError(f"{path}: its samples can't be {verb} ({seen}): {advice}, {_OR_RAW}") from error
 
     return of_each(storage, files, in_thread)
 
@@ -316,11 +422,14 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
     Files of a structure that is not dlemu's own are all alike: one that differs is damaged.
     """
     file_format = format_named(name)
+    file_format.own_files = True
+    engine = FastEngine(storage, file_format, 1, 0)
     paths = [layout.path(file) for file in sorted({0, layout.num_files - 1})]
     errors = {}
     for path in paths:
         try:
-            file_format.load(str(storage.local_path(path)), 0, 1)
+            engine.read(path, 0, memoryview(b""))
+            engine.finish()
         except (DlemuError, ValueError, LookupError) as error:
             errors[path] = error
     if 0 < len(errors) < len(paths):
@@ -328,9 +437,14 @@ def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:
         (sound,) = set(paths) - {damaged}
         raise DatasetError(
             f"{damaged} can't be read as {name} ({what_is_damaged(problem)}), and {sound} can: restore it or move it "
-            "away, or set dataset.format=raw to read each file whole"
+            f"away, {_OR_RAW}"
         )
     return not errors
+
+
+def pixel_bytes(file: BinaryIO, _: Version | None = None) -> int:
+    """Return the bytes of a picture's pixels."""
+    return len(pillow_pixels(memoryview(file.read())))
 
 
 def count_rows(file: BinaryIO, _: Version | None = None) -> int:

@@ -206,14 +206,10 @@ def _listed_in(folder: int) -> set[str]:
     for line in lines:
         with contextlib.suppress(ValueError, RecursionError):  # ignore an incomplete line of a process that was killed
             name = json.loads(line)
-            if isinstance(name, str) and _is_child(name.removesuffix("/")):
+            child = name.removesuffix("/") if isinstance(name, str) else ""
+            if child not in ("", ".", "..", MARKER) and not any(sign in child for sign in "/\0"):
                 names.add(name)
     return names
-
-
-def _is_child(name: str) -> bool:
-    """Return whether a name can be that of a direct child of the folder."""
-    return name not in ("", ".", "..", MARKER) and not any(sign in name for sign in "/\0")
 
 
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:

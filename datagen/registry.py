@@ -95,7 +95,8 @@ def _located(package: str, name: str) -> tuple[ModuleType, str]:
     if not is_dotted(name):
         known = names(package)
         if name not in known:
-            raise UserError(_unknown(package, name, known))
+            wanted = f"{nearest(name, known)}wanted one of {', '.join(known)}, or the dotted name of your own module"
+            raise UserError(f"{package} has no {name!r}: {wanted}")
         added = installed(package).get(name)
         return _import(added.module if added else f"{package}.{name}"), ""
     parent, _, last = name.rpartition(".")
@@ -134,11 +135,6 @@ def _import(module: str) -> ModuleType:
     finally:
         if collects:
             gc.enable()
-
-
-def _unknown(package: str, name: str, known: list[str]) -> str:
-    hint = nearest(name, known)
-    return f"{package} has no {name!r}: {hint}wanted one of {', '.join(known)}, or the dotted name of your own module"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -164,7 +164,13 @@ class DatasetSpec:
                 seen = f"{where}.num_files_train, num_samples_per_file and record_length_bytes multiply to"
                 yield f"{seen} {total_bytes:.3g} bytes: wanted at most {MAX_DATASET_BYTES:.3g}"
         yield from self._record_problems(where)
-        yield from self._name_problems(where)
+        if not self.data_folder:
+            yield f"{where}.data_folder is empty: wanted a folder"
+        if not self.format:
+            yield f"{where}.format is empty: wanted the name of a format"
+        if not self.file_prefix or "/" in self.file_prefix or self.file_prefix.startswith("."):
+            wanted = "a plain file name part, without / and not starting with a dot"
+            yield f"{where}.file_prefix is {self.file_prefix!r}: wanted {wanted}"
         yield from self._format_problems()
 
     def _record_problems(self, where: str) -> Iterator[str]:
@@ -205,15 +211,6 @@ class DatasetSpec:
             return []
         unfit: list[str] = registry.find("datagen.formats", self.format, "Format")().unfit(self)
         return unfit
-
-    def _name_problems(self, where: str) -> Iterator[str]:
-        if not self.data_folder:
-            yield f"{where}.data_folder is empty: wanted a folder"
-        if not self.format:
-            yield f"{where}.format is empty: wanted the name of a format"
-        if not self.file_prefix or "/" in self.file_prefix or self.file_prefix.startswith("."):
-            wanted = "a plain file name part, without / and not starting with a dot"
-            yield f"{where}.file_prefix is {self.file_prefix!r}: wanted {wanted}"
 
 
 def _is_number_type(name: str) -> bool:

@@ -5,6 +5,7 @@ HDF5 parses the structure once for all files with the same structure. Chunks are
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import os
@@ -28,6 +29,17 @@ HDF5_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, IndexErro
 def hdf5() -> Any:
     """Return h5py. Raises UserError if it is not installed."""
     return library("h5py", "hdf5")
+
+
+def row_bytes(path: str) -> int:
+    """Return the bytes stored of a row (with its chunk) of a file's largest dataset of several axes; 0 without one."""
+    found: list[Any] = []
+    with contextlib.suppress(*HDF5_ERRORS, ZeroDivisionError), hdf5().File(path, "r") as file:
+        file.visititems(lambda _, item: found.append(item) if len(getattr(item, "shape", None) or ()) > 1 else None)
+        largest = max(found, key=lambda item: item.nbytes)
+        row = math.prod(largest.chunks or largest.shape[1:])
+        return max(1, int(largest.id.get_storage_size() * row // largest.size))
+    return 0
 
 
 class Hdf5File(KeptFile):

@@ -7,7 +7,6 @@ for comparison. Therefore no library encodes the images: its next version might 
 from __future__ import annotations
 
 import abc
-import contextlib
 import io
 import struct
 from collections.abc import Callable
@@ -100,7 +99,7 @@ class PictureFormat(base.FormatBase):
             problems.append(f"{actual}: a {spec.format} file holds one image: set it to 1")
         if spec.record_element_type != "uint8":
             problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels are uint8")
-        return problems or self._unfit_shape(spec)
+        return problems or ([] if spec.source == "folder" else self._unfit_shape(spec))
 
     def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
         dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2
@@ -136,8 +135,10 @@ class PictureFormat(base.FormatBase):
     def open_called(self, source: base.CallSource, samples: int) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         file = BufferedFile(source)
-        with contextlib.suppress(struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage
+        try:
             self.read_by_pillow(file)
+        except (struct.error, KeyError, base.DamagedError):  # PictureFile reports the damage, if it is any
+            file.read_rest()
         file.blank_rest()
         return PictureFile(self, source.path, file.image, source.scratch, file.read_rest)
 
@@ -149,7 +150,9 @@ class PictureFormat(base.FormatBase):
 
 
 class PictureFile:
-    """An image file in memory."""
+    """An image file in memory. If it is a user's own, Pillow decides by its content what it is, once it is decoded."""
+
+    _shape: Shape | None = None
 
     def __init__(
         self,
@@ -167,7 +170,8 @@ class PictureFile:
         try:
             self._shape = file_format.parse_shape(data)
         except base.DamagedError as error:
-            raise base.damaged(path, str(error), error.offset) from error
+            if not file_format.own_files:
+                raise base.damaged(path, str(error), error.offset) from error
 
     def sample(self, index: int) -> base.Sample:
         return base.Sample(self._data, self._data, 0, decode=self._decode, rebuild=self._rebuild)
@@ -183,10 +187,12 @@ class PictureFile:
 
     def _decode(self) -> memoryview:
         shape = self._shape
+        if shape is None:
+            return self.guarded(lambda: pillow_pixels(self._data))
         return self.guarded(lambda: self._format.decode(self._data, shape, self._scratch(shape.size_bytes)))
 
     def _rebuild(self, content: Content, file: int) -> memoryview:
-        if len(self._data) < self._format.min_bytes(self._shape):
+        if self._shape is None or len(self._data) < self._format.min_bytes(self._shape):
             return memoryview(b"")  # too small for a file of dlemu's
         self._read_rest()  # the padding, which readers skip
         return self._format.encode(content, file, self._shape, len(self._data)).data

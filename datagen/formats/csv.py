@@ -37,7 +37,7 @@ class Format(base.FormatBase):
         """Return None: the length of the text depends on the numbers."""
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
-        texts = _texts()
+        texts = np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
         chunk = buffer.view(base.CHUNK_BYTES // NUMBER_BYTES)
         for start in range(0, job.payload_bytes, job.record_bytes):
             for offset in range(0, job.record_bytes, len(chunk)):
@@ -92,11 +92,6 @@ class CsvFile:
             return _numbers(np.frombuffer(line, np.uint8)).data
         except ValueError as error:
             raise base.damaged(self._path, str(error), offset) from error
-
-
-def _texts() -> NDArray[np.uint32]:
-    """Return the text of each number from 0 to 255, followed by a comma, and padded with spaces to NUMBER_BYTES."""
-    return np.frombuffer(b"".join(f"{number},".ljust(NUMBER_BYTES).encode() for number in range(256)), np.uint32)
 
 
 def _numbers(line: Bytes) -> Bytes:

@@ -179,6 +179,7 @@ class FormatBase(abc.ABC):
     """Values of `dataset.compression` that the format supports."""
     sides: ClassVar[tuple[SideFile, ...]] = ()
     """Side files, which are generated, counted, resumed and verified along with each data file."""
+    own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     index_suffixes: ClassVar[tuple[str, ...]] = ()
     """Suffixes of the index files that scripts keep in memory, beside the data file of an object store."""
 

@@ -183,26 +183,21 @@ def _datasets(spec: DatasetSpec, shape: tuple[int, ...]) -> Iterator[tuple[str, 
 def _write_plain(job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an unchunked file sequentially: the pieces of the structure and the datasets, by offset."""
     _, pieces, offsets = _outline(job.spec, job.shape)
+    parts = job.spec.hdf5.num_dset_per_record
+    step = job.payload_bytes if parts == 1 else job.record_bytes
     contents: dict[int, bytes | int] = {**pieces, **{offset: part for part, offset in enumerate(offsets)}}
     for offset in sorted(contents):
         writer.write(bytes(offset - writer.position))
         content = contents[offset]
         if isinstance(content, bytes):
             writer.write(content)
-        elif content < job.spec.hdf5.num_dset_per_record:
-            _write_part(job, content, writer, buffer)
+        elif content < parts:  # a dataset: its part of each sample
+            for start in range(content * step // parts, job.payload_bytes, step):
+                for piece in job.payload(buffer, start, start + step // parts):
+                    writer.write(piece)
         else:
             for left in range(LABEL_BYTES * job.spec.num_samples_per_file, 0, -base.CHUNK_BYTES):
                 writer.write(bytes(min(left, base.CHUNK_BYTES)))
-
-
-def _write_part(job: base.FileJob, part: int, writer: Writer, buffer: AlignedBuffer) -> None:
-    """Write one dataset: its part of each sample."""
-    parts = job.spec.hdf5.num_dset_per_record
-    step = job.payload_bytes if parts == 1 else job.record_bytes
-    for start in range(part * step // parts, job.payload_bytes, step):
-        for piece in job.payload(buffer, start, start + step // parts):
-            writer.write(piece)
 
 
 def _write_chunked(job: base.FileJob, writer: Writer) -> None:

@@ -91,7 +91,8 @@ class Format(PictureFormat):
     def read_by_pillow(self, file: BufferedFile) -> None:
         file.read(16)  # Image.open identifies the format
         file.seek(0)
-        file.read(3)
+        if bytes(file.read(3)[:2]) != SOI:
+            raise DamagedError("no JPEG start", 0)
         marker = 0xFF
         while True:
             marker = marker << 8 & 0xFF00 | struct.unpack("B", file.read(1))[0]

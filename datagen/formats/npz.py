@@ -97,8 +97,11 @@ def _reporting_damage(source: base.Source) -> Iterator[None]:
 
 def _samples(source: base.Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
+    member, start = packed_member(data, entry)
+    if entry.method != STORED:
+        member = inflate(member, source.scratch(entry.plain_bytes), start, entry.crc)
     try:
-        array = _array.parse(_member(source, data, entry), X_NAME)
+        array = _array.parse(member, X_NAME)
     except base.DamagedError as error:
         raise base.DamagedError(str(error), entry.start) from error
     return _array.Samples(source, array, samples, X_NAME)
@@ -164,14 +167,6 @@ def _pieces(entry: Entry, packed: memoryview) -> Iterator[int]:
     yield header
     for at in range(_array.PREFIX_BYTES + header, entry.plain_bytes, LOAD_BYTES):
         yield min(LOAD_BYTES, entry.plain_bytes - at)
-
-
-def _member(source: base.Source, data: memoryview, entry: Entry) -> memoryview:
-    """Return the decompressed bytes of a member."""
-    packed, start = packed_member(data, entry)
-    if entry.method == STORED:
-        return packed
-    return inflate(packed, source.scratch(entry.plain_bytes), start, entry.crc)
 
 
 STORED, DEFLATED = 0, 8  # compression methods (APPNOTE 4.4.5)

@@ -398,18 +398,14 @@ class RowsFile:
 
     def _row(self, group: int, rows: int, first: int, row: int) -> base.Sample:
         if self._unpacked[0] != group:
-            self._unpacked = group, self._columns(group)
+            table = _row_group(self._path, self._file, group, None)
+            named = zip(table.schema, table, strict=True)
+            self._unpacked = group, [_column_values(self._path, field.name, column) for field, column in named]
         columns = self._unpacked[1]
         widths = [len(values) // rows for values in columns]
         parts = zip(columns, widths, strict=True)
         data = memoryview(b"".join(values[row * width : (row + 1) * width] for values, width in parts))
         return base.Sample(data, memoryview(b"".join(columns)), first * sum(widths))
-
-    def _columns(self, group: int) -> list[bytes]:
-        table = _row_group(self._path, self._file, group, None)
-        return [
-            _column_values(self._path, field.name, column) for field, column in zip(table.schema, table, strict=True)
-        ]
 
 
 def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any:

@@ -85,7 +85,8 @@ class Format(PictureFormat):
     def read_by_pillow(self, file: BufferedFile) -> None:
         file.read(16)  # Image.open identifies the format
         file.seek(0)
-        file.read(len(SIGNATURE))
+        if bytes(file.read(len(SIGNATURE))) != SIGNATURE:
+            raise DamagedError("no PNG signature", 0)
         while True:
             size, name = struct.unpack(">L4s", file.read(8))
             if name == b"IDAT":

@@ -259,8 +259,10 @@ class TfrecordFile(base.RecordFile):
             offset, size = self.span(number, 1)
             record = data[at : at + size]
             self._check_length(record, offset, size)
-            if verify:
-                _check_data(self._source.path, record, offset)
+            if verify and masked_crc(np.frombuffer(record, np.uint8)[HEAD_BYTES:-4]) != int.from_bytes(
+                record[-4:], "little"
+            ):
+                raise base.damaged(self._source.path, "a record's data does not match its checksum (CRC32C)", offset)
             start, image_bytes = image_extent(self._source.path, record[HEAD_BYTES:-4], offset)
             start += HEAD_BYTES
             self._before, self._image_bytes = bytes(record[:start]), image_bytes
@@ -354,14 +356,6 @@ def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:
     return np.array([*offsets, ends[-1]], np.int64)
 
 
-def _check_data(path: str, record: memoryview, offset: int) -> None:
-    """Raise DatasetError if a record's data does not match its checksum; `offset` is the record's in the file."""
-    data = np.frombuffer(record, np.uint8)
-    (data_crc,) = struct.unpack("<L", record[-4:])
-    if masked_crc(data[HEAD_BYTES:-4]) != data_crc:
-        raise base.damaged(path, "a record's data does not match its checksum (CRC32C)", offset)
-
-
 def image_extent(path: str, example: memoryview, offset: int) -> tuple[int, int]:
     """Return start and bytes of the image in an Example; the whole record if it is not an Example."""
     try:
@@ -405,9 +399,10 @@ def find_image(example: memoryview) -> tuple[int, int]:
     start, stop = _only(example, 0, len(example))
     while start < stop:
         entry_start, entry_stop, start = _message(example, start, stop)
-        key, value = _entry(example, entry_start, entry_stop)
-        if bytes(example[slice(*key)]) == IMAGE:
-            values = _only(example, *value)
+        key_start, key_stop, value_at = _message(example, entry_start, entry_stop)
+        value_start, value_stop, _ = _message(example, value_at, entry_stop)
+        if bytes(example[key_start:key_stop]) == IMAGE:
+            values = _only(example, value_start, value_stop)
             first = _only(example, *values)
             return first[0], first[1] - first[0]
     return 0, len(example)
@@ -462,10 +457,3 @@ def _message(data: memoryview, at: int, stop: int) -> tuple[int, int, int]:
 def _only(data: memoryview, start: int, stop: int) -> tuple[int, int]:
     """Return start and stop of a message's first field."""
     return _message(data, start, stop)[:2]
-
-
-def _entry(data: memoryview, start: int, stop: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (start, stop) of the key and of the value of a map's entry."""
-    key_start, key_stop, at = _message(data, start, stop)
-    value_start, value_stop, _ = _message(data, at, stop)
-    return (key_start, key_stop), (value_start, value_stop)

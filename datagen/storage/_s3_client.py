@@ -383,7 +383,8 @@ class Client:
         self.request(Request(kind="get", method="GET", key=request.key, headers=(span.header,), span=span, accepted=ok))
 
     def _exhausted(self, request: Request, error: OSError, *, answered: bool) -> Exception:
-        what = f"{self.where(request)} failed {request.attempts} times, the last time because of: {_reason(error)}"
+        cause = error.strerror or str(error)
+        what = f"{self.where(request)} failed {request.attempts} times, the last time because of: {cause}"
         is_read = request.key and request.kind == "get"
         if is_read or answered:
             kind = DatasetError if is_read else ServerError
@@ -581,7 +582,3 @@ def _length_problem(length: int | None, wanted: int | None) -> str:
 
 
 _content_range = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/(?:([0-9]{1,18})|\*)", re.IGNORECASE).fullmatch
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)

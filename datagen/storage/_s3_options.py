@@ -58,7 +58,11 @@ class Options:
         secure = _flag(given, "secure", True)
         self._addresses = tuple(_address(part.strip(), secure) for part in self.endpoint.split(","))
         self.path_style = _flag(given, "s3_force_path_style", not self._is_aws)
-        self.ca_bundle = self._ca_bundle(given) if any(address.is_tls for address in self._addresses) else ""
+        self.ca_bundle = ""
+        if any(address.is_tls for address in self._addresses):
+            # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
+            named = given.get("ca_bundle") or self._setting("ca_bundle", "AWS_CA_BUNDLE")
+            self.ca_bundle = str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
     def server(self, bucket: str) -> Server:
         return Server(
@@ -89,11 +93,6 @@ class Options:
             ) from error
         context.sslsocket_class = TlsSocket
         return context
-
-    def _ca_bundle(self, given: dict[str, Option]) -> str:
-        """Return the CA file by botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL."""
-        named = given.get("ca_bundle") or self._setting("ca_bundle", "AWS_CA_BUNDLE")
-        return str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
     def _endpoint(self, given: dict[str, Option]) -> str:
         named = str(given.get("endpoint_url") or os.environ.get("S3_ENDPOINT_URIS") or "")

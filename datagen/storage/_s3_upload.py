@@ -87,8 +87,10 @@ class ObjectWriter:
             return
         last = part_of(self._size_bytes - 1)[0]
         for number in range(last + 1):
-            if number not in self._etags:
-                self._fill(number, last)
+            if number not in self._etags:  # skipped, or not written to its end: padded with zeros
+                part = self._parts.setdefault(number, bytearray())
+                _, start, whole = _part(number)
+                part.extend(bytes((self._size_bytes - start if number == last else whole) - len(part)))
         for first in range(0, last + 1, PARTS_IN_FLIGHT):
             missing = [n for n in range(first, min(first + PARTS_IN_FLIGHT, last + 1)) if n not in self._etags]
             self._send(missing)
@@ -128,13 +130,6 @@ class ObjectWriter:
 
     def _is_full(self, number: int) -> bool:
         return self._written[number] >= _part(number).size
-
-    def _fill(self, number: int, last: int) -> None:
-        """Pad with zeros a part that was skipped, or not written to its end."""
-        part = self._parts.setdefault(number, bytearray())
-        _, start, whole = _part(number)
-        size = self._size_bytes - start if number == last else whole
-        part.extend(bytes(size - len(part)))
 
     def _send(self, numbers: Sequence[int]) -> None:
         if not numbers:

@@ -210,21 +210,20 @@ class Storage(StorageBase):
             bucket, _, key = path.removeprefix(SCHEME).partition("/")
         else:
             bucket = self._bucket
-            key = "/".join(part for part in (self._prefix, _relative(path)) if part)
+            relative = os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""  # ./data, /data: data
+            key = "/".join(part for part in (self._prefix, relative) if part)
         if not bucket:
             raise UserError(
                 f"{path!r} names no bucket: set storage.storage_root to one, or dataset.data_folder to s3://BUCKET/..."
             )
         if self._options.full_uri:
             key = f"{SCHEME}{bucket}/{key}"
-        return self._clients.get(bucket) or self._client(bucket), key
-
-    def _client(self, bucket: str) -> Client:
-        with self._lock:
-            if bucket not in self._clients:
-                server = self._options.server(bucket)
-                self._clients[bucket] = Client(server, self._signer, self._tls, self._counts)
-            return self._clients[bucket]
+        if bucket not in self._clients:
+            with self._lock:
+                if bucket not in self._clients:
+                    server = self._options.server(bucket)
+                    self._clients[bucket] = Client(server, self._signer, self._tls, self._counts)
+        return self._clients[bucket], key
 
 
 class ObjectReader:
@@ -353,8 +352,3 @@ def _sizes(heads: Sequence[tuple[Client, Request]]) -> Iterator[int | None]:
     for _, request in heads:
         response = request.response
         yield _size_in(response) if response is not None and response.succeeded else None
-
-
-def _relative(path: str) -> str:
-    """Return a path as part of a key: `./data` and `/data` become `data`."""
-    return os.path.normpath(path).lstrip("/") if path not in ("", ".") else ""

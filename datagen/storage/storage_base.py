@@ -92,7 +92,10 @@ def storage_spec(
             )
         return StorageSpec(direct=direct or FOLDER_TYPES[storage_type] == "direct")
     if storage_type not in storage_names() and "." not in storage_type:
-        raise UserError(f"storage.storage_type is {storage_type!r}: {_expected(storage_type)}")
+        wanted = f"wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
+        own = storage_type in INTERNAL_TYPES
+        near = "that is for dlemu's own use; " if own else registry.nearest(storage_type, storage_names())
+        raise UserError(f"storage.storage_type is {storage_type!r}: {near}{wanted}")
     for name, value in options.items():
         if value == WITHHELD:
             raise UserError(
@@ -112,13 +115,6 @@ def storage_spec(
 def storage_names() -> list[str]:
     """Return the built-in values of `storage.storage_type`, sorted."""
     return sorted({*FOLDER_TYPES, *registry.names("datagen.storage")} - {*INTERNAL_TYPES})
-
-
-def _expected(name: str) -> str:
-    if name in INTERNAL_TYPES:
-        return f"that is for dlemu's own use; wanted one of {', '.join(storage_names())}, or a dotted name of your own"
-    near = registry.nearest(name, storage_names())
-    return f"{near}wanted one of {', '.join(storage_names())}, or the dotted name of your own module"
 
 
 def open_storage(spec: StorageSpec) -> StorageBase:

@@ -146,7 +146,10 @@ def guarded(command: click.Command, name: str) -> None:
         sys.exit(2)
     except click.exceptions.Exit as leave:
         sys.exit(leave.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        if isinstance(error.__context__, EOFError):
+            complain("no answer (end of input): --yes answers yes to what is made; other answers are options (--help)")
+            sys.exit(2)
         complain("interrupted by Ctrl-C (SIGINT)")
         sys.exit(130)
     except DlemuError as error:

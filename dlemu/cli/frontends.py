@@ -15,6 +15,7 @@ import psutil
 from rich.console import Console
 
 from datagen.errors import UserError
+from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show
 from dlemu.config import check_data, load
@@ -139,7 +140,10 @@ class Terminal:
                     event.phase, event.checkpoint, event.checkpoints, event.bytes, event.total_bytes
                 )
             case DatasetMade():
-                print(_made_line(event), file=sys.stderr if self.as_json else sys.stdout)
+                rate = f", {event.bytes / 1e6 / event.seconds:.0f} MB/s" if event.bytes else ""
+                there = f"; {event.kept_files} existed already" if event.kept_files else ""
+                made = f"made {count(event.files, 'file')}, {size(event.bytes)}, in {event.folder}{rate}{there}"
+                print(made, file=sys.stderr if self.as_json else sys.stdout)
             case DatasetVerified():
                 for finding in event.findings:
                     print(f"{finding.severity} {finding.kind} {finding.path}: {finding.message}")
@@ -156,12 +160,6 @@ class Terminal:
                 complain_of(self.advised(event.error))
             case Warned() | RankFailed():
                 complain(event.message)
-
-
-def _made_line(made: DatasetMade) -> str:
-    rate = f", {made.bytes / 1e6 / made.seconds:.0f} MB/s" if made.bytes else ""
-    there = f"; {made.kept_files} existed already" if made.kept_files else ""
-    return f"made {count(made.files, 'file')}, {size(made.bytes)}, in {made.folder}{rate}{there}"
 
 
 def typed_command() -> list[str]:
@@ -181,11 +179,17 @@ def typed_command() -> list[str]:
 
 
 def allow(workload: Workload, folder: str, ranks: int | None, making_bytes: int, *, yes: bool) -> None:
-    """Prompt before so much is made (for `ranks`, if it depends on them); raises UserError for no, or no terminal."""
+    """Prompt before so much is made (for `ranks`, if it depends on them).
+
+    Raises UserError for no, or no terminal; SpaceError where a dataset does not fit.
+    """
     if making_bytes <= CONFIRM_ABOVE_BYTES or yes:
         return
+    from datagen.generate import check_space, files_of
     from dlemu.runner.datasets import free_bytes
 
+    if folder == workload.dataset.data_folder:
+        check_space(files_of(workload.dataset), open_storage(workload.storage_spec.buffered))
     free_text = f" ({size(free)} are free there)" if (free := free_bytes(workload, folder)) is not None else ""
     plan = f"{size(making_bytes)} will be made in {folder}" + (f" for {count(ranks, 'rank')}" if ranks else "")
     if sys.stdin.isatty() and sys.stderr.isatty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import click
 
@@ -40,7 +40,13 @@ def job_command(kind: Kind) -> click.Command:
             print_config(overrides, config_dir, kind)
             return
         if export_dlio is not None:
-            _export(overrides, config_dir, export_dlio)
+            from datagen.atomic import write_text
+            from dlemu.config import load
+            from dlemu.dlio.config import dlio_yaml
+
+            path = os.path.abspath(export_dlio)
+            write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
+            click.echo(f"written: {path}")
             return
         from dlemu.cli import complain
         from dlemu.runner.launched import run_as_placeholder
@@ -61,13 +67,3 @@ def _exported(kind: Kind) -> Callable[[_Command], _Command]:
     if not kind.is_exported:
         return lambda command: command
     return click.option("--export-dlio", metavar="FILE", help="Write the settings as a DLIO workload file, and stop.")
-
-
-def _export(overrides: Sequence[str], config_dir: str | None, path: str) -> None:
-    from datagen.atomic import write_text
-    from dlemu.config import load
-    from dlemu.dlio.config import dlio_yaml
-
-    path = os.path.abspath(path)
-    write_text(os.path.dirname(path), os.path.basename(path), dlio_yaml(load(overrides, config_dir=config_dir)))
-    click.echo(f"written: {path}")

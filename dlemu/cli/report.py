@@ -42,16 +42,11 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
         for folder in folders:
             answer = read_result(folder)
             show((kind_of(folder) or kind_named("training")).name, getattr(answer, "summary", answer), folder)
-    pages = [folders] if output else [(folder,) for folder in folders]
-    for together in pages:
-        _make(together, ("png",) * png + ("svg",) * svg, output, interactive=interactive)
-
-
-def _make(folders: tuple[str, ...], kinds: tuple[str, ...], output: str | None, *, interactive: bool) -> None:
     from dlemu.studies.pages import write_page, write_pictures
 
-    page = write_page(folders, output, interactive=interactive)
-    click.echo(f"report: {page}")
-    for kind in kinds:
-        for path in write_pictures(folders, kind, os.path.join(os.path.dirname(page), "figures")):
-            click.echo(f"figure: {path}")
+    for together in [folders] if output else [(folder,) for folder in folders]:
+        page = write_page(together, output, interactive=interactive)
+        click.echo(f"report: {page}")
+        for kind in ("png",) * png + ("svg",) * svg:
+            for path in write_pictures(together, kind, os.path.join(os.path.dirname(page), "figures")):
+                click.echo(f"figure: {path}")

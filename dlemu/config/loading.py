@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,7 +86,7 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
         workload = _with_folders_resolved(to_workload(settings, {}))
-        workload = _with_own_data(workload, [setting[0] for setting in given_layer], choice)
+        workload = _with_own_data(workload, dict(given_layer), {} if choice == DEFAULT_WORKLOAD else dict(file))
         check(workload)
         check_model_name(workload.model.name)
     except UserError as error:
@@ -95,24 +95,28 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     return workload
 
 
-def _with_own_data(workload: Workload, given_layer: Collection[KeyPath], choice: str) -> Workload:
-    if workload.dataset.source != "folder":
+def _with_own_data(workload: Workload, given: dict[KeyPath, Any], file: dict[KeyPath, Any]) -> Workload:
+    """Return the workload with what is found in the user's own folder; `file` is empty for the default workload."""
+    data = workload.dataset
+    if data.source != "folder":
         return workload
     from datagen.own_folder import FLAT, inspect_own_folder
 
-    given = [key for key in OF_OWN_DATA if ("dataset", key) in given_layer]
-    found = [key for key in given if key != "record_length_bytes" or workload.dataset.format not in FLAT]
-    if found:
-        raise UserError(
-            f"dataset.source=folder reads what is in {workload.dataset.data_folder}, and "
-            f"{', '.join(f'dataset.{key}' for key in found)} {'is' if len(found) == 1 else 'are'} determined from it: "
-            f"leave {'it' if len(found) == 1 else 'them'} out"
-        )
     check_data_folder(workload)
-    data = workload.dataset
-    if choice == DEFAULT_WORKLOAD and ("dataset", "format") not in given_layer:
-        data = replace(data, format="")  # nobody chose the format of the default workload: the files decide
-    own = inspect_own_folder(data, workload.storage_spec)
+    is_of_folder = ("dataset", "source") in file
+    if ("dataset", "format") not in given | file:
+        data = replace(data, format="")  # nobody chose it: the files decide
+    if not is_of_folder or ("dataset", "num_files_train") not in file:
+        data = replace(data, num_files_train=0)  # that of another dataset
+    own = inspect_own_folder(
+        data,
+        workload.storage_spec,
+        strict=is_of_folder or ("dataset", "format") in given,
+        decodes=workload.reader.decode == "full",
+    )
+    stated = ("record_length_bytes",) if data.format in FLAT else ()
+    if found := [f"dataset.{key}" for key in OF_OWN_DATA if ("dataset", key) in given and key not in stated]:
+        raise UserError(f"{data.data_folder} itself decides on these settings, leave them out: {', '.join(found)}")
     return replace(workload, dataset=own.spec, notes=tuple(dict.fromkeys((*workload.notes, *own.notes))))
 
 

@@ -75,13 +75,12 @@ def sample_divisor(workload: Workload) -> float | None:
 def row_group_reads(workload: Workload) -> float:
     """Return how often a row group of Parquet is read in an epoch, on average; 1 for other formats.
 
-    Workers that take batches in turn each read a row group whole that their batches have rows of. Batches of B rows
-    begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
+    Workers that take batches in turn each read a row group whole, once, that their batches have rows of. Batches of B
+    rows begin at every multiple of B's greatest common divisor with a group's G rows alike, and so have rows of
     (B + G - gcd(B, G)) / G groups on average; B rows have B / G.
     """
     data, reader = workload.dataset, workload.reader
-    in_order = reader.worker_streams or reader.read_threads <= 1  # a worker then keeps the group in which a batch ends
-    if data.format != "parquet" or in_order or reader.sample_shuffle != "off":
+    if data.format != "parquet" or reader.worker_streams or reader.sample_shuffle != "off":
         return 1.0
     batch, rows = reader.batch_size, min(data.parquet.row_group_size, data.num_samples_per_file)
-    return (batch + rows - math.gcd(batch, rows)) / batch
+    return min(max(1, reader.read_threads), (batch + rows - math.gcd(batch, rows)) / batch)

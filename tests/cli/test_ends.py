@@ -17,6 +17,8 @@ from dlemu.comm import Failure, Interrupted
 from dlemu.runner.ranks import RunFailedError
 from dlemu.runner.run_list import RunsPlanned
 
+NO_ANSWER = click.Abort()  # as click raises it at the end of the input
+NO_ANSWER.__context__ = EOFError()
 CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3, at_ns=0, traceback="Traceback ...")
 
 
@@ -32,6 +34,8 @@ CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3,
         (RuntimeError("can't start new thread"), 2, "or use fewer ranks or workers\n"),
         (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
         (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
+        (click.Abort(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
+        (NO_ANSWER, 2, "answers yes to what is made; other answers are options (--help)\n"),
         (Interrupted(signal.SIGTERM), 143, "dlemu: interrupted by SIGTERM\n"),
     ],
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from datagen.errors import UserError
+from datagen.errors import SpaceError, UserError
 from dlemu.cli import cli
 from dlemu.cli.frontends import allow
 from dlemu.config import load
@@ -19,12 +20,14 @@ from dlemu.runner import datasets
 from dlemu.runner.job import NoVerdictError
 from tests.parts import of_parts
 
+FREE = "datagen.storage.posix.Storage.free_bytes"
 TYPED = ["mpirun", "-np", "18", "dlemu", "train", "workload=unet3d"]
 
 
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FREE, lambda *_: 10**15)
 
 
 def advise(overrides: list[str], ranks: int, files_there: int) -> str:
@@ -33,6 +36,26 @@ def advise(overrides: list[str], ranks: int, files_there: int) -> str:
 
 def commands(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in text.splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize(
+    ("free", "words", "said"),
+    [
+        (5e10, [], "num_files_train=337"),
+        (5e10, ["dataset.num_files_train=168000"], "num_files_train=337"),
+        (1.9e10, [], "too few for a verdict: set dataset.data_folder to a larger file system."),
+    ],
+)
+def test_nobody_is_told_to_agree_to_what_does_not_fit(
+    free: float, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FREE, lambda *_: int(free))
+    words = ["workload=unet3d", f"dataset.data_folder={tmp_path}/none", *words]
+    assert said in advise(words, 18, 0)
+    with pytest.raises(SpaceError, match=r"num_files_train=\d+, the most that fit") as full:
+        CliRunner().invoke(cli, ["train", *words, "ranks=18", "--make"], catch_exceptions=False)
+    (fits,) = re.findall(r"num_files_train=\d+", str(full.value))
+    allow(load([*words, f"dataset.{fits}"]), f"{tmp_path}/none", 18, 1, yes=False)
 
 
 def test_the_first_command_tries_it_and_the_second_takes_it_whole() -> None:

@@ -104,7 +104,7 @@ def test_sub_folders_against_the_rule(small: MakeSpec) -> None:
 
 def fails(spec: DatasetSpec, match: str) -> str:
     with pytest.raises(DatasetError, match=match) as caught:
-        inspect(spec, "dlemu datagen workload=w")
+        inspect(spec, lambda: "dlemu datagen workload=w")
     return str(caught.value)
 
 

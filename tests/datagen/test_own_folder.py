@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import os
 import pickle
+import re
 import struct
 import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +29,7 @@ from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
 from datagen.own_folder import inspect_own_folder
-from datagen.spec import DatasetSpec
+from datagen.spec import PICTURES, DatasetSpec, EngineName
 from datagen.storage.storage_base import FOLDERS
 from dlemu.config import load
 from tests.datagen.sources import MemorySource
@@ -58,6 +62,51 @@ def arrays_of_others(folder: Path) -> None:
         np.savez(folder / f"{number}.npz", image=np.arange(5000 + number), mask=np.ones(9000, np.uint8))
 
 
+def compressed_arrays(folder: Path) -> None:
+    """Far larger once decompressed; members are stored or deflated, and named as their owner likes."""
+    folder.mkdir(exist_ok=True)
+    for number in range(3):
+        np.savez_compressed(folder / f"{number}.npz", image=np.zeros((100, 200 + number), np.uint8))
+        with zipfile.ZipFile(folder / f"{number}-mixed.npz", "w") as archive:
+            archive.writestr("a.npy", array_file(9000), zipfile.ZIP_STORED)
+            archive.writestr("deep/b.npy", array_file(90_000), zipfile.ZIP_DEFLATED)
+
+
+def array_file(size: int) -> bytes:
+    packed = io.BytesIO()
+    np.save(packed, np.zeros(size, np.uint8))
+    return packed.getvalue()
+
+
+def picture(kind: str, mode: str = "RGB") -> bytes:
+    image, packed = pytest.importorskip("PIL.Image"), io.BytesIO()
+    image.effect_noise((40, 40), 50).convert(mode).save(packed, kind)
+    return packed.getvalue()
+
+
+def odd_pictures(folder: Path, ending: str = "jpg") -> None:
+    """Not what their names say, or with something behind the end."""
+    folder.mkdir(exist_ok=True)
+    kinds = [picture(kind) for kind in ("GIF", "WEBP", "PNG", "BMP", "JPEG")]
+    for number, data in enumerate([*kinds, picture("JPEG", "CMYK"), picture("JPEG") + bytes(10), picture("TIFF")]):
+        (folder / f"{number}.{ending}").write_bytes(data)
+
+
+def odd_pngs(folder: Path) -> None:
+    odd_pictures(folder, "PNG")
+
+
+def odd_tiffs(folder: Path) -> None:
+    odd_pictures(folder, "tif")
+
+
+def broken_pictures(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    whole = picture("JPEG")
+    for number, data in enumerate([b"junk" + whole, whole[:-30], whole[:20], whole, b"\xff\xd8", whole]):
+        (folder / f"{number}.JPEG").write_bytes(data)
+
+
 def plain_arrays(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for number in range(6):
@@ -76,16 +125,16 @@ def shards(folder: Path) -> None:
                     tar.addfile(member, io.BytesIO(bytes(size)))
 
 
+def recorded(size: int) -> bytes:
+    head = struct.pack("<Q", size)
+    return head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
+
+
 def records(folder: Path) -> None:
     """Of changing lengths, in files named as TFDS names them."""
     folder.mkdir(exist_ok=True)
     for shard in range(3):
-        heads = {size: struct.pack("<Q", size) for size in range(100, 700, 100)}
-        data = b"".join(
-            head + struct.pack("<I", masked_crc(head)) + bytes(size) + struct.pack("<I", masked_crc(bytes(size)))
-            for size, head in heads.items()
-        )
-        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(data)
+        (folder / f"train.tfrecord-{shard:05}-of-00003").write_bytes(b"".join(map(recorded, range(100, 700, 100))))
 
 
 def tables(folder: Path) -> None:
@@ -100,6 +149,11 @@ CASES: list[tuple[Make, str, int, int]] = [
     (anything_flat, "raw", 6, 1),
     (classes_of_scans, "raw", 6, 1),
     (arrays_of_others, "npz", 6, 1),
+    (compressed_arrays, "npz", 6, 1),
+    (odd_pictures, "jpeg", 8, 1),
+    (odd_pngs, "png", 8, 1),
+    (odd_tiffs, "tiff", 8, 1),
+    (broken_pictures, "jpeg", 6, 1),
     (plain_arrays, "npy", 6, 1),
     (shards, "webdataset", 3, 4),
     (records, "tfrecord", 3, 6),
@@ -128,10 +182,60 @@ def test_own_files_are_read_whole_and_left_alone(
         assert fetched.app_bytes == found.total_bytes == sum(os.path.getsize(found.train.path(n)) for n in range(files))
         assert spec.record_length_bytes == pytest.approx(found.total_bytes / files)
     assert fetched.app_bytes > 0.3 * found.total_bytes
+    for number, (start, size) in enumerate(fetched.places.tolist() if name in PICTURES else ()):
+        assert bytes(room[start : start + size]) == Path(found.train.path(number)).read_bytes(), "as it is"
     after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before
     with pytest.raises(UserError, match="which are only read"):
         prepare(spec)
+
+
+@pytest.mark.parametrize("engine", ["matched", "fast", "library"])
+@pytest.mark.parametrize("make", [odd_pictures, odd_pngs, odd_tiffs, compressed_arrays])
+def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName, tmp_path: Path) -> None:
+    make(tmp_path)
+    spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS, decodes=True).spec
+    found = inspect(spec)
+    fetch = FetchSpec.for_dataset(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
+    for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
+        fetched = Fetcher(one).fetch(range(6), memoryview(bytearray(one.slot_bytes(6))))
+        assert fetched.app_bytes > 0.5 * sum(os.path.getsize(found.train.path(number)) for number in range(6))
+
+
+def test_a_picture_that_nothing_decodes_is_named_before_a_run_that_decodes(tmp_path: Path) -> None:
+    broken_pictures(tmp_path)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}"]
+    assert load(words).dataset.num_files_train == 6
+    with pytest.raises(UserError, match=r"0\.JPEG: its samples can't be decoded \(cannot identify"):
+        load([*words, "reader.decode=full"])
+
+
+@pytest.mark.parametrize(
+    ("datasets", "advised"),
+    [
+        ({"images": {"shape": (600, 3, 8, 8), "chunks": (12, 3, 8, 8)}, "labels": {"shape": (600,)}}, 12 * 192),
+        ({"train/images": {"shape": (60, 3, 8, 8)}, "masks": {"shape": (60, 8, 8)}}, 192),
+        ({"images": {"shape": (60, 90, 90), "chunks": (1, 90, 90), "compression": "gzip"}}, 31),
+        ({"records_0": {"shape": (60, 50)}}, 50),
+        ({"labels": {"shape": (60,)}}, 0),
+        ({"images": {"shape": (0, 50)}}, 0),
+        ({}, 0),
+    ],
+)
+def test_hdf5_with_many_samples_is_read_whole_or_cut_as_advised(
+    datasets: dict[str, dict[str, Any]], advised: int, tmp_path: Path
+) -> None:
+    with pytest.importorskip("h5py").File(tmp_path / "all.h5", "w") as file:
+        for name, settings in datasets.items():
+            settings = {"data": np.zeros(settings["shape"], np.uint8)} | settings
+            file.create_dataset(name, **settings)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}"]
+    (note,) = (note for note in load(words).notes if "read whole" in note)
+    found = re.search(r"dataset\.format=indexed_binary dataset\.record_length_bytes=(\d+)", note)
+    assert found is None if not advised else found is not None and int(found[1]) == pytest.approx(advised, rel=0.2)
+    if found is not None:
+        cut = load([*words, *found[0].split()]).dataset
+        assert cut.num_samples_per_file == os.path.getsize(tmp_path / "all.h5") // int(found[1])
 
 
 @pytest.mark.parametrize(("words", "files"), [([], 3), (["dataset.format=npz"], 1), (["workload=unet3d"], 1)])
@@ -142,16 +246,70 @@ def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str],
     assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
-def test_raw_reads_all_common_kinds_of_files_where_it_is_asked_for(tmp_path: Path) -> None:
-    for number in range(6):
-        (tmp_path / f"{number}.jpg").write_bytes(bytes(900))
-        (tmp_path / f"{number}.txt").write_bytes(bytes(100))
-    (tmp_path / "README.md").write_bytes(bytes(50))
-    raw = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder", format="raw"), FOLDERS)
-    assert (raw.spec.format, raw.layout.num_files, int(raw.sizes.sum())) == ("raw", 12, 6000)
-    assert any("README" not in note and ".md (1)" in note for note in raw.notes)
-    found = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
-    assert found.layout.num_files == 6, "only the pictures"
+CHOICES = """
+%.png:99 labels.npz:900 |  | png 4: %.png | 1 file is .* .npz .1.
+%.jpg:99 %.txt a.md | format=raw | raw 8: %.jpg %.txt | .md .1.
+%.bin:99 %.idx |  | raw 4: %.bin | 4 files are .* .idx .4.
+%.bin:99 %.idx | format=raw | raw 4: %.bin | .idx
+%.mp4:99 %.srt %.csv:50 |  | raw 4: %.mp4 | dataset.format=csv
+%.h5 %.txt a/%.json |  | raw 4: %.h5 | 8 files are of other kinds
+%.flac:99 %.seg:50 |  | raw 4: %.flac | .seg
+%.tfrecord:R %.tfrecord.idx |  | tfrecord 4x3: %.tfrecord | .idx
+%.tfrecord:Z %.tfrecord.idx | format=raw | raw 4: %.tfrecord | each .tfrecord file is .* one sample
+part-0000%:R README _SUCCESS:0 | format=tfrecord | tfrecord 4x3: part-0000% | 1 empty
+%.json:R | format=tfrecord | tfrecord 4x3: %.json |
+%.json:600 | format=indexed_binary record_length_bytes=60 | indexed_binary 4x10: %.json |
+data.mdb:600 lock.mdb | format=mmap_indexed_binary record_length_bytes=60 | mmap_indexed_binary 1x10: data.mdb | .mdb
+data.mdb lock.mdb | format=raw | raw 1: data.mdb | one sample.*=mmap_indexed_binary
+%.tar.gz |  | raw 4: %.tar.gz | each .tar.gz file .* one sample.* or decompress
+c.%.json.gz |  | raw 4: c.%.json.gz | each .json.gz file .* one sample
+a-%.jsonl.zst |  | raw 4: a-%.jsonl.zst | each .jsonl.zst file
+%.nii.gz |  | raw 4: %.nii.gz |
+a/train-%.bmp a/dev-%.bmp a/test-%.bmp |  | raw 4: a/train-%.bmp | 8 validation and test files left out: in a folder
+train2017/%.bmp val2017/%.bmp a/%.json |  | raw 4: train2017/%.bmp | 4 validation files left out: .*/val2017 reads them
+train-clean/%.flac dev-clean/%.flac |  | raw 4: train-clean/%.flac | 4 validation .*/dev-clean reads them
+train/%.bmp more/%.bmp |  | raw 4: train/%.bmp | 4 other files left out: .*/more reads
+validation-%.bmp test-%.bmp |  | raw 8: test-%.bmp validation-%.bmp |
+car/%.bmp test/%.bmp dog/%.bmp |  | raw 12: car/%.bmp dog/%.bmp test/%.bmp |
+bus/%.bmp train/%.bmp van/%.bmp |  | raw 12: bus/%.bmp train/%.bmp van/%.bmp |
+train/car/%.bmp train/test/%.bmp |  | raw 8: train/car/%.bmp train/test/%.bmp |
+train.txt val.txt images/%.bmp |  | raw 4: images/%.bmp | .txt .2.
+%.png | format=tfrecord | refused | named as png: leave dataset.format out
+%.dcm | format=npz | refused | can't be read as npz: .* set dataset.format=raw
+part-% | format=parquet | refused | set dataset.format=raw
+%.tfrecord:Z |  | refused | compressed with gzip.: .* set dataset.format=raw
+%.tfrecord.gz:Z | compression=gzip | refused | compressed with gzip
+%.tar:Z |  | refused | compressed with gzip
+data.mdb lock.mdb |  | refused | LMDB.* set dataset.format=mmap_indexed_binary
+"""
+
+
+@pytest.mark.parametrize("choice", CHOICES.strip().split("\n"))
+def test_files_that_count_are_chosen_once_and_others_are_told_of(choice: str, tmp_path: Path) -> None:
+    files, words, wanted, said = (part.strip() for part in choice.split("|"))
+    for name, _, size in (each.partition(":") for each in files.split()):
+        for number in "0123" if "%" in name else "0":
+            put(tmp_path / name.replace("%", number), int(size) if size.isdigit() else 9)
+            if size in ("R", "Z"):
+                data = recorded(20) * 3
+                (tmp_path / name.replace("%", number)).write_bytes(gzip.compress(data) if size == "Z" else data)
+    settings = [
+        "dataset.source=folder",
+        f"dataset.data_folder={tmp_path}",
+        *(f"dataset.{word}" for word in words.split()),
+    ]
+    if wanted == "refused":
+        with pytest.raises(UserError, match=said):
+            load(settings)
+        return
+    workload = load(settings)
+    run = inspect(workload.dataset)  # as the run does, by the settings found
+    spec, names = run.spec, run.train.names or ()
+    assert spec == workload.dataset
+    samples = f"x{spec.num_samples_per_file}" * (spec.num_samples_per_file > 1)
+    chosen = dict.fromkeys(re.sub(r"(?<![a-z0-9])[0-3](?!\d)|(?<=0000)[0-3]", "%", name) for name in names)
+    assert f"{spec.format} {len(names)}{samples}: {' '.join(chosen)}" == wanted
+    assert re.search(said, "\n".join(workload.notes[1:])) if said else "one sample" not in "".join(workload.notes)
 
 
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])

@@ -183,13 +183,26 @@ def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[s
     assert fetch.buffer_bytes >= fetch.max_group_bytes, "the memory of the row group that is kept is counted"
 
 
-def test_rows_read_elsewhere_are_read_anew(dataset: DatasetSpec) -> None:
-    fetch = fetch_of(dataset)
-    fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(10)))
-    for first in (0, 10, 45, 60, 5):
-        wanted = list(range(first, first + 10))
-        got = fetcher.fetch(wanted, room)
-        assert [bytes(room[start : start + size]) for start, size in got.places.tolist()] == fetched(fetch, wanted)[1]
+@pytest.mark.parametrize("options", [{"engine": "matched"}, {"decode": "full"}])
+@pytest.mark.parametrize(("workers", "batch", "group_rows"), [(2, 7, 200), (3, 5, 40), (8, 3, 64), (3, 30, 20)])
+def test_workers_in_turn_each_read_a_row_group_once_an_epoch(
+    workers: int, batch: int, group_rows: int, options: dict[str, Any], small: MakeSpec
+) -> None:
+    packed = parquet(row_group_size=group_rows)
+    made = small(format="parquet", num_files_train=1, num_files_eval=0, num_samples_per_file=200, parquet=packed)
+    fetch = fetch_of(make(made), **options)
+    fetchers, room = [Fetcher(fetch) for _ in range(workers)], memoryview(bytearray(fetch.slot_bytes(batch)))
+    for _epoch in range(2):
+        app_bytes, groups = 0, set()
+        for first in range(0, 200 - batch, batch):
+            wanted, worker = list(range(first, first + batch)), first // batch % workers
+            groups |= {(worker, row // group_rows) for row in wanted}
+            got = fetchers[worker].fetch(wanted, room)
+            app_bytes += got.app_bytes
+            values = [bytes(room[start : start + size]) for start, size in got.places.tolist()]
+            assert values == fetched(fetch, wanted)[1], "also what an earlier batch read"
+        expected = sum(fetched(fetch, [group * group_rows])[0].app_bytes for _, group in groups)
+        assert app_bytes == pytest.approx(expected, rel=0.02), "and the next epoch reads them anew"
 
 
 @pytest.mark.parametrize("compression", PACKED)

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_commands_of_the_examples_are_understood() -> None:
         words = shlex.split(text)[1:]
         command, rest = command_of(words)
         assert {word for word in rest if word.startswith("--")} <= options(command), text
+        assert "--make" not in rest or "--yes" in rest, "nobody answers in a batch job"
         composed(words[0], rest, text)
 
 
@@ -110,6 +112,20 @@ def test_ranks_of_the_examples_add_up() -> None:
     name = job["metadata"]["name"]
     assert given["--master-addr"] == f"{name}-{workers['name']}-0-0.{name}"
     assert int(given["--master-port"]) == pod["containers"][0]["ports"][0]["containerPort"]
+
+
+def test_the_batch_job_that_sizes_makes_its_data_and_starts_trials_by_srun(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text(f'#!/bin/bash\necho "$@" >{tmp_path}/asked\nexit 3\n')
+    (tmp_path / "srun").chmod(0o755)
+    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "STORAGE": str(tmp_path), "SLURM_JOB_ID": "7"}
+    words = "dataset.record_length_bytes=4096 dataset.record_length_bytes_stdev=0 dataset.record_length_bytes_resize=0 "
+    words += "dataset.num_files_train=2000 reader.batch_size=1 reader.odirect=false metric.cached=true --most 1"
+    command = ["bash", str(EXAMPLES / "slurm" / "size.sbatch"), *words.split()]
+    ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, ended.stderr
+    asked = (tmp_path / "asked").read_text()
+    assert re.match(r"--mpi=pmi2 --cpu-bind=none --overcommit -n 1 \S+ .*-m dlemu train workload=unet3d", asked)
 
 
 @pytest.mark.parametrize("path", [*EXAMPLES.glob("slurm/*"), *CONTAINER.glob("*.sh")], ids=lambda path: path.name)

@@ -38,7 +38,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
 
 
 def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **changes: Any) -> LoaderSpec:
-    found = inspect(dataset, command_hint="dlemu datagen")
+    found = inspect(dataset)
     fetch = FetchSpec(
         layout=found.train,
         format="npz",

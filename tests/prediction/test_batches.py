@@ -29,9 +29,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
     return make(spec)
 
 
+@pytest.mark.parametrize("streams", [True, False])
 @pytest.mark.parametrize(("ranks", "workers", "batch"), [(1, 1, 6), (1, 2, 6), (2, 2, 4), (1, 3, 20), (1, 2, 45)])
 def test_row_groups_are_read_in_the_batches_in_which_workers_read_them(
-    ranks: int, workers: int, batch: int, tables: DatasetSpec
+    ranks: int, workers: int, batch: int, streams: bool, tables: DatasetSpec
 ) -> None:
     plan = Plan(
         num_files=FILES,
@@ -42,7 +43,7 @@ def test_row_groups_are_read_in_the_batches_in_which_workers_read_them(
         sample_shuffle=False,
         seed=3,
         seed_change_epoch=True,
-        worker_streams=workers,
+        worker_streams=workers if streams else 1,
     )
     found = inspect(tables)
     fetch = FetchSpec.for_dataset(found, found.train)
@@ -52,7 +53,7 @@ def test_row_groups_are_read_in_the_batches_in_which_workers_read_them(
         for step in range(1, plan.steps_per_epoch + 1):
             samples = RankPlan(plan, rank).sample_ids(1, step)
             read[rank, step - 1] = fetchers[(step - 1) % workers].fetch(samples, room).app_bytes
-    shares = row_group_shares(plan, 20, plan.steps_per_epoch)
+    shares = row_group_shares(plan, 20, workers, plan.steps_per_epoch)
     assert shares.mean() == pytest.approx(1.0)
     # Beyond the last whole turn of its workers, a rank reads what all ranges left over, wherever that lies.
     whole = plan.steps_per_epoch // workers * workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,19 @@ def test_own_files_that_are_too_few_are_not_made(tmp_path: Path) -> None:
     missing = replace(workload, dataset=replace(workload.dataset, data_folder=str(tmp_path / "missing")))
     with pytest.raises(UserError, match=r"is not a folder: set .* to the folder of your files"):
         prepare(TRAINING, missing, 2, wants_verdict=True)
+
+
+@pytest.mark.parametrize(("group_rows", "batch", "fits"), [(10, 32, False), (200, 32, True), (10, 3, True)])
+def test_own_tables_whose_shuffled_rows_lie_in_too_many_row_groups_are_refused(
+    group_rows: int, batch: int, fits: bool, tmp_path: Path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").table({"x": list(range(400))})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=group_rows)
+    words = ["dataset.source=folder", f"dataset.data_folder={tmp_path}", f"reader.batch_size={batch}"]
+    workload = load([*words, "reader.sample_shuffle=seed", f"output.folder={tmp_path}/result"])
+    with nullcontext() if fits else pytest.raises(UserError, match=rf"{batch} shuffled rows .* set it to off"):
+        prepare(TRAINING, workload, 1)
 
 
 def test_nothing_is_offered_to_be_made_among_files_of_others(tmp_path: Path) -> None:

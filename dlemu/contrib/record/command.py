@@ -20,6 +20,7 @@ from dlemu.cli.options import Number
 @click.option("--replay/--no-replay", default=True, show_default=True, help="Replay it on the same storage at the end.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @click.option("--json", "as_json", is_flag=True, help="Print record.json; dlemu prints nothing else on stdout.")
+@click.option("--details", is_flag=True, help="Also print all numbers and their meaning.")
 def command(
     job: tuple[str, ...],
     steps: int,
@@ -31,6 +32,7 @@ def command(
     replay: bool,
     report: bool,
     as_json: bool,
+    details: bool,
 ) -> None:
     """Record a training job of your own as a workload: what it reads, computes and waits for.
 
@@ -67,7 +69,7 @@ def command(
     if as_json:
         click.echo(to_json(recorded.answer), nl=False)
     else:
-        print_record(recorded, Console())
+        print_record(recorded, Console(), details=details)
         report_result(report, recorded.folder)
     status = {True: 0, False: 1, None: 4}[recorded.answer.replayable]
     raise SystemExit(DlemuError.exit_status if recorded.job_status else status)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from datagen.known_offsets import version_of
-from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, format_of, group_rows
+from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
 from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
 from dlemu.contrib.record.answer import Data, Recording, Spread
@@ -44,7 +44,7 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     if not sizes:
         return None
     kinds = _kinds(sizes, recording)
-    opened = [name for name in sizes if _kind(name) in kinds]
+    opened = [name for name in sizes if kind_of(name) in kinds]
     endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
@@ -53,8 +53,9 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
         found, is_whole = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
-    mean, formats = sum(known) / len(known), {format_of(name) for name in opened}
-    file_format = MAPPED if recording.mapped else formats.pop() if len(formats) == 1 else RAW
+    mean, formats = sum(known) / len(known), {kind_of(name) for name in opened}
+    file_format = formats.pop() if len(formats) == 1 else RAW
+    file_format = MAPPED if recording.mapped else RAW if file_format[:1] in ("", ".") else file_format
     rows_of_group, counted = _counted(found, file_format, mean)
     whole = counted or (recording.loading.samples or 0) / len(known)
     whole = 1.0 if _opens_each(recording) else max(1.0, whole) if whole else 0.0
@@ -233,15 +234,9 @@ def _ending(name: str) -> str:
     return os.path.splitext(name)[1].lower()
 
 
-def _kind(name: str) -> str:
-    """Return a file's format: of pictures that are called .jpg, .jpeg and .JPEG, one; else its ending."""
-    known = format_of(name)
-    return _ending(name) if known == RAW else known
-
-
 def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
     """Return the dataset's kinds of files: at most one for each file of a sample and each loader, or any if alike."""
-    counts = Counter(map(_kind, sizes))
+    counts = Counter(map(kind_of, sizes))
     most = recording.files_per_sample * recording.loaders_per_rank
     often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
@@ -255,7 +250,7 @@ def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
 
 def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
     rank = 0 if kind in _WEIGHTS else 1 if kind.startswith(".") or not kind else 2
-    return rank, sum(size for name, size in sizes.items() if _kind(name) == kind)
+    return rank, sum(size for name, size in sizes.items() if kind_of(name) == kind)
 
 
 def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
@@ -269,7 +264,7 @@ def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
                 continue
             seen.add(real)
             shown = (name for name in file_names if not name.startswith("."))
-            found += [os.path.join(folder, name) for name in shown if _kind(name) in kinds]
+            found += [os.path.join(folder, name) for name in shown if kind_of(name) in kinds]
             if time.monotonic() > until:
                 return found, False
     return found, True

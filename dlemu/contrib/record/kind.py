@@ -6,9 +6,9 @@ from dlemu.results.kinds import Kind, Parts
 
 
 def _record() -> Parts:
-    from dlemu.contrib.record.page import RESULT
+    from dlemu.contrib.record.page import PARTS
 
-    return RESULT
+    return PARTS
 
 
 KIND = Kind(

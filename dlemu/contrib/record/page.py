@@ -10,24 +10,20 @@ from rich.console import Console
 
 from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.page import Opened, Page, Words, tiles
-from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.page import Opened, Page, Words
+from dlemu.report.screen import Said, Screen, print_screen
+from dlemu.report.table import Table, columns, print_lines, print_table
 from dlemu.report.units import number, percent, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
-PARTS = {
+STEP_PARTS = {
     "computing": "computing",
     "storage": "waiting for storage",
     "cpu_queue": "waiting for a core",
     "preprocessing": "waiting for preprocessing",
     "hand_over": "handing over",
 }
-_TILES = (
-    ("samples/s", "recording.samples_per_second", "", "of all ranks, while training"),
-    ("step", "recording.parts.step", "s", "mean"),
-    ("computing", "recording.parts.computing", "s", "of a step, mean"),
-)
 _SOURCES = {
     "device": "by events on the accelerator",
     "ready steps": "from steps whose batch was ready",
@@ -45,30 +41,49 @@ _COMPARED = {
 }
 
 
-def print_record(recorded: Recorded, console: Console) -> None:
+def print_record(recorded: Recorded, console: Console, *, details: bool) -> None:
     answer = recorded.answer
-    for table in _tables(answer):
-        print_table(table, console)
-    print_lines([Line(f"- {note}", "caution") for note in answer.recording.notes], console, wrap=True)
-    state, says = _verdict(answer)
-    print_lines([Line(f"{state}: {says}", "good" if answer.replayable else "open")], console, wrap=True)
-    print_lines([f"recipe: {recorded.recipe}", f"results: {recorded.folder}"], console)
+    print_screen(_screen(answer, recorded.folder), console)
+    print_lines([f"recipe: {recorded.recipe}"], console)
     if answer.replayable is None:
         print_lines([f"to verify it on a quiet host: {recorded.verify}"], console)
     if answer.replayable is not False:
         replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
         print_lines([f"next, on another drive: {replay}"], console)
+    for table in _tables(answer) if details else ():
+        print_table(table, console)
+
+
+def _screen(answer: RecordAnswer, folder: str) -> Screen:
+    recording, facts = answer.recording, dict(_facts(answer))
+    state, says = _verdict(answer)
+    parts = recording.parts
+    shares = ((label, 100 * getattr(parts, name) / parts.step) for name, label in STEP_PARTS.items())
+    spent = ", ".join(f"{label} {share:.0f} %" for label, share in shares if share >= 1)
+    lines = [
+        Said(state, says, tone="good" if answer.replayable else "open"),
+        Said("a step", f"{number(1000 * parts.step)} ms: {spent}"),
+        Said("a sample", f"reads {facts['reads per sample']}"),
+        *(Said(name, facts[name]) for name in ("dataset",) if name in facts),
+    ]
+    return Screen(title=_title(answer), lines=lines, notes=recording.notes, folder=folder)
+
+
+def _title(answer: RecordAnswer) -> str:
+    recording = answer.recording
+    rate = f"{number(recording.samples_per_second)} samples/s"
+    return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
 def open_page(folder: str) -> Opened:
     answer = read_record(folder)
     recording = answer.recording
     page = Page(
-        title=f"A recorded job on {count(recording.ranks, 'accelerator')}",
+        title=_title(answer),
         lead="Where a training step's time goes in the real job, and how close its replay on the same storage comes.",
         state="passed" if answer.replayable else "open",
         verdict=_verdict(answer),
-        tiles=tiles(answer, _TILES),
+        said=_screen(answer, "").lines,
         words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
         tables=list(_tables(answer)),
         source=os.path.basename(os.path.abspath(folder)),
@@ -109,7 +124,7 @@ def _tables(answer: RecordAnswer) -> Iterator[Table]:
         columns=columns("", "ms", "share", right=(1, 2)),
         rows=[
             (label, number(1000 * getattr(parts, name)), percent(100 * getattr(parts, name) / parts.step))
-            for name, label in PARTS.items()
+            for name, label in STEP_PARTS.items()
         ],
         notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
     )
@@ -178,4 +193,4 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
     )
 
 
-RESULT = Parts(read=read_record, answer_type=RecordAnswer, open_page=open_page)
+PARTS = Parts(read=read_record, answer_type=RecordAnswer, open_page=open_page)

@@ -30,7 +30,10 @@ _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
     """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows = in_order(rows)
-    hosts = [(host, _epoch_windows(rows.of("rank", ranks_on(run, host)))) for host in run.telemetry]
+    hosts: list[tuple[HostTelemetry, Windows]] = [
+        (host, [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in own.by_epoch])
+        for host, own in ((host, rows.of("rank", ranks_on(run, host))) for host in run.telemetry)
+    ]
     cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.host_busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
@@ -156,10 +159,6 @@ def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
             watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
             share = known(gb_per_second / watts) if watts else None
             yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
-
-
-def _epoch_windows(rows: StepTable) -> Windows:
-    return [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in rows.by_epoch]
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import psutil
 
+from datagen.generate import SPACE_USED
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
@@ -30,7 +31,8 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if workload.dataset.source == "folder":  # dlemu makes nothing among a user's own files
         few = count(steps_of(workload, ranks, files_there), "step")
         few = f"{count(ranks, 'rank')} x batch {workload.reader.batch_size} get {few} per epoch"
-        return f"{few}: lower ranks or reader.batch_size, or set dataset.data_folder to a folder with more files"
+        larger = "set dataset.data_folder to a folder with more files, or cut files that hold many samples"
+        return f"{few}: lower ranks or reader.batch_size, {larger} (dataset.format=indexed_binary)"
     need = _need(workload, ranks, given=given)
     if files_there >= need.files:
         word = override(["dataset", "num_files_train"], files_there)
@@ -40,13 +42,22 @@ def advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[st
     if files < need.files:
         wanted += f"; {ENOUGH_STEPS} take {need.files:,}"
     words = ["--make"]
+    heading = "At full size"
+    free = free_bytes(workload, workload.dataset.data_folder)
+    if free is not None and free < need.bytes:
+        number = int(SPACE_USED * free / need.bytes * need.files)
+        if not can_be_judged(workload, steps_of(workload, ranks, number)):
+            trial = _trial(workload, ranks, command, overrides, config_dir)
+            larger = f"{size(free)} are free, too few for a verdict: set dataset.data_folder to a larger file system."
+            return "\n".join([f"{wanted}.", *trial, f"At full size it takes {size(need.bytes)}; {larger}"])
+        heading, need, given = f"As large as fits, of {size(need.bytes)}", enough(workload, ranks, files=number), True
     if files_there:
         words.append(_folder_beside(workload, str(need.files)))
-    if given and files < need.files:
+    if given and files != need.files:
         words.append(override(["dataset", "num_files_train"], need.files))
     if need.bytes <= CONFIRM_ABOVE_BYTES:
         return "\n".join([f"{wanted}.", *_step("To generate them and train", workload, need, command, words)])
-    full = _step("At full size", workload, need, command, [*words, "--yes"])
+    full = _step(heading, workload, need, command, [*words, "--yes"])
     return "\n".join([f"{wanted}.", *_trial(workload, ranks, command, overrides, config_dir), *full])
 
 
@@ -73,10 +84,8 @@ def _step(heading: str, workload: Workload, need: Need, command: Sequence[str], 
     """Return a heading with size and time of the dataset, and the command with `words` added."""
     if _fits_page_cache(workload, need):
         words = [*words, "reader.evict_page_cache=epochs"]
-    free = free_bytes(workload, workload.dataset.data_folder)
-    free_text = f", but only {size(free)} are free there" if free is not None and free < need.bytes else ""
     facts = (
-        f"{need.files:,} files, {size(need.bytes)}{free_text}; {duration(max(1, need.write_seconds))} to write at 500 "
+        f"{need.files:,} files, {size(need.bytes)}; {duration(max(1, need.write_seconds))} to write at 500 "
         f"MB/s, then at least {duration(need.train_seconds)} of training"
     )
     return [f"{heading} ({facts}):", f"    {with_words(command, words)}"]

@@ -119,16 +119,16 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
     steps = steps_of(workload, ranks, files)
     if can_be_judged(workload, steps):
         return
+    noted = "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     if not steps:
-        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}."
-        problem = " ".join([problem, *(f"{note[0].upper()}{note[1:]}." for note in notes)])
+        problem = f"{count(files, 'file')} can't fill one step of {count(ranks, 'rank')}.{noted}"
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
     excluded = _excluded(workload)
     raise NoVerdictError(
         f"{count(steps, 'step')} per epoch can't give a verdict: {_listed(excluded)} leave{'s' * (len(excluded) == 1)} "
-        "none to count.",
+        f"none to count.{noted}",
         workload,
         ranks,
         files_there,

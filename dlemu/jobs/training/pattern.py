@@ -254,7 +254,9 @@ def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> 
     """
     if not len(rows):
         raise SpaceError("the dataset is too small for this many readers")
-    last = rows["end_ns"].max() if len(np.unique(rows["reader"])) < readers else _earliest_last(rows)
+    last = rows["end_ns"].max()
+    if len(own := np.unique(rows["reader"])) == readers:  # until the first of them completed its last read
+        last = min(rows["end_ns"][rows["reader"] == reader].max() for reader in own)
     end_ns = min(began_ns + round((SETTLE_SECONDS + seconds) * 1e9), int(last))
     begin_ns = began_ns + round(SETTLE_SECONDS * 1e9)
     short = end_ns - begin_ns < 0.25e9 * seconds  # too little is left without the warm-up: it is counted, too
@@ -297,11 +299,6 @@ def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
     return float((rows["app_bytes"] * share).sum())
 
 
-def _earliest_last(rows: ReadRows) -> int:
-    """Return when the first of the readers completed its last read."""
-    return min(int(rows["end_ns"][rows["reader"] == reader].max()) for reader in np.unique(rows["reader"]))
-
-
 def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> ReadRows:
     """Run as one reader: read its share of `steps` batches for `seconds`, and return one row for each."""
     os.nice(spec.nice)
@@ -311,7 +308,9 @@ def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, step
     worker.ready()
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
     own_steps, share = range(1 + worker.number, steps + 1, readers), steps // readers
-    if job.workload.reader.worker_streams:  # consecutive steps for each reader, as the loader gives its workers
+    if (
+        job.workload.reader.worker_streams or job.group_rows
+    ):  # consecutive steps for each reader: no group is read twice
         own_steps = range(1 + worker.number * share, 1 + (worker.number + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:

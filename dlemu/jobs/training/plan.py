@@ -11,6 +11,7 @@ from typing import Any
 from datagen import registry
 from datagen.errors import UserError
 from datagen.fetch import FetchSpec
+from datagen.groups import max_groups
 from datagen.inspection import Dataset
 from datagen.layout import Layout, layouts, nominal_sample_bytes
 from datagen.spec import DatasetSpec
@@ -21,6 +22,7 @@ from dlemu.config.schema import Train, Workload
 from dlemu.jobs.training.schedule import Epoch, make_schedule
 from dlemu.loaders.loader_base import Loader, LoaderSpec, Phase
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
+from dlemu.metrics.demand import row_group_reads
 from dlemu.plan.samples import BatchPlan, EndlessPlan, Plan, RankPlan
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from dlemu.runner.job import Job
@@ -92,12 +94,11 @@ class TrainingJob(Job):
 
     @property
     def group_rows(self) -> int:
-        """Rows of a row group, where the first batch that has one of them reads the group for all; 0 elsewhere."""
-        data, reader = self.found.spec, self.workload.reader
-        if data.format != "parquet" or reader.sample_shuffle != "off":
+        """Rows of a row group, where a worker's first batch that has one of them reads the group for all; else 0."""
+        data = self.found.spec
+        if data.format != "parquet" or self.workload.reader.sample_shuffle != "off":
             return 0
-        in_order = reader.worker_streams or reader.read_threads <= 1
-        return min(data.parquet.row_group_size, data.num_samples_per_file) if in_order else 0
+        return min(data.parquet.row_group_size, data.num_samples_per_file)
 
     @property
     def batches_ahead(self) -> int:
@@ -107,7 +108,9 @@ class TrainingJob(Job):
     @property
     def loader_notes(self) -> tuple[str, ...]:
         """Notes on the loader that explain a run's numbers, as sentences."""
-        return self.traits.notes(self.workload.dataset.format)
+        notes, times = self.traits.notes(self.workload.dataset.format), row_group_reads(self.workload)
+        again = f"row groups are read {times:.3g} times, by each worker whose batches have rows of them: once with "
+        return (*notes, f"{again}reader.worker_streams=true") if times > 1 else notes
 
     def cut_to(self, steps: int) -> TrainingJob:
         """Return the job of a run that ended after `steps` training steps."""
@@ -126,6 +129,14 @@ class TrainingJob(Job):
             "seed": self.seed,
             "seed_change_epoch": train.seed_change_epoch,
         }
+        rows, group_rows = layout.num_samples_per_file, self.found.spec.parquet.row_group_size
+        if self.found.spec.format == "parquet" and settings["sample_shuffle"]:
+            touched = min(batch_size, layout.num_files * ceil(rows / group_rows))
+            if touched > max_groups(batch_size, rows, group_rows):
+                raise UserError(
+                    f"reader.sample_shuffle is {reader.sample_shuffle}: {batch_size} shuffled rows would read "
+                    f"{touched} row groups whole; set it to off, and shuffle the files (reader.file_shuffle)"
+                )
         turns = self.traits.interleave(reader, self.workload.dataset)
         if turns is None:
             return Plan(**settings, worker_streams=max(1, reader.read_threads) if reader.worker_streams else 1)

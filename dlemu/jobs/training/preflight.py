@@ -93,8 +93,10 @@ def _check_memory(job: TrainingJob, local_ranks: int) -> None:
     if needed > memory.available_bytes:
         limit = memory.limit_bytes
         within = "" if limit is None else f", of the {limit / 2**20:,.0f} MiB of this container or job (control group)"
+        own = job.workload.notes if job.workload.dataset.source == "folder" else ()
         raise SpaceError(
             f"the buffers of {local_ranks} ranks x {job.workload.reader.read_threads} workers need "
             f"{needed / 2**20:,.0f} MiB of memory on this host, and {memory.available_bytes / 2**20:,.0f} MiB are "
             f"available{within}: lower ranks, reader.read_threads, reader.prefetch_size or reader.batch_size"
+            + "".join(f"; {note}" for note in own)
         )

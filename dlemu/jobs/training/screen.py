@@ -9,7 +9,7 @@ from dlemu.jobs.training.wording import INCOMPLETE, verdict_word
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
-from dlemu.report.units import duration
+from dlemu.report.units import duration, size
 from dlemu.results.wording import count
 
 _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
@@ -60,7 +60,8 @@ def _delivered(summary: Summary) -> Iterator[Said]:
         if whole and whole.mean
         else ""
     )
-    yield Said("delivers", f"{rate(read.mean)}{full}")
+    moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
+    yield Said("delivers", f"{rate(read.mean)}{full}", f"in training {moved}")
 
 
 def _limit(summary: Summary) -> Iterator[Said]:

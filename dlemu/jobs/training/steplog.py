@@ -107,12 +107,10 @@ class StepLog:
         _STEP.pack_into(self._memory, offset + _STEP_OFFSET, step)
         self._used += 1
         if self._in_file and self._used % _RELEASE_ROWS == 0:
-            self._release_full_pages()
-
-    def _release_full_pages(self) -> None:
-        """Unmap the full pages from this process, else a rank would use 200 MB more after a million steps."""
-        full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
-        self._memory.madvise(mmap.MADV_DONTNEED, 0, full)  # from 0: pages released before may have been read again
+            # Unmap the full pages from this process, else a rank would use 200 MB more after a million steps. From 0:
+            # pages released before may have been read again
+            full = self._used * STEP_DTYPE.itemsize // mmap.PAGESIZE * mmap.PAGESIZE
+            self._memory.madvise(mmap.MADV_DONTNEED, 0, full)
 
     @property
     def rows(self) -> StepRows:

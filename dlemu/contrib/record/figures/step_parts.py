@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.contrib.record.answer import RecordAnswer
-from dlemu.contrib.record.page import PARTS
+from dlemu.contrib.record.page import STEP_PARTS
 from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
 
 ORDER = 10
@@ -13,10 +13,10 @@ _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
 
 
 def draw(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
-    names = list(PARTS.values())
+    names = list(STEP_PARTS.values())
     rows = [
         {"part": label, "ms": float(f"{1000 * getattr(answer.recording.parts, name):.5g}"), "place": place}
-        for place, (name, label) in enumerate(PARTS.items())
+        for place, (name, label) in enumerate(STEP_PARTS.items())
     ]
     chart = (
         alt.Chart(data(rows), width=canvas.width, height=60)

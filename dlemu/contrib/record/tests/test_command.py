@@ -70,7 +70,7 @@ def test_a_job_that_failed_is_a_failure_however_well_it_is_replayed(monkeypatch:
         answer = SimpleNamespace(replayable=replayable)
         recorded = SimpleNamespace(answer=answer, folder="", recipe="", job_status=status)
         monkeypatch.setattr("dlemu.contrib.record.run.record", lambda *_, recorded=recorded, **__: recorded)
-        monkeypatch.setattr("dlemu.contrib.record.page.print_record", lambda *_: None)
+        monkeypatch.setattr("dlemu.contrib.record.page.print_record", lambda *_, **__: None)
         assert CliRunner().invoke(command, ["--no-report", "--", "python", "train.py"]).exit_code == wanted
 
 
@@ -87,7 +87,7 @@ def test_a_job_becomes_a_recipe_that_names_nobody_and_a_page(tmp_path: Path) -> 
     ended = dlemu("record", *options, "--", *job, cwd=tmp_path)
     assert ended.status == 4, ended.err
     said = " ".join(ended.out.split())
-    assert "NOT VERIFIED: it was not replayed" in said
+    assert "NOT VERIFIED it was not replayed" in said
     assert f"to verify it on a quiet host: dlemu record --skip 2 --rows {answer}/rows" in said
     assert "trained" in ended.err.splitlines(), "the job's own words are on the terminal"
     assert (answer / "report.html").stat().st_size > 10_000

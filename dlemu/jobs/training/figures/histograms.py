@@ -74,7 +74,12 @@ def histogram(
     histograms: dict[str, Bins], canvas: Canvas, *, x: str, y: str, log: bool, marks: bool, counts: bool = False
 ) -> alt.LayerChart:
     """Draw each bin's share in percent, by operation; `marks`: percentiles of reads, `counts`: whole numbers."""
-    rows = [row for name, bins in histograms.items() for row in _rows(name, bins)]
+    rows: list[Row] = [
+        {"what": f"{name}s", "low": low, "high": high, "percent": share}
+        for name, bins in histograms.items()
+        for low, high, share in zip(rounded(bins.lows), rounded(bins.highs), rounded(bins.percents, 4), strict=True)
+        if share
+    ]
     if log:
         rows = [row for row in rows if row["high"] > 0]
         lowest = min(row["high"] for row in rows) / 2  # instead of 0, which has no logarithm
@@ -96,11 +101,6 @@ def histogram(
     )
     percentiles = _percentiles(histograms["read"], log) if marks and "read" in histograms else ()
     return alt.layer(chart, *percentiles).properties(width=canvas.width, height=180)
-
-
-def _rows(name: str, bins: Bins) -> list[Row]:
-    parts = zip(rounded(bins.lows), rounded(bins.highs), rounded(bins.percents, 4), strict=True)
-    return [{"what": f"{name}s", "low": low, "high": high, "percent": share} for low, high, share in parts if share]
 
 
 def _percentiles(bins: Bins, log: bool) -> tuple[alt.Chart, ...]:

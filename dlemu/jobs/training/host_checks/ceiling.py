@@ -9,11 +9,9 @@ import struct
 from dataclasses import replace
 
 from datagen.errors import DlemuError
-from datagen.inspection import Dataset
 from datagen.registry import find
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.comm.failure import LATE
-from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.preflight import check_host
@@ -33,7 +31,9 @@ def check(facts: Facts) -> Check:
         return Check(level="skip", observed="not measured: metric.ceiling_seconds is 0")
     if facts.demand.mb_per_second is None:
         return Check(level="skip", observed="not measured: no computation is emulated")
-    dataset = facts.usable_dataset or _planned_dataset(workload)
+    spec, batch = workload.dataset, workload.reader.batch_size
+    files = max(spec.num_files_train, -(-workload.ranks * batch // spec.num_samples_per_file))  # a step of every rank
+    dataset = facts.usable_dataset or planned_dataset(replace(spec, num_files_train=files))
     job = make_job(workload, workload.ranks, dataset, folder=os.devnull, started_at="")
     check_host(job, job.ranks)
     loader = find("dlemu.loaders", workload.reader.data_loader, "Loader")
@@ -59,13 +59,6 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
         advice = f"{fewer}a host with more cores: otherwise a run gives no verdict on the storage"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
     return Check(level="ok", observed=observed, wanted=wanted)
-
-
-def _planned_dataset(workload: Workload) -> Dataset:
-    """Return the dataset that the settings describe, without any files, large enough for one step of every rank."""
-    spec, reader = workload.dataset, workload.reader
-    files = max(spec.num_files_train, -(-workload.ranks * reader.batch_size // spec.num_samples_per_file))
-    return planned_dataset(replace(spec, num_files_train=files))
 
 
 def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:

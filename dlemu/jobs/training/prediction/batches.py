@@ -68,17 +68,20 @@ def _first_rows(plan: Plan, steps: int) -> NDArray[np.int64]:
     return plan.batch_numbers(np.arange(plan.ranks)[:, np.newaxis], np.arange(1, steps + 1)) * plan.batch_size
 
 
-def row_group_shares(plan: Plan, group_rows: int, steps: int) -> Floats:
-    """Return the bytes of each batch, relative to the mean, where row groups are read whole: shape (ranks, steps)."""
+def row_group_shares(plan: Plan, group_rows: int, workers: int, steps: int) -> Floats:
+    """Return the bytes of each batch, relative to the mean, where row groups are read whole: shape (ranks, steps).
+
+    A rank's workers take batches in turn, and keep the row group in which their last batch ended.
+    """
     groups_per_file = -(-plan.num_samples_per_file // group_rows)
 
     def group_of(row: NDArray[np.int64]) -> NDArray[np.int64]:
         return row // plan.num_samples_per_file * groups_per_file + row % plan.num_samples_per_file // group_rows
 
     first = _first_rows(plan, steps)
-    before = group_of(first - 1)
-    before[:, : plan.worker_streams] = group_of(first[:, : plan.worker_streams]) - 1  # a worker's first batches
-    new = (group_of(first + plan.batch_size - 1) - before).astype(float)
+    last, before = group_of(first + plan.batch_size - 1), group_of(first) - 1
+    before[:, workers:] = np.maximum(before[:, workers:], last[:, :-workers])
+    new = (last - before).astype(float)
     return np.asarray(new / max(new.mean(), 1e-9))
 
 

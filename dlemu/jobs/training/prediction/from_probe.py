@@ -20,6 +20,7 @@ from dlemu.jobs.training.prediction.calibration import (
 )
 from dlemu.jobs.training.prediction.curve import Curve, CurvePoint, scaled, smoothed
 from dlemu.jobs.training.prediction.event_model import HostCosts
+from dlemu.metrics.demand import row_group_reads
 from dlemu.results.drive import Level, ReadRows
 
 MIN_PARALLEL_READERS = 4
@@ -79,10 +80,15 @@ def calibrate_from_levels(
         curve=curve,
         saturated=bool(half) and highest_mb_per_second < UNSATURATED_GAIN * half[-1].mb_per_second,
         half_width_percent=max(measured, key=lambda level: level.seconds).half_width_percent,  # the repeated level
-        work=work_quantiles([(_reads(level), level.rows["reader"]) for level in parallel]),
+        work=work_quantiles(
+            [
+                (Reads(own["begin_ns"] / 1e9, own["end_ns"] / 1e9, own["app_bytes"].astype(float)), own["reader"])
+                for own in (level.rows for level in parallel)
+            ]
+        ),
         samples_per_read=max(1, round(samples / len(rows))),
         sample_bytes=sample_bytes,
-        bytes_factor=all_sample_bytes / planned_sample_bytes if planned_sample_bytes else 1.0,
+        bytes_factor=row_group_reads(job.workload) * (all_sample_bytes / (planned_sample_bytes or all_sample_bytes)),
         decode_seconds_per_sample=float(np.minimum(rows["decode_ns"], rows["cpu_ns"]).sum() / samples / 1e9)
         if decodes
         else 0.0,
@@ -131,8 +137,3 @@ def _scaling_pooled(measured: Sequence[_Measured]) -> Curve:
         CurvePoint(readers=level.readers, mb_per_second=speed * level.readers if place < count else level.mb_per_second)
         for place, level in enumerate(measured)
     )
-
-
-def _reads(level: _Measured) -> Reads:
-    rows = level.rows
-    return Reads(rows["begin_ns"] / 1e9, rows["end_ns"] / 1e9, rows["app_bytes"].astype(float))

@@ -6,7 +6,7 @@ Where host and computation take all the time after that, the storage was never t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,21 +90,16 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
 
 def _calibration(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturated: bool) -> Calibration:
     given = given_speed(mb_per_second, cores=None)
+    epochs = 100 * np.array(run.epoch_seconds) / np.mean(run.epoch_seconds)
     return replace(
         given,
         source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
         f"({count(run.ranks, 'accelerator')})",
         curve=flat(mb_per_second),
         saturated=saturated,
-        half_width_percent=_half_width_percent(run.epoch_seconds),
+        half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epochs, CONFIDENCE).half_width_percent),
         costs=replace(given.costs, step_seconds=step_seconds),
     )
-
-
-def _half_width_percent(seconds: Sequence[float]) -> float:
-    """Return the half width of the interval of an epoch's mean duration; MAX_HALF_WIDTH_PERCENT for a single epoch."""
-    values = 100 * np.array(seconds) / np.mean(seconds)
-    return min(MAX_HALF_WIDTH_PERCENT, estimate(values, CONFIDENCE).half_width_percent)
 
 
 def _solve(falling: Callable[[float], float], wanted: float, low: float, high: float) -> float:

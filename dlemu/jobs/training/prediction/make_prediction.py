@@ -165,8 +165,10 @@ class _Predictor:
 
     def _count(self, ranks: int) -> PredictedCount:
         """Predict a count: means over its runs, and intervals from runs on a slightly slower and faster storage."""
-        runs = self._runs(ranks)
-        run = self._run_of[ranks] = runs[0]
+        run = self._run_of[ranks] = self._model.run(ranks)
+        # Others with other draws, if read times vary and the runs are short enough
+        draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
+        runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
         slower, faster = (
             self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
             for sign in (-1, 1)
@@ -205,12 +207,6 @@ class _Predictor:
             null_model=self.null_model(ranks),
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
-
-    def _runs(self, ranks: int) -> list[ModelRun]:
-        """Return one simulated run, or several with other draws if read times vary and the runs are short enough."""
-        first = self._model.run(ranks)
-        runs = MOST_ROWS // max(1, len(first.rows)) if len(self._calibration.work) > 1 else 1
-        return [first, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, runs)))]
 
     def _sooner(self, run: ModelRun) -> float:
         """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""

@@ -170,6 +170,10 @@ class Model:
         metric, synchronous = self.workload.metric, self.workload.train.synchronous
         counted = min(block.steps for epoch in job.schedule for block in epoch.blocks)
         counted -= metric.exclude_start_steps + metric.exclude_end_steps
+        seconds = mean_seconds(self.workload.train.computation_time)
+        wanted = (
+            ranks * reader.batch_size * self.mean_sample_bytes / seconds
+        )  # bytes/s, of accelerators that never wait
         return ModelRun(
             ranks=ranks,
             rows=rows,
@@ -177,7 +181,7 @@ class Model:
             simulated_steps=sum(epoch.steps for epoch in epochs),
             planned_steps=sum(epoch.steps for epoch in job.schedule),
             read_ahead=counted <= (window + 1 if window and not synchronous else window),
-            storage_percent=100.0 * float(rate.max()) / self._demand(ranks),
+            storage_percent=100.0 * float(rate.max()) / wanted,
             longer=longer,
         )
 
@@ -221,7 +225,7 @@ class Model:
         for epoch in epochs:
             app_bytes = calibration.bytes_factor * batch_bytes(plan, self._by_file, epoch.number, epoch.steps)
             if group_rows:
-                app_bytes *= row_group_shares(plan, group_rows, epoch.steps)
+                app_bytes *= row_group_shares(plan, group_rows, max(1, reader.read_threads), epoch.steps)
             work = _draw_work(calibration, max(plan.batch_size, group_rows), app_bytes.shape, random)
             work_bytes = app_bytes * work
             decode = plan.batch_size * calibration.decode_seconds_per_sample
@@ -257,11 +261,6 @@ class Model:
         train = self.workload.train
         seconds = mean_seconds(train.computation_time)
         return mean_seconds(train.step_cpu_time) / seconds if seconds else 0.0
-
-    def _demand(self, ranks: int) -> float:
-        """Return the bytes/s that accelerators read when they never wait."""
-        reader, train = self.workload.reader, self.workload.train
-        return ranks * reader.batch_size * self.mean_sample_bytes / mean_seconds(train.computation_time)
 
     def _with_longer_epoch(self, times: int) -> Model:
         """Return the model with a single epoch, of `times` as many files."""
