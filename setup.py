@@ -26,5 +26,5 @@ setup(
         *(f"dlemu.configs.{name}" for name in find_packages("configs")),
     ],
     package_dir={"dlemu.configs": "configs"},
-    package_data={"": ["*.yaml", "workload/*.yaml", "*.css", "*.j2", "py.typed"]},
+    package_data={"": ["*.yaml", "workload/*.yaml", "documents/*.yaml", "*.css", "*.j2", "py.typed"]},
 )

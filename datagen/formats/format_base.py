@@ -12,7 +12,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
+from typing import BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -293,7 +293,6 @@ class PackedSample(NamedTuple):
     name: str  # path of the sample's source file below the source folder
     data: memoryview  # the sample's bytes
     ending: str  # extension that a file of these bytes would have: jpg, png, bin
-    array: NDArray[Any] | None = None  # the sample as an array, if it is not encoded
 
 
 class Packer(Protocol):
@@ -302,7 +301,6 @@ class Packer(Protocol):
     A format's module may define a class `Packer`; `dlemu pack` can then write the format.
     """
 
-    wants_arrays: ClassVar[bool]  # samples must be arrays, all of one shape
     ending: ClassVar[str]  # extension of the files
 
     def __init__(self, writer: Writer) -> None: ...

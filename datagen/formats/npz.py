@@ -9,16 +9,14 @@ field); NEP 1 for the arrays.
 from __future__ import annotations
 
 import contextlib
-import io
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from isal import isal_zlib
-from numpy.typing import NDArray
 
 from datagen.buffers import AlignedBuffer
 from datagen.formats import _array
@@ -85,35 +83,6 @@ class Format(base.FormatBase):
                 return _array.sample_of(arrays[main.name], index, samples)
         except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise base.damaged(file.name, f"np.load can't read array x ({error})", 0) from error
-
-
-class Packer:
-    """Writes samples as an array `x`, samples along the last axis, and zeros `y`, as DLIO's datasets have them.
-
-    `x` is in Fortran order, so that each sample is contiguous and can be read without the others.
-    """
-
-    wants_arrays = True
-    ending = "npz"
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._arrays: list[NDArray[Any]] = []
-
-    def add(self, sample: base.PackedSample) -> None:
-        assert sample.array is not None  # because of wants_arrays
-        first = self._arrays[0] if self._arrays else sample.array.T
-        if (sample.array.T.shape, sample.array.dtype) != (first.shape, first.dtype):
-            raise ValueError(
-                f"an array of {sample.array.dtype} {sample.array.shape} next to one of {first.dtype} {first.T.shape}"
-            )
-        self._arrays.append(np.ascontiguousarray(sample.array.T))
-
-    def finish(self) -> bytes:
-        packed = io.BytesIO()
-        np.savez(packed, x=np.stack(self._arrays).T, y=np.zeros(len(self._arrays), np.int64))
-        self._writer.write(packed.getbuffer())
-        return b""
 
 
 @contextlib.contextmanager

@@ -124,29 +124,6 @@ class Format(GroupFormat):
         return decode_columns(where.name, pa.PythonFile(where, mode="r"), index, spec)
 
 
-class Packer:
-    """Writes samples as rows of a column `data` by pyarrow: uncompressed, of fixed length if all are equally long."""
-
-    wants_arrays = False
-    ending = "parquet"
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-        self._rows: list[bytes] = []
-
-    def add(self, sample: base.PackedSample) -> None:
-        self._rows.append(bytes(sample.data))
-
-    def finish(self) -> bytes:
-        sizes = {len(row) for row in self._rows}
-        kind = pa.binary(sizes.pop()) if len(sizes) == 1 else pa.large_binary()
-        table = pa.table({"data": pa.array(self._rows, kind)})
-        with pa.BufferOutputStream() as out:
-            pq.write_table(table, out, compression="none", use_dictionary=False, write_statistics=False)
-            self._writer.write(memoryview(out.getvalue()))
-        return b""
-
-
 def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
     """Write an uncompressed file according to its plan, about 1 MiB of pages at a time."""
     writer.write(layout.MAGIC)

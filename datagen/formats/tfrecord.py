@@ -116,7 +116,6 @@ class Format(base.RecordFormat):
 class Packer:
     """Writes samples of any sizes as framed tf.train.Examples, and the index for DALI."""
 
-    wants_arrays = False
     ending = "tfrecord"
 
     def __init__(self, writer: Writer) -> None:

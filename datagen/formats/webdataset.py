@@ -139,7 +139,6 @@ class Format(base.RecordFormat):
 class Packer:
     """Writes samples of any sizes as members named after their source; duplicate names get a number."""
 
-    wants_arrays = False
     ending = "tar"
 
     def __init__(self, writer: Writer) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dlemu import __version__
 from dlemu.report.screen import Said
 from dlemu.report.table import Table, Tone, html_table
-from dlemu.report.units import at, with_unit
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.drawing import Picture
@@ -18,17 +17,6 @@ if TYPE_CHECKING:  # terminals use this module without drawing
 State = Literal["passed", "failed", "open", "neutral"]
 STATES: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open", "strong": "neutral"}
 """Tone of a verdict on the terminal -> state of the page, which has the same colour."""
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A number shown large. `key`: its dotted key in the saved result; `value`: the exact number; `text`: as shown."""
-
-    name: str
-    key: str
-    value: str
-    text: str
-    what: str
 
 
 @dataclass(frozen=True)
@@ -57,28 +45,13 @@ class Page:
     verdict: tuple[str, str]
     """The highlighted word, and the rest of the line."""
     said: Sequence[Said] = ()
-    """The lines of the first screen, in place of the verdict's line, a warning and tiles."""
-    tiles: Sequence[Tile] = ()
+    """The lines of the first screen, in place of the verdict's line."""
     words: Sequence[Words] = ()
     tables: Sequence[Table] = ()
     texts: Sequence[Text] = ()
     source: str
     warning: str = ""
     """Shown directly below the verdict."""
-
-
-TileRow = tuple[str, str, str, str]
-"""Name, dotted key, unit and explanation of a number."""
-
-
-def tiles(result: Any, shown: Iterable[TileRow]) -> list[Tile]:
-    """Return a tile for each row whose number is known; keys are the dotted fields of the typed result."""
-    known = [(name, key, at(result, key), unit, what) for name, key, unit, what in shown]
-    return [
-        Tile(name, key, repr(value), with_unit(value, unit), what)
-        for name, key, value, unit, what in known
-        if value is not None
-    ]
 
 
 def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:

@@ -15,7 +15,6 @@ PAGES = {
     "studies/compare/figures": "a comparison",
     "jobs/checkpoint/figures": "a run of checkpoints",
     "contrib/kvcache/figures": "KV-cache offload",
-    "contrib/pack/figures": "a packing",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
     "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",

@@ -27,7 +27,6 @@ ROOT = Path(__file__).parent.parent.parent
 OTHERS_THAT_REMOVE = {
     "datagen/atomic.py": "the file under way that could not be finished",
     "datagen/generate.py": "what killed writers of dlemu left in a dataset of its own",
-    "dlemu/contrib/pack/packed_set.py": "files that the set's own list and layout name",
     "datagen/storage/_request_counts.py": "counts of a run of ours, by a name that only dlemu gives",
     "datagen/storage/_s3_upload.py": "an upload that this writer began, or that a record of dlemu's names",
     "datagen/storage/posix.py": "the storage: callers name the file",
@@ -41,8 +40,7 @@ OTHERS_THAT_REMOVE = {
     "dlemu/jobs/checkpoint/loop.py": "the token that this run left",
     "dlemu/contrib/kvcache/blocks.py": "blocks of the plan, in the folder or below the prefix that this run made",
     "dlemu/contrib/kvcache/run_folder.py": "objects below the prefix that this run made",
-    "dlemu/contrib/pack/process.py": "the journal of a set that is now complete",
-    "dlemu/contrib/pack/run.py": "a folder of packed files that is empty again",
+    "dlemu/contrib/pack/process.py": "files under way, which killed processes of a packing left",
     "dlemu/jobs/probe/object_gets.py": "objects that this probe made",
     "dlemu/jobs/probe/probe_file.py": "files of its own and of killed probes, by their name, lock and owner",
     "dlemu/jobs/checkpoint/run.py": "the token that this run left",

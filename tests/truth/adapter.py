@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import asdict, is_dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -115,10 +115,10 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.limits import Advice, Seen
+    from dlemu.contrib.pack.analyse import ADVICE, EVIDENCE
     from dlemu.contrib.pack.result import What
 
-    return {"cause": get_args(What), "evidence": Seen, "advice": Advice}
+    return {"cause": get_args(What), "evidence": EVIDENCE, "advice": ADVICE}
 
 
 # What all kinds of run have
@@ -581,53 +581,57 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
     from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
-    from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, Skipped
-    from dlemu.contrib.pack.words import PackSettings
-    from dlemu.contrib.pack.worker import ROW_DTYPE
 
-    facts, rows = frozen.facts, frozen.rows("pack_processes")
+    facts = frozen.facts
     telemetry = _telemetry(frozen)
-    files = tuple(
-        PackedFile(
-            number=number,
-            samples=file["images"],
-            source_bytes=0,
-            bytes=0,
-            crc32=0,
-            payload_bytes=0,
-            skipped=(Skipped(path="", reason=""),) * file["damaged"],
-        )
-        for number, file in enumerate(facts["packed_files"])
-    )
-    measured = PackMeasurement(
-        rows=np.rec.fromarrays([rows[name] for name in ROW_DTYPE.names or ()], dtype=ROW_DTYPE),
-        begin_ns=facts["began_ns"],
-        end_ns=facts["ended_ns"],
-        telemetry=telemetry[0] if telemetry else None,
-        finished=files,
-        cores=facts["cores"],
-        file_system=facts["file_system"],
-    )
-    after = PackedSet(
-        about={},
-        format="tfrecord",
-        ending="tfrecord",
-        files=facts["files"],
+    packed = [file["images"] for file in facts["packed_files"]]
+    figures = compute_figures(
+        PackMeasurement(
+            rows=_packing_rows(frozen.rows("pack_processes")),
+            begin_ns=facts["began_ns"],
+            end_ns=facts["ended_ns"],
+            telemetry=telemetry[0] if telemetry else None,
+            cores=facts["cores"],
+            file_system=facts["file_system"],
+        ),
+        images=sum(packed),
+        kept_images=sum(packed[: facts["files_packed_before"]]),
         images_per_file=facts["images_per_file"],
-        complete=True,
-        made=files,
     )
-    before = replace(after, complete=False, made=files[: facts["files_packed_before"]])
-    figures = compute_figures(measured, PackSettings(processes=facts["processes"]), before, after, "", 0)
     limit = figures.limited_by
     return {
-        **_without(figures, "skipped_paths", "limited_by", "train", "warnings", "shares", "device"),
+        **_without(figures, "limited_by", "train", "warnings", "shares", "device"),
+        "skipped": sum(file["damaged"] for file in facts["packed_files"]),  # no image is left out any more
         "time_percent": figures.shares,
         "device": figures.device,
         "cause": limit.what,
         "cause_confidence": limit.confidence,
         "findings": sorted(_findings_of_limit(limit)),
     }
+
+
+def _packing_rows(columns: Columns) -> Any:
+    """Return rows of processes that read, compute and write in turn.
+
+    The frozen ones read and wrote in other threads: the time that the computing one waited for such a thread is divided
+    as that thread's own was. Where it waited for a thread without a task, it was idle.
+    """
+    total = {name: float(values.sum()) for name, values in columns.items()}
+    counters = {name: columns[name] for name in ("images", "read_bytes", "written_bytes", "storage_bytes", "cpu_ns")}
+    times = {
+        "compute_whole_ns": total["compute_ns"],
+        "compute_cpu_ns": total["compute_cpu_ns"],
+        "compute_cpu_wait_ns": 0.0,
+    }
+    idle_ns = min(total["await_task_ns"], total["await_read_ns"])
+    for part, waited_ns in (("read", total["await_read_ns"] - idle_ns), ("write", total["await_write_ns"])):
+        times[f"{part}_whole_ns"] = waited_ns
+        for spent in ("cpu_ns", "cpu_wait_ns"):
+            times[f"{part}_{spent}"] = waited_ns * total[f"{part}_{spent}"] / total[f"{part}_ns"]
+    rows = _structured(counters, np.dtype([(name, float if name in times else int) for name in [*counters, *times]]))
+    for name, value in times.items():
+        rows[name][0] = value
+    return rows
 
 
 # Probes

@@ -1,28 +1,47 @@
-"""Computes the figures of a packing from the counters of its processes. Pure."""
+"""Computes the figures of a packing from the counters of its processes, and what limited it. Pure."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.config.literal import override
-from dlemu.contrib.pack.image_list import nearest_divisor
-from dlemu.contrib.pack.limits import judge_packing
-from dlemu.contrib.pack.packed_set import PackedFile, PackedSet, training_spec
-from dlemu.contrib.pack.result import PackDevice, PackFigures, PackShares
-from dlemu.contrib.pack.words import PackSettings
+from dlemu.contrib.pack.result import PackDevice, PackFigures, PackLimit, PackShares, What
 from dlemu.metrics.cache import COUNTED
-from dlemu.results.wording import count
+from dlemu.metrics.findings import Confidence, Finding
+from dlemu.metrics.limit import BUSY_PERCENT, FEW_REQUESTS, HELD_BACK_PERCENT, OTHER_PROGRAMS_PERCENT, STARVED_SHARE
+from dlemu.results.wording import Wording, sentences
 from dlemu.telemetry import HostTelemetry
 
-_SHOWN_SKIPPED = 20  # enough to see what they have in common; the set's own list has all
+IDLE_PERCENT = 50.0
+"""From this share of the processes' time without an image, there were too few images for so many processes."""
 _MIN_FROM_STORAGE_PERCENT = 95.0
 """If less than this share of the bytes came from storage, the result has a warning."""
+EVIDENCE: Wording = {
+    "shares": "the processes spent {reading_percent:.0f} % of their time in reads, {computing_percent:.0f} % "
+    "computing, {wanting_core_percent:.0f} % waiting for a core, {writing_percent:.0f} % in writes, and "
+    "{idle_percent:.0f} % without an image",
+    "cores": "{processes:count process} packed; the {cores} cores were {busy_percent:.0f} % busy, {own_percent:.0f} % "
+    "with packing",
+    "device": "the device was busy {busy_percent:.0f} % of the time, with {depth:.1f} requests at a time",
+    "throttled": "the CPU limit throttled the processes in {percent:.0f} % of its periods",
+}
+ADVICE: Wording = {
+    "more_images": "use more images, fewer images per file (images_per_file), or fewer processes",
+    "more_cores": "use more cores; smaller images, or encode=raw, need less CPU",
+    "stop_other_programs": "other programs use most of the cores: stop them (top), or pack on an idle host",
+    "raise_cpu_limit": "raise the CPU limit of this container or job (cgroup)",
+    "use_free_cores": "use more processes: cores and storage were idle at times",
+    "more_requests": "use more processes: the storage had few requests at a time",
+    "faster_storage_to_read": "use faster storage for the images",
+    "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,61 +53,62 @@ class PackMeasurement:
     begin_ns: int
     end_ns: int
     telemetry: HostTelemetry | None
-    finished: tuple[PackedFile, ...]
     cores: int
     file_system: str = ""
     """That of the images, or the storage's type if they are objects."""
 
-    def total(self, name: str) -> int:
+    def total(self, name: str) -> Any:
         """Return the sum of a field over all processes."""
-        return int(self.rows[name].sum())
+        return self.rows[name].sum().item()
+
+    def mean(self, probe: str, source: str, metric: str) -> float:
+        """Return the mean of a telemetry series over the packing; NaN without readings."""
+        if self.telemetry is None:
+            return math.nan
+        times, values = self.telemetry.readings(probe, source, metric)
+        begins = np.concatenate([[self.begin_ns], times[:-1]]) if len(times) else times
+        weights = np.maximum(np.minimum(times, self.end_ns) - np.maximum(begins, self.begin_ns), 0)
+        return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
 
 
 def compute_figures(
     packing: PackMeasurement,
-    settings: PackSettings,
-    before: PackedSet,
-    done: PackedSet,
-    target: str,
-    passed_over: int,
-    storage_words: Sequence[str] = (),
+    *,
+    images: int,
+    kept_images: int,
+    images_per_file: int,
+    train: str = "",
+    warnings: Sequence[str] = (),
 ) -> PackFigures:
-    """Return the figures; `before` is the packed set when this run began, `done` afterwards.
-
-    `storage_words` are the overrides that name the target's storage.
-    """
+    """Return the figures; of the `images`, `kept_images` were packed before this run."""
     seconds = max(1e-9, (packing.end_ns - packing.begin_ns) / 1e9)
     read, written = packing.total("read_bytes"), packing.total("written_bytes")
-    images = done.samples - before.samples  # those left out as damaged are no packed images
     cpu_seconds = packing.total("cpu_ns") / 1e9
     cpu_percent = 100 * cpu_seconds / seconds / packing.cores
-    shares = shares_of(packing)
-    device, busy = _device(packing), _busy_percent(packing)
+    shares, device, busy = shares_of(packing), _device(packing), _busy_percent(packing)
     from_storage_bytes = packing.total("storage_bytes")
     known = read and (from_storage_bytes or packing.file_system in COUNTED)
     # at most all: whole pages are read of the last bytes of an image
     from_storage = min(100.0, 100 * from_storage_bytes / read) if known else None
-    warnings = []
+    notes = list(warnings)
     if from_storage is not None and from_storage < _MIN_FROM_STORAGE_PERCENT:
-        warnings.append(
-            f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache served the "
-            "rest (odirect=true bypasses it)"
+        notes.append(
+            f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache served the rest"
         )
-    if passed_over:
-        warnings.append(f"{settings.source}: left out {count(passed_over, 'file')} whose names are not those of images")
-    if skipped := done.skipped:
-        warnings.append(f"{count(len(skipped), 'image')} could not be decoded: left out of the packed set")
-    warnings += images_not_trained_on(done)
+    trained = math.prod(training_shape(images, images_per_file))
+    if trained < images:
+        notes.append(
+            f"training reads {trained} of the {images} images, as the last file holds fewer than the others: "
+            f"images={trained}, into an empty target, packs no more than these"
+        )
     return PackFigures(
-        images=images,
-        kept_images=before.samples,
-        skipped=len(skipped),
-        skipped_paths=tuple(f"{image.path}: {image.reason}" for image in skipped[:_SHOWN_SKIPPED]),
-        processes=settings.processes,
-        files=done.files,
-        images_per_file=done.images_per_file,
+        images=images - kept_images,
+        kept_images=kept_images,
+        processes=len(packing.rows),
+        files=-(-images // images_per_file),
+        images_per_file=images_per_file,
         seconds=seconds,
-        images_per_second=images / seconds,
+        images_per_second=(images - kept_images) / seconds,
         read_bytes=read,
         written_bytes=written,
         read_mb_per_second=read / 1e6 / seconds,
@@ -103,61 +123,32 @@ def compute_figures(
         limited_by=judge_packing(
             shares,
             device,
-            processes=settings.processes,
+            processes=len(packing.rows),
             cores=packing.cores,
             host_busy_percent=busy,
             own_busy_percent=cpu_percent,
-            throttled_percent=_mean(packing, "cpu", "", "throttled_percent"),
+            throttled_percent=packing.mean("cpu", "", "throttled_percent"),
         ),
-        train=train_command(target, done, storage_words),
-        warnings=tuple(warnings),
+        train=train,
+        warnings=tuple(notes),
     )
 
 
-def images_not_trained_on(packed: PackedSet) -> Iterator[str]:
-    """Yield a warning if training will not read all packed images, because its files must have equal length."""
-    files, samples = packed.training_shape()
-    unread = packed.samples - files * samples
-    if not unread:
-        return
-    read = f"training reads {files * samples} of the {packed.samples} images: it needs files of equal length"
-    if packed.skipped:
-        yield f"{read}, but some lack damaged images; remove the damaged images and pack again"
-        return
-    equal_count = nearest_divisor(packed.samples, packed.images_per_file)
-    even = f"images_per_file={equal_count}" if equal_count else f"images={files * samples}"
-    whole = "all" if equal_count else "no more than these"
-    yield f"{read}, but the last one holds fewer; to pack {whole} in equal files: {even}, into an empty target"
-
-
 def shares_of(packing: PackMeasurement) -> PackShares:
-    """Return how the processes spent their time, which is the time of the thread that prepares images.
-
-    Its waiting for the reading (writing) thread is divided in the proportions in which that thread was blocked in
-    storage, was on a core, and waited for one.
-    """
-    whole = len(packing.rows) * (packing.end_ns - packing.begin_ns)
-    # While the reading thread waits for a task, no image is left: the preparing thread is idle.
-    idle = min(packing.total("await_task_ns"), packing.total("await_read_ns"))
-    for_reading, for_writing = packing.total("await_read_ns") - idle, packing.total("await_write_ns")
-    compute, on_core = packing.total("compute_ns"), packing.total("compute_cpu_ns")
-    read_blocked, read_core, read_wanting_core = _thread_shares(packing, "read")
-    write_blocked, write_core, write_wanting_core = _thread_shares(packing, "write")
-    computing = on_core + for_reading * read_core + for_writing * write_core
-    wanting_core = max(0, compute - on_core) + for_reading * read_wanting_core + for_writing * write_wanting_core
-    parts = np.array([for_reading * read_blocked, computing, wanting_core, for_writing * write_blocked])
-    percents = 100 * parts / max(whole, parts.sum(), 1)
-    reading, computing, wanting_core, writing = percents.tolist()
-    return PackShares(reading, computing, wanting_core, writing, idle=max(0.0, 100.0 - float(percents.sum())))
-
-
-def _thread_shares(packing: PackMeasurement, thread: str) -> tuple[float, float, float]:
-    """Return the shares of a thread's working time: blocked in storage, on a core, waiting for a core."""
-    worked = packing.total(f"{thread}_ns")
-    if not worked:
-        return 1.0, 0.0, 0.0
-    core, wanting_core = (min(worked, packing.total(f"{thread}_{part}_ns")) / worked for part in ("cpu", "cpu_wait"))
-    return max(0.0, 1 - core - wanting_core), core, min(wanting_core, 1 - core)
+    """Return how the processes spent their time, in percent of processes x seconds."""
+    whole, cpu, wait = (
+        {part: packing.total(f"{part}_{time}_ns") for part in ("read", "compute", "write")}
+        for time in ("whole", "cpu", "cpu_wait")
+    )
+    reading, writing = (max(0, whole[part] - cpu[part] - wait[part]) for part in ("read", "write"))
+    # whoever computes and is not on a core waits for one, also where the kernel does not account for that
+    wanting_core = max(0, whole["compute"] - cpu["compute"]) + wait["read"] + wait["write"]
+    parts = reading, sum(cpu.values()), wanting_core, writing
+    reading, computing, wanting_core, writing = (
+        100 * part / max(len(packing.rows) * (packing.end_ns - packing.begin_ns), sum(parts), 1) for part in parts
+    )
+    idle = max(0.0, 100.0 - reading - computing - wanting_core - writing)
+    return PackShares(reading, computing, wanting_core, writing, idle)
 
 
 def _device(packing: PackMeasurement) -> PackDevice:
@@ -166,49 +157,80 @@ def _device(packing: PackMeasurement) -> PackDevice:
     names = [device.name for device in devices if device.counted and device.probe == "block"]
 
     def means(metric: str) -> list[float]:
-        values = [_mean(packing, "block", name, metric) for name in names]
+        values = [packing.mean("block", name, metric) for name in names]
         return [value for value in values if not math.isnan(value)]
 
-    def total(metric: str) -> float | None:
-        known = means(metric)
-        return sum(known) if known else None
-
-    return PackDevice(
-        read_mb_per_second=total("read_mb_per_second"),
-        write_mb_per_second=total("write_mb_per_second"),
-        mean_depth=total("mean_queue_depth"),
-        busy_percent=max(means("busy_percent"), default=None),
-    )
+    rates = ("read_mb_per_second", "write_mb_per_second", "mean_queue_depth")
+    read, write, depth = (sum(known) if (known := means(metric)) else None for metric in rates)
+    busy = max(means("busy_percent"), default=None)
+    return PackDevice(read_mb_per_second=read, write_mb_per_second=write, mean_depth=depth, busy_percent=busy)
 
 
 def _busy_percent(packing: PackMeasurement) -> float | None:
-    idle = [_mean(packing, "cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
+    idle = [packing.mean("cpu", "", metric) for metric in ("idle_percent", "iowait_percent")]
     return None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
 
 
-def _mean(packing: PackMeasurement, probe: str, source: str, metric: str) -> float:
-    """Return the mean of a telemetry series over the packing; NaN without readings."""
-    if packing.telemetry is None:
-        return math.nan
-    times, values = packing.telemetry.readings(probe, source, metric)
-    begins = np.concatenate([[packing.begin_ns], times[:-1]]) if len(times) else times
-    overlap = np.minimum(times, packing.end_ns) - np.maximum(begins, packing.begin_ns)
-    weights = np.maximum(overlap, 0)
-    return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
+def judge_packing(
+    shares: PackShares,
+    device: PackDevice,
+    *,
+    processes: int,
+    cores: int,
+    host_busy_percent: float | None,
+    own_busy_percent: float,
+    throttled_percent: float,
+) -> PackLimit:
+    """Return what limited a packing; `throttled_percent` is NaN where the processes have no CPU limit."""
+    seen = [Finding("shares", numbers={f"{part}_percent": share for part, share in asdict(shares).items()})]
+    if shares.idle >= IDLE_PERCENT:
+        return _limit("images", "high" if shares.idle >= 1.5 * IDLE_PERCENT else "medium", seen, "more_images")
+    worked = max(1e-9, 100 - shares.idle)
+    storage, cpu = (shares.reading + shares.writing) / worked, (shares.computing + shares.wanting_core) / worked
+    share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
+    confidence: Confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
+    depth, busy = device.mean_depth, device.busy_percent
+    if storage >= cpu:
+        if depth is not None and busy is not None:
+            seen.append(Finding.of("device", busy_percent=busy, depth=depth))
+        has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS
+        if has_few_requests and (busy is None or busy < BUSY_PERCENT):
+            return _limit("processes", "low" if depth is None else "medium", seen, "more_requests")
+        faster = "faster_storage_to_read" if shares.reading >= shares.writing else "faster_storage_to_write"
+        return _limit("storage", "medium" if has_few_requests else confidence, seen, faster)
+    busy_percent, advice = host_busy_percent or 0.0, "more_cores"
+    if host_busy_percent is not None:
+        own = own_busy_percent
+        seen.append(Finding.of("cores", processes=processes, cores=cores, busy_percent=busy_percent, own_percent=own))
+    if processes < cores and busy_percent < BUSY_PERCENT and shares.wanting_core / worked < STARVED_SHARE:
+        return _limit("processes", confidence, seen, "use_free_cores")
+    if busy_percent - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
+        advice = "stop_other_programs"
+    if throttled_percent >= HELD_BACK_PERCENT:
+        seen.append(Finding.of("throttled", percent=throttled_percent))
+        advice = "raise_cpu_limit"
+    return _limit("host CPU", confidence, seen, advice)
 
 
-def train_command(target: str, packed: PackedSet, storage_words: Sequence[str]) -> str:
-    """Return the command that trains on a packed set; empty if training could read nothing of it."""
-    if not packed.training_shape()[1]:
-        return ""
-    spec = training_spec(target, packed)
+def _limit(what: What, confidence: Confidence, seen: Sequence[Finding], advice: str) -> PackLimit:
+    to_do = (Finding(advice),)
+    evidence, said = sentences(seen, EVIDENCE), sentences(to_do, ADVICE)
+    return PackLimit(what=what, confidence=confidence, evidence=evidence, advice=said, seen=tuple(seen), to_do=to_do)
+
+
+def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
+    """Return (files, samples per file) for training, which leaves out a last file with fewer than the others."""
+    return max(1, images // images_per_file), min(images, images_per_file)
+
+
+def train_command(target: str, packed_format: str, images: int, images_per_file: int, sample_bytes: int) -> str:
+    """Return the command that trains on a packed set."""
+    files, samples = training_shape(images, images_per_file)
     words = [
-        "workload=default",
-        *storage_words,
         override(("dataset", "data_folder"), target),
-        f"dataset.format={spec.format}",
-        f"dataset.num_files_train={spec.num_files_train}",
-        f"dataset.num_samples_per_file={spec.num_samples_per_file}",
-        f"dataset.record_length_bytes={int(spec.record_length_bytes)}",
+        f"dataset.format={packed_format}",
+        f"dataset.num_files_train={files}",
+        f"dataset.num_samples_per_file={samples}",
+        f"dataset.record_length_bytes={max(1, sample_bytes)}",
     ]
-    return shlex.join(["dlemu", "train", *words])
+    return shlex.join(["dlemu", "train", "workload=default", *words])

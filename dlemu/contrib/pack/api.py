@@ -1,14 +1,47 @@
-"""Packing for scripts and notebooks: what the command `dlemu pack` does, returned as a typed result."""
+"""Packs once, or once for each point of a sweep (a combination of values), one after the other: pack.json."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from datagen import owned
 from dlemu.api import main_thread, make_dataset, overrides_of
-from dlemu.contrib.pack import run
-from dlemu.contrib.pack.result import PackAnswer
-from dlemu.contrib.pack.run import PackEvent
-from dlemu.runner.events import ignore
+from dlemu.config import digest
+from dlemu.config.overrides import take_word
+from dlemu.config.points import check_each, named, points
+from dlemu.config.published import without_secrets
+from dlemu.config.schema import Workload
+from dlemu.contrib.pack.process import PackProgress as PackProgress
+from dlemu.contrib.pack.process import pack_here, remove_point
+from dlemu.contrib.pack.result import PACK, PackAnswer, PackPoint, PackQuestion
+from dlemu.contrib.pack.settings import PackSettings, read_words
+from dlemu.extend import (
+    DlemuError,
+    Planned,
+    RunBegan,
+    RunEnded,
+    RunList,
+    RunsPlanned,
+    UserError,
+    detect_launcher,
+    new_folder,
+    take_folder,
+)
+from dlemu.results.answer_files import read_answer
+
+PackEvent = RunsPlanned | RunBegan | PackProgress | RunEnded[PackPoint, PackAnswer]
+
+
+@dataclass(frozen=True)
+class CheckedPoint:
+    """The checked settings of one packing, and the folder of its packed files."""
+
+    settings: PackSettings
+    workload: Workload | None
+    target: str
 
 
 def pack(
@@ -17,14 +50,109 @@ def pack(
     *,
     config_dir: str | None = None,
     make: bool = False,
-    on_progress: Callable[[PackEvent], None] | None = None,
+    on_progress: Callable[[PackEvent], None] = lambda _event: None,
     **settings: object,
 ) -> PackAnswer:
     """Pack images into few large files: `dlemu pack`. Lists hold several values to measure: `processes=[1, 2, 4]`.
 
     `make` makes a workload's images first, or those that are missing. Raises UserError, DlemuError.
     """
-    values = overrides_of(overrides, settings, several=True)
-    made = make_dataset if make else None
+    words = overrides_of(overrides, settings, several=True)
     with main_thread("pack"):
-        return run.pack(values, config_dir=config_dir, make=made, on_event=on_progress or ignore)
+        return pack_points(words, config_dir, make_dataset if make else None, on_progress)
+
+
+def pack_points(
+    overrides: Sequence[str],
+    config_dir: str | None,
+    make: Callable[[Workload], None] | None,
+    on_event: Callable[[PackEvent], None],
+) -> PackAnswer:
+    """Pack once, or once for every combination of the given values; failures of single points of a sweep are recorded.
+
+    A sweep removes the packed files after each point. An interrupted sweep is resumed by calling it again with the same
+    `output.folder`; an interrupted single packing, with the same target. Raises UserError before the first point if any
+    is wrong, and UserError or DlemuError if a single packing fails.
+    """
+    if detect_launcher() != "none":
+        raise UserError(
+            "dlemu pack was started by mpirun, srun or torchrun: start it once, without a launcher; it starts its own "
+            "processes"
+        )
+    wanted_folder, words = take_word(overrides, "output.folder")
+    runs_of = points(words)
+    is_sweep = len(runs_of) > 1
+    checked = check_each(runs_of, lambda point: read_words(point.words, config_dir))
+    planned = []
+    for number, (point, (one, workload)) in enumerate(zip(runs_of, checked, strict=True), start=1):
+        name = f"point-{number:02}"
+        source = one.source or (workload.dataset.data_folder if workload else "")
+        target = os.path.join(one.target or os.path.join(source, "packed"), name if is_sweep else "").rstrip("/")
+        what = CheckedPoint(one, workload, target)
+        planned.append(Planned(what=what, name=name, label=named(point.settings) or "packing", settings=point.settings))
+    workloads = [workload for _, workload in checked if workload is not None]
+    question = PackQuestion(overrides=tuple(without_secrets(words)), settings_digest=digest(workloads))
+    runs = PackRuns(wanted_folder or new_folder("pack"), question, planned, on_event)
+    runs.goes_on = is_sweep
+    runs.resume()
+    if make is not None:
+        for workload in {workload.dataset: workload for workload in workloads}.values():
+            make(workload)
+    for each in planned:
+        owned.check_usable(each.what.target, "target")
+    return runs.run_missing()
+
+
+class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
+    """The list of packings: a single one raises its failure, a sweep (`goes_on`) records it and continues."""
+
+    file, noun, runs_in, answer_type = PACK, "packing", "points", PackAnswer
+    on_event: Callable[[PackEvent], None]
+
+    def answer(self, *, complete: bool) -> PackAnswer:
+        """Return the answer with the packings done so far."""
+        target = "" if self.goes_on else self.planned[-1].what.target
+        return PackAnswer(complete=complete, question=self.question, points=tuple(self.runs), target=target)
+
+    def make_folder(self, planned: Planned[CheckedPoint]) -> str:
+        """Create and return the folder of a packing."""
+        self._taken = take_folder(self.folder, "output.folder")
+        return super().make_folder(planned)
+
+    def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:
+        """Pack; a sweep removes the packed files afterwards."""
+        what, sweep = planned.what, os.path.realpath(self.folder) if self.goes_on else ""
+        above = owned.missing_folders(os.path.dirname(what.target))
+        if sweep:
+            remove_point(what.target, sweep)  # files of an interrupted run of this point
+        try:
+            figures = pack_here(what.settings, what.workload, what.target, self.on_event, sweep=sweep)
+        except BaseException:
+            if not sweep:
+                owned.remove_claimed(folder)
+                self._taken.drop()
+            raise
+        finally:
+            if sweep:
+                with contextlib.suppress(UserError):
+                    remove_point(what.target, sweep)
+                owned.OwnFolder(what.target, above, marked=False).drop()
+        if sweep and os.path.lexists(what.target):  # what was measured is measured
+            note = f"{what.target}: the packed files of this point could not all be removed"
+            figures = replace(figures, warnings=(*figures.warnings, note))
+        return PackPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
+
+    def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
+        """Return the record of a failed point of a sweep; None for a single packing."""
+        if not self.goes_on:
+            return None
+        settings, name = dict(planned.settings), os.path.basename(folder)
+        return PackPoint(settings=settings, folder=name, failure=str(error), exit_status=error.exit_status)
+
+
+def read_pack(folder: str) -> PackAnswer:
+    """Return the packing in a folder; raises UserError."""
+    answer = read_answer(folder, PACK, PackAnswer)
+    if answer is None:
+        raise UserError(f"{folder} has no {PACK}")
+    return answer

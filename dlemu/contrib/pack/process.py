@@ -1,74 +1,47 @@
-"""One packing: forks the processes that pack, and returns the figures."""
+"""One packing: checks what is to be packed, forks the processes that pack, and returns the figures.
+
+A packed file gets its name when all of it is on the device, so that the names tell an interrupted packing where to go
+on. packed.json has the settings; it is written before the first file, and again, as complete, after the last.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
-from typing import IO
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated
 
+import msgspec
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
-from datagen.errors import ServerError, host_failure
+from datagen.errors import host_failure
 from datagen.inspection import inspect
-from datagen.owned import create_new
-from datagen.registry import find
-from datagen.storage.storage_base import FOLDERS, leads_elsewhere, write_whole
+from datagen.layout import Layout
+from datagen.manifest import PACKED_NAME
+from datagen.owned import claim, remove_claimed
 from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.comm.environment import describe_storage
 from dlemu.comm.failure import Role
-from dlemu.config.dump import storage_words
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
-from dlemu.contrib.pack.image_list import ImageList, check_count, choose_images_per_file, images_below
-from dlemu.contrib.pack.packed_set import (
-    JOURNAL_NAME,
-    PackedFile,
-    PackedSet,
-    folders_of,
-    layout_of,
-    read_set,
-    write_set,
-)
-from dlemu.contrib.pack.recipe import KINDS, import_libraries
+from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures, train_command
+from dlemu.contrib.pack.recipe import import_libraries, is_image
 from dlemu.contrib.pack.result import PackFigures
-from dlemu.contrib.pack.words import PackSettings
+from dlemu.contrib.pack.settings import PackSettings
 from dlemu.contrib.pack.worker import ROW_DTYPE, TASK, Job, work
-from dlemu.extend import (
-    DlemuError,
-    SpaceError,
-    StorageBase,
-    UserError,
-    open_storage,
-)
+from dlemu.extend import DatasetError, StorageSpec, UserError, open_storage, take_folder
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.wording import count
 from dlemu.runner.crew import Worker, run_crew
 from dlemu.telemetry import Scope, Task, start_recorder
 
-PACKER = Role(
-    "packer",
-    "use fewer processes or a smaller ahead; run the same command again: it continues after the finished files",
-)
-_SAMPLED_SIZES = 256
-"""Number of images whose file sizes are looked up to estimate the memory of a process."""
-_DECODING_FACTOR = 4
-"""Memory for decoding an ordinary image, as a multiple of its file size; files read ahead come on top."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackRequest:
-    """What to pack, and the folder of the packed files."""
-
-    settings: PackSettings
-    workload: Workload | None
-    target: str
+FILES_PER_PROCESS = 4
+"""Default number of packed files per process: with several each, all processes finish at about the same time."""
+MAX_IMAGES_PER_FILE = 1024  # after an interruption, each process repeats at most one file: keep it small
+PACKER = Role("packer", "use fewer processes; run the same command again: it continues after the finished files")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,279 +53,236 @@ class PackProgress:
     read_bytes: int
 
 
-def pack_here(request: PackRequest, emit: Callable[[PackProgress], None]) -> PackFigures:
-    """Pack the files that are missing; raises UserError, DlemuError."""
-    try:
-        return _pack(request, emit)
-    except OSError as error:
-        if failure := host_failure(error):
-            raise UserError(failure) from error
-        raise
+@dataclass(frozen=True, kw_only=True)
+class PackedSet:
+    """The content of packed.json: the settings that determine the packed files; resuming with others is refused."""
+
+    source: str
+    images: int
+    images_per_file: Annotated[int, msgspec.Meta(ge=1)]
+    format: str
+    resize: str
+    encode: str
+    sweep: str = ""
+    """Folder of the results of a sweep, which removes the packed files of its points."""
+    complete: bool = False
+    schema_version: int = ANSWER_VERSION
 
 
-def _pack(request: PackRequest, emit: Callable[[PackProgress], None]) -> PackFigures:
-    settings, workload, target = request.settings, request.workload, request.target
-    spec = workload.storage_spec if workload is not None else FOLDERS
-    storage = open_storage(spec.buffered)
-    if workload is None:
-        images = images_below(settings.source.rstrip("/"), target, settings.recipe, storage)
-    else:
-        train = inspect(workload.dataset, storage=spec).train
-        kind = KINDS.get(f".{workload.dataset.format}", "file")
-        images = ImageList(train.folder, [train.name(number) for number in range(train.num_files)], kind)
-        if kind == "file" and not settings.recipe.keeps:
-            raise UserError(
-                f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png, "
-                "tiff or npy, or encode=keep to pack files as they are"
-            )
-    count = check_count(settings.images, len(images.names), settings.source)
-    _check_memory(settings, images, count, storage)
+def pack_here(
+    settings: PackSettings,
+    workload: Workload | None,
+    target: str,
+    emit: Callable[[PackProgress], None],
+    *,
+    sweep: str = "",
+) -> PackFigures:
+    """Pack the files that are missing in `target`; raises UserError, DlemuError."""
+    folder, names, warnings = _images(settings, workload, target)
     import_libraries(settings.recipe)
-    with _writing(target):
-        packed, journal = _begin(settings, target, images, count, storage)
-    job = Job(
-        images=images,
-        last_image=count,
+    storage = open_storage(StorageSpec())
+    try:
+        packed, layout = _begin(settings, target, folder, len(names), sweep)
+        storage.remove_unfinished(layout.folder)
+        job = Job(folder=folder, names=names, images_per_file=packed.images_per_file, settings=settings, layout=layout)
+        files = [number for number in range(layout.num_files) if not os.path.isfile(layout.path(number))]
+        missing = [name for number in files for name in job.images_of(number)]
+        for name in missing if settings.evict else ():
+            with contextlib.suppress(OSError):  # reading the image will report the error
+                storage.evict(f"{folder}/{name}", write_first=True)
+        measured = _run(job, files, target, emit, (workload or Workload).timeout_seconds)
+        samples, sample_bytes = measured.total("images"), measured.total("sample_bytes")
+        if not samples:  # an earlier run packed all: the files' own size is near
+            samples = len(names)
+            sample_bytes = sum(os.path.getsize(layout.path(number)) for number in range(layout.num_files))
+    except OSError as error:
+        raise UserError(host_failure(error) or f"{error.filename or target}: {error.strerror or error}") from error
+    save_answer(target, PACKED_NAME, replace(packed, complete=True))
+    return compute_figures(
+        measured,
+        images=len(names),
+        kept_images=len(names) - len(missing),
         images_per_file=packed.images_per_file,
-        settings=settings,
-        layout=layout_of(target, packed),
-        source=replace(spec, direct=settings.odirect),
-        target=spec.buffered,
+        train=train_command(target, settings.format, len(names), packed.images_per_file, sample_bytes // samples),
+        warnings=warnings,
     )
-    files = packed.missing()
-    if settings.evict and not settings.odirect:
-        _evict([index for file in files for index in job.image_range(file)], images, storage)
-    with contextlib.closing(journal):
-        timeout_seconds = (workload or Workload).timeout_seconds
-        packing = _run(job, files, journal, storage, target, emit, timeout_seconds)
-    done = replace(packed, complete=True, made=tuple(sorted((*packed.made, *packing.finished), key=lambda f: f.number)))
-    with _writing(target):
-        write_set(target, done, storage)
-    with contextlib.suppress(OSError, ServerError):  # gone, or not allowed: packed.json is what counts
-        storage.remove(os.path.join(target, JOURNAL_NAME))
-    storage_overrides = storage_words(workload) if workload is not None else ()
-    return compute_figures(packing, settings, packed, done, target, images.ignored, storage_overrides)
 
 
-@contextlib.contextmanager
-def _writing(target: str) -> Iterator[None]:
-    """Context: raise UserError where files of the packed set can't be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{error.filename or target}: {error.strerror or error}: target can't be written") from error
+def _images(settings: PackSettings, workload: Workload | None, target: str) -> tuple[str, list[str], list[str]]:
+    """Return a folder, the paths of the images below it, and warnings; raises UserError, DatasetError."""
+    warnings = []
+    if workload is None:
+        folder = settings.source.rstrip("/")
+        names, ignored = images_below(folder, target, only_images=not settings.recipe.keeps)
+        if ignored:
+            warnings.append(f"{folder}: left out {count(ignored, 'file')} whose names are not those of images")
+    else:
+        train = inspect(workload.dataset, storage=workload.storage_spec).train
+        folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
+        if not settings.recipe.keeps and not all(map(is_image, names)):
+            raise UserError(
+                f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
+                "tiff, or encode=keep to pack files as they are"
+            )
+    if settings.images > len(names):
+        more = "" if settings.source else f", or make more with dataset.num_files_train={settings.images} and --make"
+        raise UserError(f"images is {settings.images}, but there are {len(names)}: lower it{more}")
+    return folder, names[: settings.images or None], warnings
 
 
-def _check_memory(settings: PackSettings, images: ImageList, count: int, storage: StorageBase) -> None:
-    """Raise SpaceError if the processes would not fit into memory, UserError for an image that is no regular file."""
-    step = max(1, count // _SAMPLED_SIZES)
-    try:
-        sizes = list(storage.sizes(images.path(index) for index in range(0, count, step)))
-    except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; wanted images in source, so move it elsewhere") from error
-    largest = max((size for size in sizes if size is not None), default=0)
-    bytes_per_process = largest * (settings.ahead + 1 + _DECODING_FACTOR)
-    needed_bytes = min(settings.processes, count) * bytes_per_process
-    free = psutil.virtual_memory().available
-    if needed_bytes > free:
-        raise SpaceError(
-            f"{settings.processes} processes with images of {largest} bytes need about {needed_bytes} bytes of memory, "
-            f"and {free} are free: wanted processes={max(1, free // bytes_per_process)} at most, or a smaller ahead"
-        )
+def images_below(folder: str, target: str, *, only_images: bool) -> tuple[list[str], int]:
+    """Return the paths of the files below a folder, sorted, and how many were left out, as they are no images.
+
+    Hidden files and the folder `target` are not counted. Raises DatasetError if no file remains.
+    """
+    names: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=_unlisted, followlinks=True):
+        paths = {name: os.path.join(place, name) for name in (*folders, *files) if not name.startswith(".")}
+        folders[:] = [name for name in folders if os.path.abspath(paths.get(name, target)) != os.path.abspath(target)]
+        names += [paths[name][len(folder) + 1 :] for name in files if name in paths]
+    chosen = sorted(name for name in names if not only_images or is_image(name))
+    if not chosen:
+        seen = f"{len(names)} files, none of them .jpeg, .png or .tiff" if names else "no files"
+        raise DatasetError(f"{folder} holds {seen}: set source to a folder of images, or encode=keep to pack any file")
+    return chosen, len(names) - len(chosen)
 
 
-def _begin(
-    settings: PackSettings, target: str, images: ImageList, count: int, storage: StorageBase
-) -> tuple[PackedSet, _Journal]:
-    """Return the packed set to make, with the files finished earlier, and its journal; raises UserError, OSError."""
-    about = settings.shaping() | {"source": images.folder, "count": count}
-    existing = read_set(target, storage)
-    if existing is not None and existing.complete:
-        raise UserError(
-            f"{target} holds a packed set already: set target to an empty folder, delete it, or check it with "
-            f"`dlemu pack verify target={target}`"
-        )
+def _unlisted(error: OSError) -> None:
+    raise DatasetError(f"{error.filename}: {error.strerror}: wanted a folder of files to pack") from error
+
+
+def choose_images_per_file(images: int, processes: int) -> int:
+    """Return the number of images per packed file that gives FILES_PER_PROCESS files per process.
+
+    Training needs files of equal length, so a number within a factor of 2 that divides the images is preferred.
+    """
+    target = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
+    near = range(-(-target // 2), min(2 * target, MAX_IMAGES_PER_FILE) + 1)
+    even = (number for number in near if images % number == 0)
+    return min(even, key=lambda number: abs(number - target), default=target)
+
+
+def _begin(settings: PackSettings, target: str, source: str, images: int, sweep: str) -> tuple[PackedSet, Layout]:
+    """Return the packed set to make or to go on with, its folders made; raises UserError, SpaceError, OSError."""
+    packed = PackedSet(
+        source=source,
+        images=images,
+        images_per_file=settings.images_per_file or choose_images_per_file(images, settings.processes),
+        format=settings.format,
+        resize=settings.resize,
+        encode=settings.encode,
+        sweep=sweep,
+    )
+    existing = read_answer(target, PACKED_NAME, PackedSet)
     if existing is not None:
-        before, now = dict(existing.about), dict(about)
-        if settings.images_per_file:
-            before["images_per_file"], now["images_per_file"] = existing.images_per_file, settings.images_per_file
-        differing = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
-        if differing:
+        if existing.complete:
+            raise UserError(f"{target} holds a packed set already: set target to an empty folder, or delete it")
+        if not settings.images_per_file:
+            packed = replace(packed, images_per_file=existing.images_per_file)
+        if differing := [
+            f"{key} was {was}, is {now}" for key, now in vars(packed).items() if (was := vars(existing)[key]) != now
+        ]:
             raise UserError(
                 f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, "
                 "set target to an empty folder, or delete it"
             )
-    images_per_file = choose_images_per_file(count, settings.processes, settings.images_per_file)
-    packed = existing or PackedSet(
-        about=about,
-        format=settings.format,
-        ending=settings.packer.ending,
-        files=-(-count // images_per_file),
-        images_per_file=images_per_file,
+    layout = Layout(  # named like a dataset's, so that a training run finds them
+        folder=os.path.join(target, "train"),
+        split="train",
+        num_files=-(-images // packed.images_per_file),
+        num_samples_per_file=packed.images_per_file,
+        extension=settings.packer.ending,
+        named_files=-(-images // packed.images_per_file),
     )
-    layout = layout_of(target, packed)
-    if existing is None:
-        with contextlib.suppress(FileNotFoundError), storage.entries(layout.folder) as entries:
-            name = next((entry.name for entry in entries if not entry.name.startswith(".")), None)
-            if name is not None:
-                raise UserError(f"{layout.folder} holds other files, such as {name}: set target to an empty folder")
-    sides = find("datagen.formats", settings.format, "Format")().sides
-    for folder in folders_of(layout, sides):
-        if leads_elsewhere(target, folder, storage):
+    take_folder(target, "target")
+    numbers = range(layout.num_files)
+    files = {layout.folder: [layout.name(number) for number in numbers]}
+    for side in settings.format_type.sides:
+        paths = [side.path(layout, number) for number in numbers]
+        files[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+    for folder, names in files.items():
+        if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
-        storage.make_folder(folder)
-        storage.remove_unfinished(folder)
-    return packed, _Journal(target, packed, begun=existing is not None, storage=storage)
+        if existing is None and os.path.isdir(folder):
+            there = [name for name in os.listdir(folder) if not name.startswith(".")]
+            if there:
+                raise UserError(f"{folder} holds other files, such as {there[0]}: set target to an empty folder")
+        parent = target
+        for part in os.path.relpath(folder, target).split(os.sep):
+            claim(parent, f"{part}/")  # so that a sweep may remove them
+            parent = os.path.join(parent, part)
+            os.makedirs(parent, exist_ok=True)
+        if sweep:
+            claim(folder, *names)
+    if sweep:
+        claim(target, PACKED_NAME)
+    if existing is None:
+        save_answer(target, PACKED_NAME, packed)
+    return packed, layout
 
 
-class _Journal:
-    """The settings, and a line for each finished file: what the same command continues after.
-
-    In a folder each line is appended. An object can't be appended to: it is written at the beginning, so that what is
-    there is known as an unfinished packing's, and when the packing ends; after a SIGKILL here all is packed again.
-    """
-
-    def __init__(self, target: str, packed: PackedSet, *, begun: bool, storage: StorageBase) -> None:
-        self._storage, self._path = storage, os.path.join(target, JOURNAL_NAME)
-        self._lines = [json.dumps(asdict(file)) + "\n" for file in packed.made]
-        self._lines.insert(0, json.dumps(asdict(replace(packed, made=()))) + "\n")
-        self._file: IO[str] | None = None
-        self._is_saved = True
-        path = storage.local_path(self._path)
-        if path is None:
-            self._put()
-            return
-        # never through a link, never replacing a foreign file
-        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW) if begun else create_new(path)
-        self._file = open(opened, "a", buffering=1)  # noqa: SIM115  # `close` does, which callers call
-        self._file.write("\n" if begun else self._lines[0])  # the last line may be incomplete
-
-    def add(self, file: PackedFile) -> None:
-        """Add a finished file. Raises OSError."""
-        line = json.dumps(asdict(file)) + "\n"
-        self._lines.append(line)
-        self._is_saved = False
-        if self._file is not None:
-            self._file.write(line)
-
-    def close(self) -> None:
-        """Close the file, or write the object."""
-        if self._file is not None:
-            self._file.close()
-        elif not self._is_saved:
-            with contextlib.suppress(OSError, DlemuError):  # of a server: a failure above is the one to report
-                self._put()
-
-    def _put(self) -> None:
-        write_whole(self._storage, self._path, "".join(self._lines).encode(), sync=True)
-
-
-class _TaskPipe:
-    """The numbers of the files to pack, in a pipe: a process that reads 8 bytes takes one."""
-
-    def __init__(self, files: list[int]) -> None:
-        self._left = deque(files)
-        self.read_end, self._write_end = os.pipe()
-        os.set_blocking(self._write_end, False)
-
-    def fill(self) -> None:
-        """Fill the pipe, and close it after the last number. It holds more numbers than the processes take at once."""
-        try:
-            while self._left:
-                os.write(self._write_end, TASK.pack(self._left[0]))
-                self._left.popleft()
-        except BlockingIOError:
-            return
-        self.close()
-
-    def close(self) -> None:
-        """Close the write end."""
-        if self._write_end >= 0:
-            os.close(self._write_end)
-        self._write_end = -1
+def remove_point(target: str, sweep: str) -> None:
+    """Remove what a point of this sweep packed, and only that; raises UserError for another packed.json."""
+    packed = read_answer(target, PACKED_NAME, PackedSet)
+    if packed is not None and packed.sweep == sweep:
+        with contextlib.suppress(OSError):
+            open_storage(StorageSpec()).remove_unfinished(os.path.join(target, "train"))
+        remove_claimed(target)
 
 
 def _run(
-    job: Job,
-    files: list[int],
-    journal: _Journal,
-    storage: StorageBase,
-    target: str,
-    emit: Callable[[PackProgress], None],
-    timeout_seconds: float,
+    job: Job, files: list[int], target: str, emit: Callable[[PackProgress], None], timeout_seconds: float
 ) -> PackMeasurement:
-    processes = job.settings.processes
+    processes, storage = job.settings.processes, open_storage(StorageSpec())
+    images = sum(len(job.images_of(number)) for number in files)
     shared = mmap.mmap(-1, processes * ROW_DTYPE.itemsize)
     rows: NDArray[np.void] = np.frombuffer(shared, ROW_DTYPE)[:processes]
-    folders = tuple(storage.device_folders((job.images.folder, target)))
-    scope = Scope(folders=folders, cpu_groups=limiting_groups())
+    scope = Scope(folders=(job.folder, target), cpu_groups=limiting_groups())
     recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")  # as telemetry.interval_seconds
-    tasks = _TaskPipe(files)
-    total_images = sum(len(job.image_range(number)) for number in files)
-    finished: list[PackedFile] = []
+    tasks = _open_tasks(files)
     begin_ns = 0
 
     def begin() -> None:
         nonlocal begin_ns
         recorder.mark(training=True)
         begin_ns = time.monotonic_ns()
-        tasks.fill()
-
-    def take(file: object) -> None:
-        assert isinstance(file, PackedFile)
-        tasks.fill()
-        finished.append(file)
-        with _writing(target):
-            journal.add(file)
 
     def show_progress() -> None:
-        progress = PackProgress(
-            images=int(rows["images"].sum()),
-            total_images=total_images,
-            read_bytes=int(rows["read_bytes"].sum()),
-        )
-        emit(progress)
+        packed, read_bytes = (int(rows[name].sum()) for name in ("images", "read_bytes"))
+        emit(PackProgress(images=packed, total_images=images, read_bytes=read_bytes))
 
     def pack(worker: Worker, row: np.void) -> None:
-        tasks.close()
-        work(worker, job, row, tasks.read_end)
+        work(worker, job, row, tasks)
 
     try:
-        run_crew(
-            pack,
-            list(rows),
-            PACKER,
-            timeout_seconds=timeout_seconds,
-            on_ready=begin,
-            on_message=take,
-            on_look=show_progress,
-        )
+        run_crew(pack, list(rows), PACKER, timeout_seconds=timeout_seconds, on_ready=begin, on_look=show_progress)
         ended_ns = time.monotonic_ns()
-        with _writing(target):
-            storage.sync(os.path.dirname(job.layout.path(0)))
+        storage.sync(job.layout.folder)
         end_ns = int(rows["end_ns"].max()) + time.monotonic_ns() - ended_ns
         recorder.mark(training=False)
     finally:
-        tasks.close()
-        os.close(tasks.read_end)
+        os.close(tasks)
         telemetry = recorder.stop()
-        with contextlib.suppress(OSError, DlemuError):  # of a server: a failure above is the one to report
+        with contextlib.suppress(OSError):
             storage.remove_unfinished(job.layout.folder)
     return PackMeasurement(
         rows=rows.copy(),
         begin_ns=begin_ns,
         end_ns=end_ns,
         telemetry=telemetry,
-        finished=tuple(finished),
         cores=len(os.sched_getaffinity(0)),
-        file_system=describe_storage(job.target, job.images.folder).file_system,
+        file_system=describe_storage(StorageSpec(), job.folder).file_system,
     )
 
 
-def _evict(indexes: list[int], images: ImageList, storage: StorageBase) -> None:
-    def evict(index: int) -> None:
-        with contextlib.suppress(OSError):  # reading the image will report the error
-            storage.evict(images.path(index), write_first=True)
+def _open_tasks(files: list[int]) -> int:
+    """Return a file in memory with the numbers of the files to pack; all processes read it, each number once.
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(evict, indexes))
+    It is opened by its path, as the kernel then makes reading and moving on one step (FMODE_ATOMIC_POS).
+    """
+    written = os.memfd_create("dlemu-tasks")
+    try:
+        os.pwritev(written, [b"".join(map(TASK.pack, files))], 0)
+        return os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(written)

@@ -48,10 +48,6 @@ class PackFigures:
     """Images packed by this run."""
     kept_images: int = 0
     """Images packed earlier, by an interrupted run that this one resumed."""
-    skipped: int = 0
-    """Images that could not be decoded."""
-    skipped_paths: tuple[str, ...] = ()
-    """The first of the skipped images, each with the reason."""
     processes: int
     files: int
     images_per_file: int

@@ -9,8 +9,8 @@ import click
 from dlemu.cli.options import answer_options, numbers_above_0
 
 if TYPE_CHECKING:
+    from dlemu.contrib.reproduce.document import DocumentQuestion
     from dlemu.contrib.reproduce.run import Reproduced, StepDone
-    from dlemu.contrib.reproduce.steps import DocumentQuestion
     from dlemu.extend import RunEnded
 
 
@@ -71,9 +71,14 @@ def command(
 
 def _question(words: list[str], price: str | None, watts: str | None) -> DocumentQuestion:
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.reproduce.run import document_names
-    from dlemu.contrib.reproduce.steps import DocumentQuestion
+    from dlemu.contrib.reproduce.document import DocumentQuestion, document_names
     from dlemu.extend import UserError
+
+    def numbers(text: str | None, option: str) -> tuple[float, ...]:
+        found = numbers_above_0(text) if text is not None else ()
+        if text is not None and not found:
+            raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")
+        return found
 
     drives, rest = take_word(words, "drives")
     scale, rest = take_word(rest, "scale")
@@ -87,17 +92,7 @@ def _question(words: list[str], price: str | None, watts: str | None) -> Documen
         document=names[0],
         drives=tuple(drive.rstrip("/") for drive in drives.split(",") if drive),
         scale="full" if scale == "full" else "laptop",
-        price=_numbers(price, "--price"),
-        watts=_numbers(watts, "--watts"),
+        price=numbers(price, "--price"),
+        watts=numbers(watts, "--watts"),
         overrides=tuple(word for word in rest if "=" in word),
     )
-
-
-def _numbers(text: str | None, option: str) -> tuple[float, ...]:
-    from dlemu.extend import UserError
-
-    if text is None:
-        return ()
-    if numbers := numbers_above_0(text):
-        return numbers
-    raise UserError(f"{option} {text}: wanted a number above 0 for each drive, as in {option} 900,600")

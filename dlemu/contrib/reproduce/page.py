@@ -1,156 +1,148 @@
-"""A reproduced vendor document, on the terminal and on its page: tables and figures from the results of its steps."""
+"""A reproduced vendor document, on the terminal and on its page: the tables that it declares, of the steps' results."""
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
-from datagen.registry import find
-from dlemu.contrib.reproduce.run import DOCUMENTS, REPRODUCED, Reproduced, module_of, read_reproduced
+from dlemu.contrib.reproduce.document import DeclaredTable
+from dlemu.contrib.reproduce.rows import OpenedDocument, Panel, open_document, panels_of
+from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, read_reproduced
 from dlemu.report.page import Opened, Page, Words
-from dlemu.report.table import Cell, Table, columns, print_lines, print_table
-from dlemu.report.units import number, short_names
-from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Parts, kind_of, kind_of_command
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Table, columns, print_lines, print_table
+from dlemu.report.units import duration, number
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
-if TYPE_CHECKING:  # reading a document imports only the kinds of job that it ran
-    from dlemu.jobs.probe.result import ProbeAnswer
-
+PANELS = "dlemu.contrib.reproduce.figures"
 _REDUCED = (
-    "scale=laptop: datasets and times are reduced so that this takes minutes. The figures show the shape of the "
-    "document's figures on this storage, not their numbers; scale=full uses the document's sizes."
+    "scale=laptop: datasets and times are reduced so that this takes minutes. The figures have the shape of the "
+    "document's, not their numbers; scale=full uses the document's sizes."
 )
 
-
-@dataclass(frozen=True)
-class OpenedDocument:
-    """A document with the results of its steps."""
-
-    folder: str
-    answer: Reproduced
-    results: dict[str, Any]
-    """Step name -> result; steps that make data have none, nor has one whose folder is gone."""
-
-    @property
-    def gaps(self) -> list[str]:
-        """Return a sentence, without its full stop, for each step whose results are gone."""
-        return [
-            f"{os.path.join(self.folder, step.folder)} holds no result of `dlemu {step.command}`: what it showed is "
-            "missing"
-            for step in self.answer.steps
-            if step.command != "datagen" and step.name not in self.results
-        ]
-
-    @property
-    def drives(self) -> list[str]:
-        """Return short names of the drives: the parts in which their paths differ."""
-        return list(short_names(self.answer.question.drives).values())
-
-    def drive_of(self, settings: Mapping[str, str]) -> str:
-        """Return the drive of a point of a sweep or packing; with one drive, its folder does not vary."""
-        drive = os.path.dirname(settings.get("dataset.data_folder", ""))
-        names = short_names(self.answer.question.drives)
-        return names.get(drive, self.drives[0])
-
-    def sweep_figures(self) -> Iterator[tuple[str, JobFigures]]:
-        """Yield drive and figures of each completed point of the sweep."""
-        sweep = self.results.get("sweep")
-        for point in sweep.points if sweep is not None else ():
-            if point.figures is not None:
-                yield self.drive_of(point.settings), point.figures
-
-    def probes(self) -> Iterator[tuple[str, ProbeAnswer]]:
-        """Yield each drive that was probed, with its probe."""
-        for position, drive in enumerate(self.drives, start=1):
-            probe = self.results.get(f"probe-{position}")
-            if probe is not None:
-                yield drive, probe
+_QUANTITIES = 6
+"""Quantities on the first screen."""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """A quantity of a document, for each drive."""
-
-    title: str
-    """Name and unit."""
-    across: str
-    """What the document varies, such as accelerators."""
-    values: Mapping[tuple[str, Any], float]
-    """(drive, value of what is varied) -> quantity."""
-
-
-def table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], notes: tuple[str, ...] = ()) -> Table:
-    """Return a table whose first column names the rows and whose other columns hold numbers."""
-    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
-    return Table(title=title, columns=head, rows=rows, notes=notes, dense=len(names) > 6)
+def tables_of(opened: OpenedDocument) -> Iterator[Table]:
+    """Yield the tables of a document that have values."""
+    for declared in opened.document.tables:
+        if declared.shape == "time saved":
+            if len(opened.drives) == 2 and opened.results_of(declared):
+                yield _time_saved(opened, declared)
+            continue
+        panels = panels_of(opened, declared)
+        for drives in [[drive] for drive in opened.drives] if declared.by else [opened.drives]:
+            if any(drive in drives for panel in panels for drive, _ in panel.values):
+                title = f"{declared.title}, {drives[0]}" if declared.by else declared.title
+                yield _panel_table(title, panels, drives)
 
 
-def panel_table(title: str, panels: Sequence[Panel], drives: Sequence[str]) -> Table:
+def _panel_table(title: str, panels: Sequence[Panel], drives: Sequence[str]) -> Table:
     """Return a table of panels that vary the same: what is varied goes down, or across where that is shorter."""
-    places = sorted({place for panel in panels for _, place in panel.values})
+    found = {place for panel in panels for drive, place in panel.values if drive in drives}
+    across, places = panels[0].across, sorted(found)
+    if set(places) <= set(drives):  # the drives themselves
+        rows = [[panel.title, *(number(panel.values.get((drive, drive))) for drive in drives)] for panel in panels]
+        return _table(title, [across, *drives], rows)
     many = len(drives) > 1
     series = [(panel.title + f", {drive}" * many, panel.values, drive) for panel in panels for drive in drives]
-    across = panels[0].across
     if len(places) > len(series):
         rows = [
             [f"{place:g}", *(number(values.get((drive, place))) for _, values, drive in series)] for place in places
         ]
-        return table(title, [across, *(name.replace(", ", ",\n") for name, *_ in series)], rows)
+        return _table(title, [across, *(name.replace(", ", ",\n") for name, *_ in series)], rows)
     rows = [[name, *(number(values.get((drive, place))) for place in places)] for name, values, drive in series]
-    return table(title, [across, *(f"{place:g}" for place in places)], rows)
+    return _table(title, [across, *(f"{place:g}" for place in places)], rows)
 
 
-def open_document(folder: str) -> OpenedDocument:
-    """Read a reproduced document and the results of its steps; raises UserError."""
-    answer = read_reproduced(folder)
-    results = {
-        step.name: kind_of_command(step.command).load().read(place)
-        for step in answer.steps
-        if step.command != "datagen" and kind_of(place := os.path.join(folder, step.folder)) is not None
-    }
-    return OpenedDocument(folder, answer, results)
+def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], notes: tuple[str, ...] = ()) -> Table:
+    head = columns(*names, right=range(1, len(names)), whole=range(len(names)))
+    return Table(title=title, columns=head, rows=rows, notes=notes, dense=len(names) > 6)
+
+
+def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
+    """Return what the faster of two drives saves in a year, by accelerators."""
+    from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, compare_runs
+
+    points = [point for result in opened.results_of(declared).values() for point in result.points if point.figures]
+    known = {(opened.drive_of(point.settings), point.figures.ranks): point.figures for point in points}
+    first, second = opened.drives
+    rows, left_out = [], []
+    for ranks in sorted({ranks for _, ranks in known}):
+        a, b = known.get((first, ranks)), known.get((second, ranks))
+        plan = compare_runs(a, b).plan if a and b else None
+        if plan is None:
+            left_out.append(str(ranks))
+            continue
+        days = plan.days_saved_per_year
+        hours = (f"{hours:,.2f}" for hours in plan.hours_per_model)
+        models = (f"{models:,.0f}" for models in plan.models_per_year)
+        rows.append([str(ranks), f"{100 * days / YEAR_DAYS:+.1f}", f"{days:+.1f}", *hours, *models])
+    names = ["accelerators", f"{first} faster, %", "days saved per year"]
+    names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
+    names += [f"models per year, {drive}" for drive in (first, second)]
+    why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(left_out)}."
+    return _table(declared.title, names, rows, notes=(why,) if left_out else ())
+
+
+def _lines(opened: OpenedDocument) -> Iterator[Said]:
+    """Yield whether all of it ran, and quantities of the first table at the largest of what it varies."""
+    answer = opened.answer
+    is_whole = answer.complete and not opened.gaps
+    ran = f"{count(len(answer.steps), 'step')} in {duration(sum(step.seconds for step in answer.steps))}"
+    state = "reproduced" if is_whole else "INCOMPLETE"
+    yield Said("answer", f"{state}, {ran}, scale={answer.question.scale}", tone="strong" if is_whole else "open")
+    for panel in [panel for panel in panels_of(opened, opened.document.tables[0]) if panel.values][:_QUANTITIES]:
+        last = max(place for _, place in panel.values)
+        values = {drive: value for (drive, place), value in panel.values.items() if place == last}
+        many = len(opened.drives) > 1
+        text = ", ".join(f"{number(value)}{f' on {drive}' * many}" for drive, value in values.items())
+        yield Said(panel.title, text, f"{panel.across}: {last}")
+
+
+def _notes(opened: OpenedDocument) -> list[str]:
+    return [*opened.gaps, *([_REDUCED] if opened.answer.question.scale == "laptop" else [])]
+
+
+def _screen(answer: Reproduced, folder: str) -> Screen:
+    opened = open_document(folder)
+    return Screen(title=answer.title, lines=list(_lines(opened)), notes=_notes(opened), folder=folder)
 
 
 def print_document(answer: Reproduced, folder: str, console: Console) -> None:
     """Print the tables of a reproduced document."""
     opened = open_document(folder)
-    for shown in _tables(opened):
+    for shown in tables_of(opened):
         print_table(shown, console)
-    reduced: list[Cell] = [_REDUCED] if answer.question.laptop else []
-    print_lines([*opened.gaps, *reduced, f"results: {folder}"], console)
+    print_lines([*_notes(opened), f"results: {folder}"], console)
 
 
 def document_page(opened: OpenedDocument) -> Page:
     """Return the page of a reproduced document, without its figures."""
     answer = opened.answer
     is_whole = answer.complete and not opened.gaps
-    drives = ", ".join(f"{name}: {path}" for name, path in zip(opened.drives, answer.question.drives, strict=True))
     return Page(
         title=answer.title,
-        lead=f"{answer.about} Here: {drives}.",
+        lead=f"{answer.about} Here: {', '.join(answer.question.drives)}.",
         state="passed" if is_whole else "open",
         verdict=("REPRODUCED" if is_whole else "INCOMPLETE", f" on {count(len(opened.drives), 'storage')}"),
+        said=list(_lines(opened)),
         words=[Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps])],
-        tables=_tables(opened),
+        tables=list(tables_of(opened)),
         source=os.path.join(opened.folder, REPRODUCED),
-        warning=" ".join([*(f"{gap}." for gap in opened.gaps), *([_REDUCED] if answer.question.laptop else [])]),
+        warning=" ".join(_notes(opened)),
     )
-
-
-def _tables(opened: OpenedDocument) -> list[Table]:
-    return list(find(DOCUMENTS, module_of(opened.answer.question.document), "tables")(opened))
 
 
 def open_page(folder: str) -> Opened:
     """Return the document in a folder with its page; raises UserError."""
     opened = open_document(folder)
-    return Opened(opened, document_page(opened), f"{DOCUMENTS}.{module_of(opened.answer.question.document)}")
+    return Opened(opened, document_page(opened), PANELS)
 
 
-PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page, show=print_document)
+PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page, screen=_screen, show=print_document)

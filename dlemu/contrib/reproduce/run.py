@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from datagen.registry import find, names, nearest
 from dlemu.config import digest, load
 from dlemu.config.literal import override
 from dlemu.config.points import points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.contrib.reproduce.steps import Command, DocumentQuestion, Step
+from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named
 from dlemu.extend import (
     Planned,
     RunBegan,
@@ -32,7 +31,6 @@ from dlemu.results.kinds import Kind, kind_of_command
 from dlemu.runner import child_run
 
 REPRODUCED = "reproduce.json"
-DOCUMENTS = "dlemu.contrib.reproduce.documents"
 _SET_BY_DOCUMENTS = ("workload", "ranks", "dataset.data_folder")
 
 
@@ -65,20 +63,6 @@ class Reproduced:
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]], None]
 
 
-def document_names() -> list[str]:
-    """Return the names of the documents, as users write them."""
-    return [name.replace("_", "-") for name in names(DOCUMENTS)]
-
-
-def module_of(document: str) -> str:
-    """Return the name of a document's module; raises UserError for an unknown document."""
-    module = document.replace("-", "_")
-    if module not in names(DOCUMENTS):
-        hint = nearest(document, document_names())
-        raise UserError(f"there is no document {document!r}: {hint}wanted one of {', '.join(document_names())}")
-    return module
-
-
 def reproduce(
     question: DocumentQuestion,
     *,
@@ -91,10 +75,13 @@ def reproduce(
     An interrupted call goes on when it is repeated with the same question and folder. Datasets stay on the drives, in
     folders named after their workloads. Raises UserError, DlemuError.
     """
-    module = module_of(question.document)
-    _check(question)
-    steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
-    _check_overrides(question, steps)
+    if detect_launcher() != "none":
+        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
+    document = document_named(question.document)
+    if not question.drives:
+        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
+    steps = list(document.plan(question))
+    _check(question, steps)
     for step in steps:
         _kind_of(step)
     public = replace(
@@ -121,11 +108,11 @@ class Document(RunList[Step, StepDone, Reproduced]):
 
     def answer(self, *, complete: bool) -> Reproduced:
         """Return the answer with the steps that have run."""
-        module = module_of(self.question.document)
+        document = document_named(self.question.document)
         return Reproduced(
             complete=complete,
-            title=find(DOCUMENTS, module, "TITLE"),
-            about=find(DOCUMENTS, module, "ABOUT"),
+            title=document.title,
+            about=document.about,
             question=self.question,
             capacity_tb=tuple(_capacity_tb(drive) for drive in self.question.drives),
             steps=tuple(self.runs),
@@ -148,13 +135,12 @@ class Document(RunList[Step, StepDone, Reproduced]):
         step = planned.what
         options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
         command = module_command("dlemu", step.command, *options, *step.words)
-        match step.command:
-            case "probe":
-                command += ["--output", folder, "--json"]
-            case "pack":
-                command += [override(("output", "folder"), folder), "--no-report"]
-            case "train" | "sweep":
-                command += [override(("output", "folder"), folder), "output.report=false"]
+        into = override(("output", "folder"), folder)
+        command += {
+            "datagen": [],
+            "probe": ["--output", folder, "--json"],
+            "pack": [into, "--no-report"],
+        }.get(step.command, [into, "output.report=false"])
         began = time.monotonic()
         kind = _kind_of(step)
         done = COMPLETED if kind is not None and kind.is_job else (0,)
@@ -175,21 +161,14 @@ def _kind_of(step: Step) -> Kind | None:
     return None if step.command == "datagen" else kind_of_command(step.command)
 
 
-def _check(question: DocumentQuestion) -> None:
-    if detect_launcher() != "none":
-        raise UserError("dlemu reproduce was started by mpirun, srun or torchrun: start it once, without a launcher")
-    if not question.drives:
-        raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
+def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
+    """Raise UserError for drives that can't be used, and settings by which a step would not be what its table says."""
     for drive in question.drives:
         if not os.path.isdir(drive) or not os.access(drive, os.W_OK):
             raise UserError(f"{drive} is not a writable folder: wanted one on each of the storages to compare")
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
-
-
-def _check_overrides(question: DocumentQuestion, steps: Sequence[Step]) -> None:
-    """Raise UserError for settings that no step uses, or by which a step would not be what its table says."""
     if question.overrides and not any(step.command in ("train", "sweep") for step in steps):
         raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
     for word in question.overrides:

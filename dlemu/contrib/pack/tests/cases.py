@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,22 +13,19 @@ import pytest
 from PIL import Image
 
 from datagen.manifest import PACKED_NAME
-from datagen.storage.storage_base import FOLDERS as IN_FOLDERS
-from datagen.storage.storage_base import open_storage
 from dlemu.config.points import points
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack import process, run, worker
-from dlemu.contrib.pack.packed_set import JOURNAL_NAME, PackedFile, PackedSet, layout_of, write_set
+from dlemu.contrib.pack import api, process, worker
+from dlemu.contrib.pack.process import PackedSet
 from dlemu.contrib.pack.result import PACK, PackFigures
+from dlemu.contrib.pack.settings import PackSettings, read_words
 from dlemu.contrib.pack.tests.made_packing import packing
-from dlemu.contrib.pack.words import PackSettings, read_words
 from dlemu.results.answer_files import save_answer
 from tests.e2e.harness import DLEMU
 from tests.run.studies import Children, Study
 
 KEPT_AS_THEY_ARE = ("format=webdataset", "encode=keep", "--no-report")
 PACK_IMAGES = ("pack", "source=images", "target=t", *KEPT_AS_THEY_ARE)
-VERIFY = ("pack", "verify")
 
 
 def answer(folder: Path) -> Path:
@@ -39,21 +35,20 @@ def answer(folder: Path) -> Path:
 
 
 def sets(place: Path) -> None:
-    """Put images, a set of packed files, and one that has begun."""
-    packed = PackedSet(
-        about={},
-        format="npz",
-        ending="npz",
-        files=1,
-        images_per_file=1,
-        made=(PackedFile(number=0, samples=1, source_bytes=1, bytes=1, crc32=0, payload_bytes=1),),
-    )
-    for name, target in ((PACKED_NAME, "packed"), (JOURNAL_NAME, "begun")):
-        path = Path(layout_of(str(place / target), packed).path(0))
-        path.parent.mkdir(parents=True)
-        path.write_bytes(b"x")
-        write_set(str(place / target), packed, open_storage(IN_FOLDERS))
-        os.rename(place / target / PACKED_NAME, place / target / name)
+    """Put a set of packed files, and one that has begun."""
+    for name in ("packed", "begun"):
+        packed = PackedSet(
+            source="images",
+            images=1,
+            images_per_file=1,
+            format="webdataset",
+            resize="0",
+            encode="keep",
+            complete=name == "packed",
+        )
+        save_answer(str(place / name), PACKED_NAME, packed)
+        (place / name / "train").mkdir()
+        (place / name / "train" / "img_0_of_1.tar").write_bytes(b"x")
 
 
 def small_pack(sources: Path, folder: Path, *words: str) -> list[str]:
@@ -71,7 +66,7 @@ def cheapest(folder: Path) -> tuple[list[str], int, str]:
 def is_understood(words: list[str]) -> bool:
     """Say whether the settings of a command of some page are those of a packing."""
     settings = [word for word in words if "=" in word and not word.startswith("-")]
-    return words[0] == "verify" or all(read_words(one.words) for one in points(settings))
+    return all(read_words(one.words) for one in points(settings))
 
 
 def packer(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> None:
@@ -82,22 +77,22 @@ def packer(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> No
     patch.object(Workload, "timeout_seconds", stopped_seconds).start()
     target = str(folder / "packed")
     settings = PackSettings(source=str(folder), target=target, processes=2, images_per_file=1, evict=False)
-    process.pack_here(process.PackRequest(settings=settings, workload=None, target=target), lambda _: None)
+    process.pack_here(settings, None, target, lambda _: None)
 
 
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     """Pack without packing anything."""
     figures = packing("images").points[0].figures
 
-    def run_here(*_: object) -> PackFigures:
+    def run_here(*_: object, **__: object) -> PackFigures:
         children()
         assert figures is not None
         return figures
 
-    patch.setattr(run, "pack_here", run_here)
+    patch.setattr(api, "pack_here", run_here)
     source = folder.parent / "images"
     words = [f"source={source}", f"target={source}/{word}", "processes=1,2,3", f"output.folder={folder}"]
-    return run.pack(words, on_event=children.watch)
+    return api.pack_points(words, None, None, children.watch)
 
 
 # Foreign files and users' files
@@ -107,14 +102,12 @@ PLACED = {"packed files": sets}
 FILES = {
     "the answer of pack": (f"pack/{PACK}", ("report", "pack")),
     "a packing that goes on": (f"pack/{PACK}", (*PACK_IMAGES, "output.folder=pack")),
-    "a list of packed files": (f"packed/{PACKED_NAME}", (*VERIFY, "target=packed")),
-    "a journal of packed files": (f"begun/{JOURNAL_NAME}", (*VERIFY, "target=begun")),
-    "a packed file": ("packed/train/img_0_of_1.npz", (*VERIFY, "target=packed")),
+    "a list of packed files": (f"begun/{PACKED_NAME}", (*PACK_IMAGES[:2], "target=begun", *KEPT_AS_THEY_ARE)),
 }
 FOLDERS = {
     "results of pack": ("place", (*PACK_IMAGES, "output.folder=place")),
     "images": ("place", ("pack", "source=place", "target=t", *KEPT_AS_THEY_ARE)),
-    "packed files": ("place", (*VERIFY, "target=place")),
+    "packed files": ("place", ("pack", "source=images", "target=place", *KEPT_AS_THEY_ARE)),
 }
 
 # Commands that are ended or have odd surroundings

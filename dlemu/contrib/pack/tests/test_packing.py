@@ -1,10 +1,11 @@
-"""Images on their way into packed files: what becomes of them, and that each format's own library reads them back."""
+"""Images on their way into packed files, the settings, and what is said of a packing's numbers."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import io
-import json
+import math
 import os
 import struct
 import tarfile
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import simplejpeg
 from hypothesis import example, given
@@ -21,26 +21,31 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.formats.format_base import PackedSample, Packer
 from datagen.formats.tfrecord import Format as Tfrecord
 from datagen.formats.webdataset import Format as Webdataset
-from datagen.registry import companion
+from datagen.registry import companion, names
 from datagen.storage import memory
 from datagen.storage.posix import Storage
-from dlemu.contrib.pack.image_list import FILES_PER_PROCESS, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
-from dlemu.contrib.pack.packed_set import (
-    JOURNAL_NAME,
-    PackedFile,
-    PackedSet,
-    layout_of,
-    read_set,
-    remove_set,
-    verify_set,
-    write_set,
+from dlemu.contrib.pack import process
+from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures, judge_packing, shares_of, train_command
+from dlemu.contrib.pack.process import (
+    FILES_PER_PROCESS,
+    MAX_IMAGES_PER_FILE,
+    choose_images_per_file,
+    images_below,
+    pack_here,
 )
-from dlemu.contrib.pack.recipe import DamagedError, prepare, recipe_of
+from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
+from dlemu.contrib.pack.result import PackDevice, PackLimit, PackShares
+from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings, read_words
+from dlemu.contrib.pack.tests.cases import RESULTS
+from dlemu.contrib.pack.worker import ROW_DTYPE
 from tests.datagen.sources import MemorySource
+from tests.goldens.render import numbers
+
+RAW_20X30 = Recipe((20, 30), "raw")
 
 
 def picture(height: int = 60, width: int = 90) -> NDArray[np.uint8]:
@@ -54,53 +59,55 @@ def saved(array: NDArray[Any], kind: str) -> memoryview:
     return out.getbuffer()
 
 
-def npy(array: NDArray[Any]) -> memoryview:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getbuffer()
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff", "npy"])
-def test_every_kind_becomes_the_same_small_picture(kind: Any) -> None:
-    data = npy(picture()) if kind == "npy" else saved(picture(), kind)
-    sample = prepare(f"a/b.{kind}", data, kind, recipe_of("20x30", "auto", 90))
-    assert sample.array is not None
-    assert (sample.array.shape, sample.ending) == ((20, 30, 3), "bin")
-    assert bytes(sample.data) == sample.array.tobytes()
+@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff"])
+def test_every_kind_becomes_the_same_small_picture(kind: str) -> None:
+    sample = prepare(f"a/b.{kind}", saved(picture(), kind), RAW_20X30)
+    pixels = np.frombuffer(sample.data, np.uint8).reshape(20, 30, 3).astype(int)
     wanted = np.asarray(Image.fromarray(picture()).resize((30, 20), Image.Resampling.BILINEAR)).astype(int)
-    assert np.abs(sample.array.astype(int) - wanted).max() <= 24  # JPEG's losses, and how each library scales
-    assert np.abs(sample.array.astype(int) - wanted).mean() <= 4
+    assert np.abs(pixels - wanted).max() <= 24  # JPEG's losses, and how each library scales
+    assert np.abs(pixels - wanted).mean() <= 4
 
 
 def test_the_shorter_side_keeps_the_shape() -> None:
-    sample = prepare("a.png", saved(picture(), "png"), "png", recipe_of("20", "jpeg", 90))
+    sample = prepare("a.png", saved(picture(), "png"), Recipe((20,), "jpeg"))
     assert simplejpeg.decode_jpeg(bytes(sample.data)).shape == (20, 30, 3)
 
 
 def test_sixteen_bits_become_eight_by_their_upper_half() -> None:
     deep = (np.arange(64, dtype=np.uint16).reshape(8, 8) * 1024).astype(np.uint16)
-    sample = prepare("a.tiff", saved(deep, "tiff"), "tiff", recipe_of("0", "raw", 90))
-    assert sample.array is not None
-    assert (sample.array == deep >> 8).all()
+    sample = prepare("a.tiff", saved(deep, "tiff"), Recipe((), "raw"))
+    assert (np.frombuffer(sample.data, np.uint8).reshape(8, 8) == deep >> 8).all()
 
 
 def test_a_file_that_is_kept_is_not_looked_into() -> None:
-    sample = prepare("x/y.Z", memoryview(b"anything"), "file", recipe_of("0", "auto", 90))
+    sample = prepare("x/y.Z", memoryview(b"anything"), Recipe((), "keep"))
     assert sample == PackedSample("x/y.Z", memoryview(b"anything"), "z")
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff", "npy"])
-def test_what_is_damaged_is_said(kind: Any) -> None:
-    right = bytes(npy(picture()) if kind == "npy" else saved(picture(), kind))
+def stated_size(kind: str) -> bytes:
+    """Return a picture of a few bytes whose header states 60,000 x 60,000 pixels."""
+    right = bytearray(saved(picture(), kind))
+    if kind == "png":
+        right[16:24] = struct.pack(">II", 60_000, 60_000)
+        right[29:33] = struct.pack(">I", zlib.crc32(right[12:29]))
+    elif kind == "jpeg":
+        begin = right.index(b"\xff\xc0") + 5
+        right[begin : begin + 4] = struct.pack(">HH", 60_000, 60_000)
+    else:
+        for tag in (256, 257):  # width, height
+            at = right.index(struct.pack("<HH", tag, 4), 4)
+            right[at + 8 : at + 12] = struct.pack("<I", 60_000)
+    return bytes(right)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff"])
+def test_what_is_damaged_or_larger_than_memory_is_said(kind: str) -> None:
+    right = bytes(saved(picture(), kind))
     for wrong in (b"", b"garbage", right[: len(right) // 2]):
         with pytest.raises(DamagedError):
-            prepare("a", memoryview(wrong), kind, recipe_of("20x30", "auto", 90))
-
-
-@pytest.mark.parametrize("resize", ["x", "-1", "0x5"])
-def test_a_size_that_is_none(resize: str) -> None:
-    with pytest.raises(UserError, match=r"resize is .*224x224"):
-        recipe_of(resize, "auto", 90)
+            prepare(f"a.{kind}", memoryview(wrong), RAW_20X30)
+    with pytest.raises(DamagedError, match="60,000 x 60,000 pixels"):
+        prepare(f"a.{kind}", memoryview(stated_size(kind)), RAW_20X30)
 
 
 def packed(name: str, samples: list[PackedSample]) -> tuple[bytes, bytes]:
@@ -115,31 +122,9 @@ def packed(name: str, samples: list[PackedSample]) -> tuple[bytes, bytes]:
     return storage.files["x"], side
 
 
-def arrays(count: int, shape: tuple[int, ...] = (4, 5, 3)) -> list[PackedSample]:
-    made = [np.random.default_rng(number).integers(0, 256, shape, np.uint8) for number in range(count)]
-    return [PackedSample(f"d/{i}.png", array.reshape(-1).data, "bin", array) for i, array in enumerate(made)]
-
-
-def test_npz_is_read_by_numpy() -> None:
-    samples = arrays(3)
-    with np.load(io.BytesIO(packed("npz", samples)[0])) as archive:
-        assert archive["x"].shape == (4, 5, 3, 3)
-        for number, sample in enumerate(samples):
-            assert (archive["x"][..., number] == sample.array).all()
-    with pytest.raises(ValueError, match=r"\(2, 2, 3\) next to one of uint8 \(4, 5, 3\)"):
-        packed("npz", [*samples, *arrays(1, (2, 2, 3))])
-
-
-@pytest.mark.parametrize("sizes", [(7, 7, 7), (1, 900, 30)])
-def test_parquet_is_read_by_pyarrow(sizes: tuple[int, ...]) -> None:
-    samples = [PackedSample("a.jpg", memoryview(bytes([i]) * size), "jpg") for i, size in enumerate(sizes)]
-    rows = pq.read_table(io.BytesIO(packed("parquet", samples)[0]))["data"].to_pylist()
-    assert rows == [bytes(sample.data) for sample in samples]
-
-
 def test_a_tar_is_read_by_tarfile_and_names_say_the_source() -> None:
-    names = ["a/cat.1.jpg", "a/cat_1.jpg", "b/dog.jpg"]
-    samples = [PackedSample(name, memoryview(name.encode() * 200), "jpg") for name in names]
+    sources = ["a/cat.1.jpg", "a/cat_1.jpg", "b/dog.jpg"]
+    samples = [PackedSample(name, memoryview(name.encode() * 200), "jpg") for name in sources]
     with tarfile.open(fileobj=io.BytesIO(packed("webdataset", samples)[0])) as archive:
         members = archive.getmembers()
         assert [member.name for member in members] == ["a_cat_1.jpg", "a_cat_1_1.jpg", "b_dog.jpg"]
@@ -149,15 +134,14 @@ def test_a_tar_is_read_by_tarfile_and_names_say_the_source() -> None:
             assert file.read() == sample.data
 
 
-@pytest.mark.parametrize("name", ["tfrecord", "webdataset"])
+@pytest.mark.parametrize("name", PACK_FORMATS)
 @given(sizes=st.lists(st.integers(0, 1500), min_size=1, max_size=12))
 @example(sizes=[1, 0, 0, 1025])  # as a tar, 4 x 1,024 bytes in all, and the second and third together 1,024
 def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> None:
     samples = [PackedSample(f"{i}.x", memoryview(bytes([i + 1]) * size), "x") for i, size in enumerate(sizes)]
     data, side = packed(name, samples)
     formats: dict[str, Any] = {"tfrecord": Tfrecord(), "webdataset": Webdataset()}
-    source = MemorySource(data)
-    opened = formats[name].open(source, len(sizes))
+    opened = formats[name].open(MemorySource(data), len(sizes))
     for number, sample in enumerate(samples):
         assert bytes(opened.sample(number).payload) == bytes(sample.data)
     if name == "tfrecord":
@@ -187,127 +171,174 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     folder, target = str(tmp_path), str(tmp_path / "packed")
-    images = images_below(folder, target, recipe_of("8", "auto", 90), Storage())
-    assert images.names == ["a/1.jpg", "b/2.PNG"]
-    assert (images.kind_of(1), images.ignored) == ("png", 1)
-    assert len(images_below(folder, target, recipe_of("0", "auto", 90), Storage()).names) == 3
+    assert images_below(folder, target, only_images=True) == (["a/1.jpg", "b/2.PNG"], 1)
+    assert images_below(folder, target, only_images=False) == (["a/1.jpg", "b/2.PNG", "notes.txt"], 0)
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
-        images_below(target + "/none", target, recipe_of("0", "auto", 90), Storage())
-
-
-def made(number: int, samples: int, content: bytes = b"") -> PackedFile:
-    crc32 = zlib.crc32(content)
-    return PackedFile(number=number, samples=samples, source_bytes=9, bytes=len(content), crc32=crc32, payload_bytes=1)
-
-
-def test_a_torn_journal_tells_of_the_whole_lines(tmp_path: Path) -> None:
-    packed_set = PackedSet(about={"source": "s"}, format="tfrecord", ending="tfrecord", files=3, images_per_file=4)
-    lines = [json.dumps(item, default=vars) for item in (packed_set, made(0, 4), made(2, 1))]
-    (tmp_path / JOURNAL_NAME).write_text("\n".join(lines)[:-9])
-    there = read_set(str(tmp_path), Storage())
-    assert there is not None
-    assert ([file.number for file in there.made], there.missing(), there.complete) == ([0], [1, 2], False)
-
-
-def test_verify_names_each_file_that_is_wrong(tmp_path: Path) -> None:
-    contents = [b"first" * 100, b"second" * 100, b"third" * 100, b"fourth" * 100]
-    files = tuple(made(number, 1, content) for number, content in enumerate(contents))
-    packed_set = PackedSet(
-        about={}, format="tfrecord", ending="tfrecord", files=4, images_per_file=1, complete=True, made=files
-    )
-    layout = layout_of(str(tmp_path), packed_set)
-    Path(layout.folder).mkdir()
-    for number, content in enumerate(contents):
-        Path(layout.path(number)).write_bytes(content)
-    write_set(str(tmp_path), packed_set, Storage())
-    assert verify_set(str(tmp_path), Storage()) == []
-    Path(layout.path(0)).write_bytes(contents[0][:-1])
-    Path(layout.path(1)).write_bytes(b"X" + contents[1][1:])
-    Path(layout.path(3)).unlink()
-    assert [(finding.path, finding.kind) for finding in verify_set(str(tmp_path), Storage())] == [
-        (layout.path(0), "truncated"),
-        (layout.path(1), "changed"),
-        (layout.path(3), "missing"),
-    ]
-
-
-@pytest.mark.parametrize("link", ["train", "index"])
-def test_behind_a_link_nothing_is_removed(link: str, tmp_path: Path) -> None:
-    folder, behind = tmp_path / "set", tmp_path / "behind"
-    for top in (folder, behind):
-        for below in ("train", "index/train"):
-            (top / below).mkdir(parents=True)
-            (top / below / f"img_0_of_1.tfrecord{'.idx' * (below != 'train')}").write_bytes(b"theirs")
-    (folder / link).rename(folder / "moved")
-    (folder / link).symlink_to(behind / link)
-    packed = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=1, images_per_file=1, complete=True)
-    write_set(str(folder), packed, Storage())
-    remove_set(str(folder), Tfrecord, Storage())
-    assert sorted(path.name for path in behind.rglob("img*")) == ["img_0_of_1.tfrecord", "img_0_of_1.tfrecord.idx"]
-    (folder / link).unlink()
-    (folder / "moved").rename(folder / link)
-    remove_set(str(folder), Tfrecord, Storage())
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("call", ["unlink", "scandir", "open"])
-def test_a_set_that_a_failing_disk_keeps_is_named_and_goes_later(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "set"
-    packed = PackedSet(about={}, format="tfrecord", ending="tfrecord", files=2, images_per_file=1, complete=True)
-    paths = [Path(layout_of(str(folder), packed).path(number)) for number in range(2)]
-    paths[0].parent.mkdir(parents=True)
-    for path in paths:
-        path.write_bytes(b"ours")
-    write_set(str(folder), packed, Storage())
-    fails = {"unlink": paths[0], "scandir": paths[0].parent, "open": folder / "packed.json"}[call]
-    works = getattr(os, call)
-
-    def fail(path: Any, *words: Any, **more: Any) -> Any:
-        if str(path) == str(fails):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return works(path, *words, **more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fail)
-        with pytest.raises(UserError, match=f"{fails} can't be .*: Input/output error"):
-            remove_set(str(folder), Tfrecord, Storage())
-    assert paths[0].exists()
-    assert paths[1].exists() == (call != "unlink")
-    remove_set(str(folder), Tfrecord, Storage())
-    assert not folder.exists()
-
-
-def stated_size(kind: str) -> bytes:
-    """Return a picture of a few bytes whose header states 60,000 x 60,000 pixels."""
-    right = bytearray(npy(picture()) if kind == "npy" else saved(picture(), kind))
-    if kind == "png":
-        right[16:24] = struct.pack(">II", 60_000, 60_000)
-        right[29:33] = struct.pack(">I", zlib.crc32(right[12:29]))
-    elif kind == "jpeg":
-        begin = right.index(b"\xff\xc0") + 5
-        right[begin : begin + 4] = struct.pack(">HH", 60_000, 60_000)
-    elif kind == "tiff":
-        for tag in (256, 257):  # width, height
-            at = right.index(struct.pack("<HH", tag, 4), 4)
-            right[at + 8 : at + 12] = struct.pack("<I", 60_000)
-    else:
-        return bytes(right).replace(b"(60, 90, 3), }        ", b"(60000, 60000, 3), }  ")
-    return bytes(right)
-
-
-@pytest.mark.parametrize("kind", ["jpeg", "png", "tiff", "npy"])
-def test_a_header_that_states_a_picture_larger_than_memory_is_damage_like_any_other(kind: Any) -> None:
-    with pytest.raises(DamagedError, match=r"60,000 x 60,000 pixels|\(60000, 60000, 3\)"):
-        prepare("a", memoryview(stated_size(kind)), kind, recipe_of("20x30", "auto", 90))
+        images_below(target + "/none", target, only_images=False)
 
 
 @given(st.integers(1, 20_000), st.integers(1, 64))
 def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images: int, processes: int) -> None:
-    each = choose_images_per_file(images, processes, 0)
+    each = choose_images_per_file(images, processes)
     wanted = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
     divides = [n for n in range(1, MAX_IMAGES_PER_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
     assert images % each == 0 if divides else each == wanted
-    assert choose_images_per_file(images, processes, 50) == 50
     assert wanted <= 2 * each <= 4 * wanted
+
+
+# Settings
+
+
+def test_words_become_settings() -> None:
+    settings, workload = read_words(["source='/a, b'", "target='/it\\'s'", "processes='4'", "resize=224x224"])
+    assert (settings.source, settings.target, settings.processes) == ("/a, b", "/it's", 4)
+    assert (settings.recipe, workload) == (Recipe((224, 224), "raw"), None)
+    settings, workload = read_words(["workload=unet3d", "dataset.data_folder=/d", "processes=2"])
+    assert workload is not None
+    assert (workload.dataset.data_folder, settings.source) == ("/d", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["source=/a", "proceses=4"], "did you mean processes"),
+        (["source=/a", "processes=0"], "processes is 0: wanted 1 or more"),
+        (["source=/a", "processes=four"], "wanted a whole number"),
+        (["source=/a", "format=tar"], "wanted one of tfrecord, webdataset"),
+        (["source=/a", "resize=x"], "resize is .*224x224"),
+        (["source=/a", "resize=-1"], "resize is .*224x224"),
+        (["source=/a", "resize=0x5"], "resize is .*224x224"),
+        (["source=/a", "resize=224", "encode=keep"], "wanted encode=raw or jpeg"),
+        (["processes=4"], "either source=FOLDER"),
+        (["source=/a", "workload=unet3d"], "either source=FOLDER"),
+        (["workload=unet3d", "storage.storage_type=s3", "storage.storage_root=b"], "is s3: dlemu pack reads and wri"),
+    ],
+)
+def test_what_nothing_can_be_packed_with(words: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_words(words)
+
+
+def test_formats_that_can_be_packed_are_those_with_a_packer() -> None:
+    every = names("datagen.formats")
+    with_packer = [name for name in every if hasattr(importlib.import_module(f"datagen.formats.{name}"), "Packer")]
+    assert list(PACK_FORMATS) == with_packer
+
+
+# What is said of a packing
+
+
+@pytest.mark.parametrize(
+    ("storage_bytes", "file_system", "percent"),
+    [(8192, "ext4", 100), (0, "ext4", 0), (0, "nfs4", None), (2500, "nfs4", 50)],
+)
+def test_how_much_came_from_the_storage(storage_bytes: int, file_system: str, percent: float | None) -> None:
+    """Of small images the kernel counts whole pages; of some file systems it counts nothing."""
+    rows = np.zeros(1, ROW_DTYPE)
+    rows["read_bytes"], rows["storage_bytes"] = 5000, storage_bytes
+    measured = PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, cores=1, file_system=file_system)
+    figures = compute_figures(measured, images=1, kept_images=0, images_per_file=1)
+    assert figures.from_storage_percent == percent
+    assert any("page cache served" in warning for warning in figures.warnings) == (percent not in (None, 100))
+
+
+@pytest.mark.parametrize(("images", "trained"), [(12, 12), (10, 8), (3, 3), (4, 4), (5, 4)])
+def test_what_the_command_to_train_does_not_read_is_said(images: int, trained: int) -> None:
+    measured = PackMeasurement(rows=np.zeros(1, ROW_DTYPE), begin_ns=0, end_ns=1, telemetry=None, cores=1)
+    warnings = compute_figures(measured, images=images, kept_images=0, images_per_file=4).warnings
+    assert any(f"training reads {trained} of the {images} images" in one for one in warnings) == (trained < images)
+    words = dict(word.split("=") for word in train_command("y", "tfrecord", images, 4, 9).split()[2:])
+    assert int(words["dataset.num_files_train"]) * int(words["dataset.num_samples_per_file"]) == trained
+
+
+def test_no_number_of_a_saved_packing_changes() -> None:
+    """A change that is meant is written by `python -m tests.goldens.write`."""
+    folder = RESULTS["pack"]
+    assert numbers(str(folder)) == folder.with_suffix(".json").read_text()
+
+
+def judged(**changed: Any) -> PackLimit:
+    shares = {part: changed.pop(part, 0.0) for part in ("reading", "computing", "wanting_core", "writing", "idle")}
+    device = PackDevice(mean_depth=changed.pop("depth", 8.0), busy_percent=changed.pop("busy", 99.0))
+    host: dict[str, Any] = {"processes": 4, "cores": 8, "host_busy_percent": 40.0, "own_busy_percent": 30.0}
+    return judge_packing(PackShares(**shares), device, **{"throttled_percent": math.nan} | host | changed)
+
+
+@pytest.mark.parametrize(
+    ("seen", "what", "advice"),
+    [
+        ({"reading": 90, "computing": 10}, "storage", "faster_storage_to_read"),
+        ({"writing": 90, "computing": 10}, "storage", "faster_storage_to_write"),
+        ({"reading": 90, "computing": 10, "depth": 1, "busy": 50}, "processes", "more_requests"),
+        ({"reading": 90, "computing": 10, "depth": 1}, "storage", "faster_storage_to_read"),
+        ({"computing": 95, "writing": 5}, "processes", "use_free_cores"),
+        ({"computing": 95, "writing": 5, "processes": 8}, "host CPU", "more_cores"),
+        ({"computing": 40, "wanting_core": 55, "host_busy_percent": 100}, "host CPU", "stop_other_programs"),
+        ({"wanting_core": 95, "host_busy_percent": 100, "throttled_percent": 10}, "host CPU", "raise_cpu_limit"),
+        ({"computing": 10, "idle": 90, "processes": 96}, "images", "more_images"),
+    ],
+)
+def test_what_limited(seen: dict[str, Any], what: str, advice: str) -> None:
+    limit = judged(**seen)
+    assert (limit.what, limit.to_do[-1].code, len(limit.evidence)) == (what, advice, len(limit.seen))
+
+
+def test_time_is_the_storage_s_where_the_process_was_blocked() -> None:
+    rows = np.zeros(1, ROW_DTYPE)
+    times = {"read_whole": 600, "read_cpu": 120, "read_cpu_wait": 60, "compute_whole": 300, "compute_cpu": 200}
+    for name, milliseconds in times.items():
+        rows[f"{name}_ns"] = milliseconds * 10**6
+    shares = shares_of(PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, cores=1))
+    assert vars(shares) == pytest.approx({"reading": 42, "computing": 32, "wanting_core": 16, "writing": 0, "idle": 10})
+
+
+# A target that fails, and what others have there
+
+
+def pack_one(tmp_path: Path, **settings: Any) -> Path:
+    images, target = tmp_path / "images", tmp_path / "packed"
+    images.mkdir(exist_ok=True)
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(images / "0.png")
+    pack_here(PackSettings(source=str(images), evict=False, **settings), None, str(target), lambda _: None)
+    return target
+
+
+@pytest.mark.parametrize("fails", ["sync", "packed.json", "folders"])
+def test_a_target_that_fails_is_named(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    where: tuple[Any, str] = {
+        "sync": (Storage, "sync"),
+        "packed.json": (os, "replace"),
+        "folders": (process, "claim"),
+    }[fails]
+    monkeypatch.setattr(*where, fail)
+    with pytest.raises(DlemuError, match=f"{tmp_path / 'packed'}.*Permission denied"):
+        pack_one(tmp_path)
+
+
+@pytest.mark.parametrize("harm", ["a file", "train", "index/train", "a link", "packed.json", "of a sweep", "settings"])
+def test_what_others_have_in_a_target_stays(harm: str, tmp_path: Path) -> None:
+    target, others = tmp_path / "packed", tmp_path / "others"
+    others.mkdir()
+    if harm in ("of a sweep", "settings"):
+        pack_one(tmp_path)
+        text = (target / "packed.json").read_text().replace('"complete": true', '"complete": false')
+        (target / "packed.json").write_text(text.replace('"sweep": ""', '"sweep": "x"'))
+    elif harm == "a link":
+        target.mkdir()
+        (target / "train").symlink_to(others)
+    else:
+        place = target / harm
+        place = place if harm in ("a file", "packed.json") else place / "img_0_of_1.tfrecord"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(b"theirs")
+        if harm != "a file":
+            (target / ".dlemu-owned").write_text('{"dlemu": "", "version": 1}\n')
+    before = {path: path.read_bytes() for path in target.rglob("[!.]*") if path.is_file()}
+    with pytest.raises(UserError, match="packed"):
+        pack_one(tmp_path, **({"resize": "8x8"} if harm == "settings" else {}))
+    process.remove_point(str(target), "y") if harm != "packed.json" else None
+    assert {path: path.read_bytes() for path in before} == before
+    assert not list(others.iterdir())

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dlemu.contrib.reproduce import run
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, document_names
-from dlemu.contrib.reproduce.steps import DocumentQuestion
+from dlemu.contrib.reproduce.document import DocumentQuestion, document_names
+from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced
 from dlemu.results.answer_files import save_answer
 from tests.e2e.harness import DLEMU
 from tests.run.studies import Children, Study

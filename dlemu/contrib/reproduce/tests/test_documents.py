@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from datagen.errors import UserError
-from datagen.registry import find
 from dlemu.cli.probe import command as probe_command
 from dlemu.config import load
 from dlemu.config.points import check_points, points
-from dlemu.contrib.reproduce import documents
-from dlemu.contrib.reproduce.page import OpenedDocument, document_page
-from dlemu.contrib.reproduce.run import DOCUMENTS, Reproduced, document_names, reproduce
-from dlemu.contrib.reproduce.steps import DocumentQuestion, Step
+from dlemu.contrib.reproduce import document
+from dlemu.contrib.reproduce.document import DocumentQuestion, document_named, document_names
+from dlemu.contrib.reproduce.page import PANELS, document_page
+from dlemu.contrib.reproduce.rows import OpenedDocument
+from dlemu.contrib.reproduce.run import Reproduced, reproduce
 from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK
+from tests.results.made_probe import probed
 
 
 def asked(document: str, **settings: object) -> DocumentQuestion:
@@ -25,16 +26,15 @@ def asked(document: str, **settings: object) -> DocumentQuestion:
 
 
 @pytest.mark.parametrize("scale", ["laptop", "full"])
-@pytest.mark.parametrize("document", document_names())
-def test_steps_are_commands(document: str, scale: str) -> None:
-    module = document.replace("-", "_")
-    question = asked(document, scale=scale, overrides=("reader.read_threads=2",))
-    steps: list[Step] = find(DOCUMENTS, module, "steps")(question)
+@pytest.mark.parametrize("name", document_names())
+def test_steps_are_commands(name: str, scale: str) -> None:
+    question = asked(name, scale=scale, overrides=("reader.read_threads=2",))
+    steps = list(document_named(name).plan(question))
     assert len({step.name for step in steps}) == len(steps)
     overridden = []
     for step in steps:
         if step.command == "probe":
-            assert probe_command.make_context("probe", list(step.words)).params["preset"] == document
+            assert probe_command.make_context("probe", list(step.words)).params["preset"] == name
             continue
         runs = points(step.words)
         if step.command == "pack":
@@ -53,49 +53,35 @@ def test_steps_are_commands(document: str, scale: str) -> None:
 
 
 SIXTH = """
-from dlemu.contrib.reproduce.figures._panels import grid
-from dlemu.contrib.reproduce.page import Panel, panel_table
-from dlemu.contrib.reproduce.steps import Step
-
-TITLE, ABOUT = "Acme: random reads", "Their figure 1."
-
-
-def steps(question):
-    return [Step(name="probe-1", command="probe", words=(question.drives[0], "--size", "4k"), says="reads")]
-
-
-def panels(opened):
-    return [Panel("MB/s", "depth", {(drive, 1): 1.5 for drive in opened.drives})]
-
-
-def tables(opened):
-    yield panel_table("Figure 1", panels(opened), opened.drives)
-
-
-def figures(opened, canvas):
-    yield from grid("acme_reads", "Reads", "Of each drive.", panels(opened), opened, canvas)
+title: "Acme: random reads"
+about: Their figure 1.
+steps:
+  - {name: probe, command: probe, says: "reads of {drive}", words: [--size, 4k]}
+tables:
+  - {title: Figure 1, of: probe, across: {depth: workers}, values: {MB/s: mb_per_second}, figure: acme_reads}
 """
 
 
 def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "acme_1.py").write_text(SIXTH)
-    monkeypatch.setattr(documents, "__path__", [*documents.__path__, str(tmp_path)])
+    (tmp_path / "acme-1.yaml").write_text(SIXTH)
+    monkeypatch.setattr(document, "FOLDER", str(tmp_path))
     monkeypatch.setattr("dlemu.runner.child_run.run_commands", lambda commands, look: None)
-    assert "acme-1" in document_names()
+    assert document_names() == ["acme-1"]
     answer, folder = reproduce(
         DocumentQuestion(document="acme-1", drives=(str(tmp_path),)), folder=str(tmp_path / "result")
     )
     assert (answer.complete, answer.title) == (True, "Acme: random reads")
-    opened = OpenedDocument(folder, answer, {})
-    assert document_page(opened).tables[0].rows == [["MB/s", "1.500"]]
-    assert [name for name, _ in figures(opened, f"{DOCUMENTS}.acme_1", DESK)] == ["acme_reads"]
+    opened = OpenedDocument(folder, answer, {"probe-1": probed()})
+    assert document_page(opened).tables[0].title == "Figure 1"
+    assert [name for name, _ in figures(opened, PANELS, DESK)] == ["acme_reads"]
 
 
 def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
-    """What was received may name any module: none is imported."""
-    answer = Reproduced(complete=True, title="T", about="A.", question=asked("os.path"))
-    with pytest.raises(UserError, match=r"no document 'os\.path'"):
-        document_page(OpenedDocument(str(tmp_path), answer, {}))
+    """What was received may name any file: none is read."""
+    for name in ("os.path", "../reproduce/documents/amax", "/etc/passwd"):
+        answer = Reproduced(complete=True, title="T", about="A.", question=asked(name))
+        with pytest.raises(UserError, match="no document '"):
+            document_page(OpenedDocument(str(tmp_path), answer, {}))
 
 
 def test_what_is_asked_wrongly(tmp_path: Path) -> None:
@@ -109,10 +95,10 @@ def test_what_is_asked_wrongly(tmp_path: Path) -> None:
     both = DocumentQuestion(document="micron-9400", drives=(str(tmp_path), str(tmp_path)))
     with pytest.raises(UserError, match="micron-9400 measures one drive"):
         reproduce(both)
-    for document, word, said in [
+    for name, word, said in [
         ("micron-9400", "ranks=2", "ranks is set by the document"),
         ("kioxia", "reader.read_threads=2,4", "has several values: wanted one"),
         ("colfax", "reader.read_threads=2", "colfax trains nothing: leave out reader.read_threads=2"),
     ]:
         with pytest.raises(UserError, match=said):
-            reproduce(DocumentQuestion(document=document, drives=(str(tmp_path),), overrides=(word,)))
+            reproduce(DocumentQuestion(document=name, drives=(str(tmp_path),), overrides=(word,)))

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
-from datagen.formats.format_base import Packer
-from datagen.registry import companion
+from datagen.formats.format_base import FormatBase, Packer
+from datagen.registry import companion, find
 from datagen.settings import build, joined_problems
 from dlemu.config import load
 from dlemu.config.overrides import text_of
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack.recipe import Recipe, recipe_of
+from dlemu.contrib.pack.recipe import Recipe
 from dlemu.extend import UserError
 
-PACKED = "packed"
-"""Default name of the target: a subfolder of the source."""
-MAX_AHEAD = 64  # each process holds so many whole images in memory
-
-
-PACK_FORMATS = ("npz", "parquet", "tfrecord", "webdataset")
+PACK_FORMATS = ("tfrecord", "webdataset")
 """Formats with a Packer; listed here because finding out would import every format (a test compares)."""
 
 
@@ -42,24 +37,29 @@ class PackSettings:
     """0: chosen so that each process writes several files, with 1024 images at most."""
     resize: str = "0"
     """`256`: pixels of the shorter side; `224x224`: height x width; `0`: no rescaling."""
-    encode: Literal["auto", "keep", "raw", "jpeg", "png"] = "auto"
-    """Content of a sample: the unchanged file (keep), pixels (raw), or an image. `auto`: raw if rescaled, else keep."""
-    quality: int = 90
-    ahead: int = 2
-    """Images that a process reads while it works on one."""
-    skip_damaged: bool = False
-    """Skip and count images that can't be decoded; otherwise the first one ends the packing."""
+    encode: Literal["auto", "keep", "raw", "jpeg"] = "auto"
+    """Content of a sample: the unchanged file (keep), pixels (raw), or JPEG. `auto`: raw if rescaled, else keep."""
     evict: bool = True
     """Drop the images from the page cache first, so that the storage is measured."""
-    odirect: bool = False
-    """Bypass the page cache (O_DIRECT)."""
-    keep: bool = False
-    """Keep the packed files of each point of a sweep; those of a single packing are always kept."""
 
     @property
     def recipe(self) -> Recipe:
         """How each image is rescaled and encoded; raises UserError."""
-        return recipe_of(self.resize, self.encode, self.quality)
+        try:
+            sides = [int(side) for side in self.resize.lower().split("x")]
+        except ValueError:
+            sides = []
+        if not (sides == [0] or (len(sides) in (1, 2) and min(sides) > 0)):
+            raise UserError(
+                f"resize is {self.resize!r}: wanted the shorter side in pixels (256), height x width (224x224), or 0 "
+                "for none"
+            )
+        sides = [side for side in sides if side]
+        if sides and self.encode == "keep":
+            raise UserError(
+                f"resize={self.resize} and encode=keep: a resized image is encoded again: wanted encode=raw or jpeg"
+            )
+        return Recipe(tuple(sides), ("raw" if sides else "keep") if self.encode == "auto" else self.encode)
 
     @property
     def packer(self) -> type[Packer]:
@@ -73,28 +73,22 @@ class PackSettings:
             )
         return packer
 
+    @property
+    def format_type(self) -> type[FormatBase]:
+        found: type[FormatBase] = find("datagen.formats", self.format, "Format")
+        return found
+
     def check(self) -> None:
         """Raise UserError for values out of range, and for combinations that are not possible."""
+        least = {"processes": 1, "images": 0, "images_per_file": 0}
         problems = [
             f"{key} is {value}: wanted {minimum} or more"
-            for key, minimum in (("processes", 1), ("images", 0), ("images_per_file", 0), ("ahead", 1))
+            for key, minimum in least.items()
             if (value := getattr(self, key)) < minimum
         ]
-        if self.ahead > MAX_AHEAD:
-            problems.append(f"ahead is {self.ahead}: wanted {MAX_AHEAD} at most")
-        recipe, packer = self.recipe, self.packer
-        if packer.wants_arrays and (recipe.encoding != "raw" or recipe.shorter_side):
-            problems.append(
-                f"format={self.format} packs arrays of one shape: wanted resize=HEIGHTxWIDTH with encode=raw, or "
-                "encode=raw for .npy files that have one shape"
-            )
         if problems:
             raise UserError(joined_problems(problems))
-
-    def shaping(self) -> dict[str, Any]:
-        """Return the settings that determine the bytes of the packed files."""
-        keys = ("format", "images", "resize", "encode", "quality")
-        return {key: getattr(self, key) for key in keys}
+        _ = self.recipe, self.packer  # both raise for what can't be
 
 
 def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:
@@ -119,4 +113,10 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
             "dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256"
         )
     settings.check()
-    return settings, load(others, config_dir=config_dir) if wants_workload else None
+    workload = load(others, config_dir=config_dir) if wants_workload else None
+    if workload is not None and workload.storage_spec.type != "posix":
+        raise UserError(
+            f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
+            "local_fs, or a mounted bucket"
+        )
+    return settings, workload

@@ -1,1 +1,0 @@
-"""The figure of packings, as those of `dlemu.jobs.training.figures`."""

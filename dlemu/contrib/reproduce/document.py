@@ -1,0 +1,142 @@
+"""Documents of vendors, each a YAML file in `documents`: what is run, and the tables and figures of the results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+import msgspec
+import yaml
+
+from datagen.registry import nearest
+from dlemu.config.literal import override
+from dlemu.extend import UserError
+
+FOLDER = os.path.join(os.path.dirname(__file__), "documents")
+Command = Literal["datagen", "train", "sweep", "pack", "probe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentQuestion:
+    """Which document to reproduce, and where."""
+
+    document: str
+    drives: tuple[str, ...]
+    """Folders on the storages to compare."""
+    scale: Literal["laptop", "full"] = "laptop"
+    """`full`: the document's own sizes and times, which take hours and terabytes."""
+    price: tuple[float, ...] = ()
+    """Price of each storage, all in one currency."""
+    watts: tuple[float, ...] = ()
+    """Mean power of each storage, W."""
+    overrides: tuple[str, ...] = ()
+    """Further settings of every training run, such as reader.read_threads=8."""
+    settings_digest: str = ""
+    """Of all settings, those in the workload's file included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One dlemu command."""
+
+    name: str
+    command: Command
+    words: tuple[str, ...]
+    says: str
+    """What it does, for the progress line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """Words of a command, and further ones at each scale."""
+
+    words: tuple[str, ...] = ()
+    laptop: tuple[str, ...] = ()
+    full: tuple[str, ...] = ()
+
+    def at(self, scale: Literal["laptop", "full"]) -> tuple[str, ...]:
+        return (*self.words, *(self.laptop if scale == "laptop" else self.full))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredStep(Words):
+    """A command of a document: a probe is run on each drive; others train on, or pack, its data on all drives."""
+
+    name: str
+    command: Command
+    says: str
+    set: str = ""
+    """A further word, for steps that share their others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredTable:
+    """A table of results, with its figure."""
+
+    title: str
+    of: str
+    """Beginning of the names of the steps whose results it shows."""
+    across: dict[str, str] = field(default_factory=dict)
+    """Title of what varies -> its name in a row of results (`rows.rows_of`)."""
+    values: dict[str, str] = field(default_factory=dict)
+    """Quantity with its unit -> its name in a row."""
+    by: str = ""
+    """Name in a row: each of its values has quantities of its own, and each drive a table."""
+    shape: Literal["bars", "lines", "over time", "time saved"] = "bars"
+    figure: str = ""
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A document of a vendor."""
+
+    title: str
+    about: str
+    one_drive: bool = False
+    data: Words | None = None
+    """Settings of a dataset, which each drive has in a folder named after its workload, and every step but probes."""
+    steps: tuple[DeclaredStep, ...]
+    tables: tuple[DeclaredTable, ...]
+
+    def plan(self, question: DocumentQuestion) -> Iterator[Step]:
+        """Yield the commands to run; raises UserError for too many drives."""
+        if self.one_drive and len(question.drives) > 1:
+            raise UserError(
+                f"{question.document} measures one drive: wanted drives={question.drives[0]}, and a folder of results "
+                "for each drive"
+            )
+        data = self.data.at(question.scale) if self.data is not None else ()
+        folders = [os.path.join(drive, data[0].partition("=")[2]) for drive in question.drives if data]
+        for number, folder in enumerate(folders, start=1):
+            words = (*data, override(("dataset", "data_folder"), folder))
+            yield Step(name=f"data-{number}", command="datagen", words=words, says=f"dataset in {folder}")
+        for step in self.steps:
+            words = (*step.at(question.scale), *filter(None, [step.set]))
+            if step.command == "probe":
+                for number, drive in enumerate(question.drives, start=1):
+                    says = step.says.format(drive=drive)
+                    yield Step(name=f"{step.name}-{number}", command="probe", words=(drive, *words), says=says)
+                continue
+            where = override(("dataset", "data_folder"), folders[0])
+            if step.command != "train":
+                where = f"drives={','.join(folders)}"
+            given = () if step.command == "pack" else question.overrides
+            yield Step(name=step.name, command=step.command, words=(*data, *words, *given, where), says=step.says)
+
+
+def document_names() -> list[str]:
+    return sorted(name.removesuffix(".yaml") for name in os.listdir(FOLDER) if name.endswith(".yaml"))
+
+
+@cache
+def document_named(name: str) -> Document:
+    """Return a document; raises UserError for an unknown one."""
+    if name not in document_names():
+        hint = nearest(name, document_names())
+        raise UserError(f"there is no document {name!r}: {hint}wanted one of {', '.join(document_names())}")
+    with open(os.path.join(FOLDER, f"{name}.yaml"), encoding="utf-8") as file:
+        return msgspec.convert(yaml.safe_load(file), Document)
