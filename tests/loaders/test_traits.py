@@ -78,10 +78,10 @@ def test_without_its_framework_it_is_said_what_to_install(name: str) -> None:
 def test_nothing_is_made_for_a_loader_that_is_not_installed(
     command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """resnet50's loader is tensorflow; None in sys.modules is a module that can't be imported."""
+    """Who asks for tensorflow by name gets no other loader; None in sys.modules is a module that can't be imported."""
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     monkeypatch.chdir(tmp_path)
-    words = ["workload=resnet50", "scale=laptop", "dataset.data_folder=data", "--make"]
+    words = ["workload=resnet50", "reader.data_loader=tensorflow", "scale=laptop", "dataset.data_folder=data", "--make"]
     done = CliRunner().invoke(command, words)
     assert "needs TensorFlow, which is not installed: pip install 'dlemu[tensorflow]'" in str(done.exception)
     assert "reader.data_loader=pytorch" in str(done.exception)
