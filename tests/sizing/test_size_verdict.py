@@ -120,7 +120,7 @@ def test_what_came_of_a_wanted_count(
         limited_by=SizeLimit(what=what, evidence=("x",)),
         counts=tuple(
             CountResult(
-                accelerators=n, au_sustained_percent=90, half_width_percent=1, settled=True, passed=passed, trials=1
+                accelerators=n, au_sustained_percent=90, half_width_percent=1, passed=passed, trials=1
             )
             for n, passed in counts
         ),

@@ -49,7 +49,7 @@ def _reached(answer: SizeAnswer, tried: CountResult) -> str:
     read = f", read {rate(sum(rates) / len(rates))}" if rates else ""
     word = verdict_word(tried.passed, unknown="too close to call")
     au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent)
-    return f"AU {au}{read}: {word} ({answer.threshold_percent:g} % needed)"
+    return f"AU {au}{read}: {word} ({answer.question.threshold_percent:g} % needed)"
 
 
 def _limit(answer: SizeAnswer) -> Iterator[Said]:

@@ -64,7 +64,7 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     )
     data = data_of(files(tmp_path), recording)
     assert data is not None
-    assert (data.files, data.format, data.samples_per_file, data.is_whole) == (80, "jpeg", 1.0, True)
+    assert (data.files, data.format, data.samples_per_file) == (80, "jpeg", 1.0)
     assert data.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jpg")), "of the whole folder"
     replay = Replay(
         folder="replay-1",
