@@ -46,7 +46,8 @@ _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(
 
 def tables() -> str:
     """Return the tables of Summary and of every type that it holds, in the order in which they are met."""
-    return "\n".join(_table(kind) for kind in _reachable(Summary))
+    titles = {kind: kind.__name__ for kind in _reachable(Summary)}
+    return "\n".join(_table(kind, titles) for kind in titles)
 
 
 def checkpoint_tables() -> str:
@@ -123,7 +124,13 @@ def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None 
     title = inspect.getdoc(kind) or ""
     title = title.split("\n\n")[0].replace("\n", " ").replace("None", "null")
     plain, explained = list[str](), list[str]()
+    above = next((base for base in kind.__mro__[1:] if base in (titles or {})), None)
+    of_above = _keys(above) if above and hints.items() >= typing.get_type_hints(above).items() else {}
+    if above and of_above:
+        title += f" It has the keys of {type_words(above, places or {})}, too."
     for name, key in _keys(kind).items():
+        if name in of_above:
+            continue
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
         words = _key(key, given.get(hints[name], hints[name]), places or {}, meaning)
         if meaning:
@@ -160,8 +167,8 @@ def _arguments(kind: type[Any]) -> dict[Any, Any]:
 
 def type_words(hint: Any, places: Titles) -> str:
     """Say in words what a type holds."""
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+    if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, str)):  # an enumeration of codes
+        return _PLAIN.get(hint, "string")
     if _is_table(hint):
         return f"[{hint.__name__}]({places.get(hint, f'#{_anchor(hint.__name__)}')})"
     if isinstance(hint, typing.TypeVar):
