@@ -222,13 +222,10 @@ class SizeAnswer:
     """What a reader of these numbers must know, as sentences."""
     trials: tuple[Trial, ...]
     """In the order in which they ran."""
+    seconds: float
+    """Total time of all trials."""
     naive_seconds: float
     """Nominal time of running every count, up to the smallest that fails, at full length."""
-
-    @property
-    def seconds(self) -> float:
-        """Total time of all trials."""
-        return sum(trial.seconds for trial in self.trials)
 
     def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
         """Return the trials of a count."""

@@ -89,8 +89,7 @@ def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
         question = dlemu("size", *case.words, folder, f"output.folder={results}/size")
         run(drive.command(question), accepted=COMPLETED)
         with open(os.path.join(results, "size", "size.json")) as lines:
-            answer: dict[str, Any] = json.load(lines)
-    return answer
+            return dict[str, Any](json.load(lines))
 
 
 def wanted(case: Case, answer: dict[str, Any]) -> float:
@@ -124,12 +123,8 @@ class Answer:
         return abs(self.answer["max_accelerators"] - int(wanted(self.case, self.answer)))
 
     @property
-    def seconds(self) -> float:
-        return float(sum(trial["seconds"] for trial in self.answer["trials"]))
-
-    @property
     def times_faster(self) -> float:
-        return float(self.answer["naive_seconds"] / self.seconds)
+        return float(self.answer["naive_seconds"] / self.answer["seconds"])
 
     @property
     def status(self) -> str:
@@ -144,10 +139,10 @@ class Answer:
             self.case.text,
             f"{wanted(self.case, answer):.2f}",
             str(answer["max_accelerators"]),
-            *(f"{side['au_percent']:.1f} +- {side['half_width_percent']:.1f}" if side else "-" for side in edge),
+            *(f"{at['au_sustained_percent']:.1f} +- {at['half_width_percent']:.1f}" if at else "-" for at in edge),
             answer["limited_by"]["what"],
             str(len(answer["trials"])),
-            f"{self.seconds:.0f} s",
+            f"{answer['seconds']:.0f} s",
             f"{answer['naive_seconds']:.0f} s, {self.times_faster:.0f} times as long",
         ]
 

@@ -130,6 +130,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         counts=tuple(count.result for count in counts),
         issues=(*filter(None, [known.others]), *slowed, *_issues(trials)),
         trials=tuple(trials),
+        seconds=sum(trial.seconds for trial in trials),
         naive_seconds=_naive_seconds(high or shown, counts, known),
     )
 
