@@ -111,14 +111,7 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
     assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "kv.trace=x",
-        "kv.seconds=0",
-        "kv.users=2000000",
-    ],
-)
+@pytest.mark.parametrize("words", ["kv.trace=x", "kv.seconds=0", "kv.users=2000000"])
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)

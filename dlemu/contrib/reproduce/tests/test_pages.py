@@ -172,11 +172,7 @@ def test_micron_s_gb_per_second_and_watt() -> None:
 
 @pytest.mark.parametrize(
     ("document", "names"),
-    [
-        ("kioxia", ["kioxia_metrics"]),
-        ("amax", ["amax_epochs", "amax_reads"]),
-        ("micron-6550", ["micron_6550_rates"]),
-    ],
+    [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
     for canvas in (DESK, PHONE):
