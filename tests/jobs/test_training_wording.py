@@ -53,13 +53,7 @@ SEEN: dict[str, dict[str, Any]] = {
     Seen.RETRIED: {"retried": 150, "requests": 300},
     Seen.NETWORK: {"percent": 44},
     Seen.OTHER_READERS: {"mb_per_second": 52, "percent": 38},
-    Seen.SCALING: {
-        "readers": 5,
-        "mb_per_second": 100,
-        "more_readers": 20,
-        "more_mb_per_second": 130,
-        "factor": 3,
-    },
+    Seen.SCALING: {"readers": 5, "mb_per_second": 100, "more_readers": 20, "more_mb_per_second": 130, "factor": 3},
     Seen.FEWER_READERS: {
         "readers": 4,
         "mb_per_second": 40,

@@ -276,12 +276,7 @@ BUSY = {"host_busy_percent": 99.0}
             Seen.CORES,
             {"percent": 99.0, "own_percent": 20.0},
         ),
-        (
-            BUSY | {"own_busy_percent": 90.0},
-            [Advice.MORE_CORES],
-            Seen.CORES,
-            {"percent": 99.0, "own_percent": 90.0},
-        ),
+        (BUSY | {"own_busy_percent": 90.0}, [Advice.MORE_CORES], Seen.CORES, {"percent": 99.0, "own_percent": 90.0}),
         (
             BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
             [Advice.STOP_OTHER_PROGRAMS, Advice.RAISE_CPU_LIMIT_TOO],

@@ -143,8 +143,7 @@ def test_what_cannot_be_predicted_is_said() -> None:
         predict(asked, given_speed(1.0, cores=1), ranks=11)
     own = replace(asked, dataset=replace(asked.dataset, source="folder", num_files_train=1, num_samples_per_file=1))
     with pytest.raises(
-        UserError,
-        match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$",
+        UserError, match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$"
     ):
         predict(own, given_speed(1.0, cores=1))
     short = replace(asked, train=replace(asked.train, total_training_steps=1))

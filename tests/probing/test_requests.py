@@ -110,9 +110,7 @@ def test_what_fio_says_is_read(tmp_path: Path) -> None:
         "iops": 15258.0,
         "slat_ns": {"mean": 1e4},
         "lat_ns": {"mean": 2.1e6, "max": 9e6},
-        "clat_ns": {
-            "percentile": {"50.000000": 1.9e6, "90.000000": 2.5e6, "99.000000": 4e6, "99.900000": 8e6},
-        },
+        "clat_ns": {"percentile": {"50.000000": 1.9e6, "90.000000": 2.5e6, "99.000000": 4e6, "99.900000": 8e6}},
     }
     told = {"jobs": [{"read": side, "write": {}, "usr_cpu": 10.0, "sys_cpu": 30.0}]}
     cell = cell_of_fio(told, CellSpec(access="randread", size_bytes=131072, depth=32, jobs=2))

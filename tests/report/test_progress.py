@@ -8,12 +8,7 @@ import pytest
 from rich.console import Console
 
 from datagen.thread_pool import Progress
-from dlemu.report.progress import (
-    PLAIN_SECONDS,
-    REDRAW_SECONDS,
-    DatagenProgress,
-    TrainingProgress,
-)
+from dlemu.report.progress import PLAIN_SECONDS, REDRAW_SECONDS, DatagenProgress, TrainingProgress
 
 
 class Time:

@@ -58,13 +58,7 @@ def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> 
 
 def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     text = Path(write_page([str(write_size(tmp_path))])).read_text()
-    for words in (
-        "8 x h100 pass",
-        "limited by: storage",
-        "busy 99 %",
-        "<dt>PASS</dt>",
-        "Host node0",
-    ):
+    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "Host node0"):
         assert words in text
     assert 'class="said verdict passed"' in text
     assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"

@@ -207,11 +207,7 @@ def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: st
 
 
 @pytest.mark.parametrize(
-    "summary",
-    [
-        {"model": "unet3d", "num_accelerators": 2, "metric": {"train_au_mean_percentage": 99.0}},
-        {"epochs": 1},
-    ],
+    "summary", [{"model": "unet3d", "num_accelerators": 2, "metric": {"train_au_mean_percentage": 99.0}}, {"epochs": 1}]
 )
 def test_results_of_another_program_are_no_traceback(tmp_path: Path, summary: dict[str, Any]) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(summary))

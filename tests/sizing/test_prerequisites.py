@@ -14,13 +14,7 @@ from dlemu.runner.cold import treatment
 from dlemu.studies.prerequisites import check_launcher, measure_capacity, steps_wanted
 from dlemu.studies.size.find_size import size
 
-PLACE: dict[str, Any] = {
-    "direct": False,
-    "cached": False,
-    "total_bytes": 10,
-    "memory_bytes": 10,
-    "memory_kind": "",
-}
+PLACE: dict[str, Any] = {"direct": False, "cached": False, "total_bytes": 10, "memory_bytes": 10, "memory_kind": ""}
 
 
 @pytest.mark.parametrize(
