@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows
+from dlemu.jobs.training.wording import verdict_line
 from dlemu.metrics.au import au_dlio_percents, au_percent, block_times
 from dlemu.metrics.causes import find_causes, work_of, worker_time
 from dlemu.metrics.dlio_formulas import (
@@ -198,6 +199,7 @@ def test_a_verdict_has_the_numbers_that_it_rests_on(
     verdict = judge(evidence(**changes))
     assert verdict.code == code
     assert numbers.items() <= verdict.numbers.items()
+    assert verdict_line(verdict), "they are all that its line needs"
     assert "sustained_au_percent" not in judge(evidence(au=90.0, au_sustained=90.0)).numbers
 
 

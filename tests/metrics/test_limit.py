@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import StepRows
+from dlemu.jobs.training.wording import in_words
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import RanOut, SpeedChange, Stall
@@ -50,7 +51,7 @@ def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, burned_ms: float = 
 def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses)
-    return judge_limit(au_percent(rows), causes, work, Context(**around))
+    return in_words(judge_limit(au_percent(rows), causes, work, Context(**around)))
 
 
 @given(rows=any_rows())
@@ -235,7 +236,7 @@ def reading(*, readers: float, call_bytes: float) -> Work:
 def test_too_few_readers_are_told_from_slow_storage(
     work: Work, around: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = judge_limit(25.0, WAITING, work, Context(read_threads=1, **around))
+    limit = in_words(judge_limit(25.0, WAITING, work, Context(read_threads=1, **around)))
     assert (limit.what, limit.confidence) == (what, confidence)
     assert (limit.to_do[0].code == Advice.MORE_READERS) == (what == "loader")
 
@@ -403,7 +404,7 @@ FULL = Device(mean_depth=FEW_REQUESTS, busy_percent=BUSY_PERCENT)
 
 
 def limit_at(au: float = 40.0, causes: Causes | None = None, work: Work = ENOUGH, **around: Any) -> Limit:
-    return judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around))
+    return in_words(judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around)))
 
 
 def told(limit: Limit) -> tuple[str, str]:
