@@ -186,17 +186,27 @@ def test_readers_count_while_accelerators_wait() -> None:
 WAITING = Causes(storage=70.0)
 
 
-def reading(*, readers: float, call_bytes: float) -> Work:
-    return Work(
-        elapsed_seconds=10,
-        starved_share=0,
-        cpu_known=True,
-        readers=readers,
-        call_ms=10,
-        call_bytes=call_bytes,
-        app_mb_per_second=100,
-        wanted_mb_per_second=400,
-    )
+ENOUGH = Work(
+    elapsed_seconds=10,
+    starved_share=0.0,
+    cpu_known=True,
+    readers=16.0,
+    call_ms=12.3456,
+    call_bytes=4096,
+    app_mb_per_second=1234.56,
+    wanted_mb_per_second=5432.19,
+)
+"""Readers enough that nothing but the storage is to blame for the reads."""
+
+
+def reading(**changes: Any) -> Work:
+    return replace(ENOUGH, app_mb_per_second=100, wanted_mb_per_second=400, **changes)
+
+
+def more_got(mb_per_second: float) -> dict[str, Scaling]:
+    """A trial right after the run, of one reader and four."""
+    rates: dict[str, Any] = {"mb_per_second": 100, "more_mb_per_second": mb_per_second, "again_mb_per_second": 0.0}
+    return {"scaling": Scaling(readers=1, more_readers=4, **rates)}
 
 
 @pytest.mark.parametrize(
@@ -211,26 +221,8 @@ def reading(*, readers: float, call_bytes: float) -> Work:
         (reading(readers=2, call_bytes=4096), {"device": Device(mean_depth=2.0, busy_percent=97)}, "loader", "low"),
         (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=0.1, busy_percent=9)}, "storage", "medium"),
         (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
-        (
-            reading(readers=1, call_bytes=8 << 20),
-            {
-                "scaling": Scaling(
-                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390, again_mb_per_second=0.0
-                )
-            },
-            "loader",
-            "high",
-        ),
-        (
-            reading(readers=1, call_bytes=4096),
-            {
-                "scaling": Scaling(
-                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=101, again_mb_per_second=0.0
-                )
-            },
-            "storage",
-            "high",
-        ),
+        (reading(readers=1, call_bytes=8 << 20), more_got(390), "loader", "high"),
+        (reading(readers=1, call_bytes=4096), more_got(101), "storage", "high"),
     ],
 )
 def test_too_few_readers_are_told_from_slow_storage(
@@ -380,17 +372,6 @@ def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
 
 # Each figure of the evidence
 
-ENOUGH = Work(
-    elapsed_seconds=10,
-    starved_share=0.0,
-    cpu_known=True,
-    readers=16.0,
-    call_ms=12.3456,
-    call_bytes=4096,
-    app_mb_per_second=1234.56,
-    wanted_mb_per_second=5432.19,
-)
-"""Readers enough that nothing but the storage is to blame for the reads."""
 LIMITED_BY = {
     "storage": "storage",
     "computing": "loader",
