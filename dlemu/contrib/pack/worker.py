@@ -68,9 +68,12 @@ class _Packing:
         self._job, self._row = job, row
         self._storage: StorageBase = open_storage(StorageSpec())
         self._buffer, self._account = AlignedBuffer(), ThreadAccounting()
+        self._began_ns, self._began_cpu = 0, (0, 0)
+        """When the present part began, on the wall clock and in the thread's CPU time and waiting for a core, in ns."""
 
     def pack(self, number: int) -> None:
         path, row = self._job.layout.path(number), self._row
+        self._began_ns, self._began_cpu = time.monotonic_ns(), self._account.scheduled()
         with self._writing(path):
             writer = self._storage.create_recorded(path)
         try:
@@ -95,11 +98,12 @@ class _Packing:
     def _prepared(self, name: str) -> PackedSample:
         path = f"{self._job.folder}/{name}"
         try:
-            with self._timed("read"):
-                data = self._read(path)
+            data = self._read(path)
+            self._end("read")
             self._row["read_bytes"] += len(data)
-            with self._timed("compute"):
-                return prepare(name, data, self._job.settings.recipe)
+            sample = prepare(name, data, self._job.settings.recipe)
+            self._end("compute")
+            return sample
         except (OSError, DamagedError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise UserError(
@@ -119,22 +123,21 @@ class _Packing:
             raise DamagedError(f"it ends after {got} of {size} bytes")
         return self._buffer.view(max(1, size))[:size]
 
-    @contextlib.contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        """Context: account for the time of a part."""
-        began_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
-        yield
-        cpu_ended_ns, cpu_wait_ended_ns = self._account.scheduled()
-        self._row[f"{part}_whole_ns"] += time.monotonic_ns() - began_ns
-        self._row[f"{part}_cpu_ns"] += cpu_ended_ns - cpu_ns
-        self._row[f"{part}_cpu_wait_ns"] += cpu_wait_ended_ns - cpu_wait_ns
+    def _end(self, part: str) -> None:
+        """Account for the time since the part before: one look at the kernel's accounting for the end and the begin."""
+        ended_ns, (cpu_ns, cpu_wait_ns) = time.monotonic_ns(), self._account.scheduled()
+        (began_cpu_ns, began_cpu_wait_ns), row = self._began_cpu, self._row
+        row[f"{part}_whole_ns"] += ended_ns - self._began_ns
+        row[f"{part}_cpu_ns"] += cpu_ns - began_cpu_ns
+        row[f"{part}_cpu_wait_ns"] += cpu_wait_ns - began_cpu_wait_ns
+        self._began_ns, self._began_cpu = ended_ns, (cpu_ns, cpu_wait_ns)
 
     @contextlib.contextmanager
     def _writing(self, path: str) -> Iterator[None]:
         """Context: account for the time, and raise UserError for what can't be written."""
         try:
-            with self._timed("write"):
-                yield
+            yield
+            self._end("write")
         except ValueError as error:
             raise UserError(f"an image does not fit into {path}: {error}") from error
         except OSError as error:
