@@ -20,7 +20,6 @@ from dlemu.metrics.limit import (
     BUSY_PERCENT,
     FEW_REQUESTS,
     MIN_LOSS_PERCENT,
-    MIN_SPEEDUP,
     STARVED_SHARE,
     Advice,
     Context,
@@ -454,11 +453,6 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
-
-
-SCALING = Scaling(
-    readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP, again_mb_per_second=0.0
-)
 
 
 def few(**changes: Any) -> Work:

@@ -78,15 +78,10 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
     assert (answer.passed, answer.outcome) == (None, "undecided")
 
 
-@pytest.fixture
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a fifth of what users wait for."""
+def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of what users wait for is simulated."""
     monkeypatch.setattr(make_prediction, "INTERVAL_ROWS", make_prediction.INTERVAL_ROWS // 5)
     monkeypatch.setattr(Model, "run", partialmethod(Model.run, most_rows=MOST_ROWS // 5))
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     asked = workload(ranks=2000, steps=12)
     answer = predict(asked, given_speed(2000 * 0.8 * DEMAND, cores=64), ranks=2000)
     assert answer.au_sustained_percent == pytest.approx(80, abs=3)

@@ -12,11 +12,10 @@ from tests.report.folders import write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas, Figure
 from dlemu.studies.pages import points_of, write_page
 from dlemu.studies.series import figures
-from tests.report.test_figures import column
+from tests.report.test_figures import check_drawn, column
 
 FIGURES = (figures.au_by_count, figures.throughput_by_count, figures.metrics_by_count)
 Draw = Callable[[RunSeries, Canvas], Figure | None]
@@ -40,12 +39,7 @@ def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
 def test_it_draws_both_and_nothing_from_nothing(draw: Draw, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
     for series in (sweep, size):
-        figure = draw(series, canvas)
-        assert figure is not None
-        assert figure.caption.endswith(".")
-        svg = picture_file(figure, "svg").decode()
-        assert svg.count('class="mark-') > 3
-        assert "NaN" not in svg
+        check_drawn(draw(series, canvas))
     assert draw(RunSeries("x", ()), canvas) is None
 
 

@@ -234,11 +234,6 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def change_facts(folder: Path, changes: dict[str, Any]) -> None:
-    path = folder / "facts.json"
-    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -264,7 +259,8 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
 )
 def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     written(tmp_path)
-    change_facts(tmp_path, changes)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
     with pytest.raises(UserError, match=said) as caught:
         read_run(str(tmp_path))
     assert str(tmp_path) in str(caught.value)
