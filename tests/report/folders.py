@@ -179,12 +179,7 @@ def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]
 def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
     mb = min(most_mb, 60.0 * ranks)
     au = 100 * mb / (60.0 * ranks)
-    of_epochs = {
-        "au_percent": au,
-        "samples_per_second": mb / 2,
-        "app_mb_per_second": mb,
-        "device_mb_per_second": mb,
-    }
+    of_epochs = {"au_percent": au, "samples_per_second": mb / 2, "app_mb_per_second": mb, "device_mb_per_second": mb}
     of_runs = {
         "total_seconds": 100 / min(au, 99.0) * 100,
         "max_device_mb_per_second": 1.2 * mb,
