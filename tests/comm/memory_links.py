@@ -8,12 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dlemu.comm import PeerLostError
+from dlemu.comm.clock import FakeClock
 from dlemu.comm.tree import Frame, Link, LocalTree, parent_of
 
 PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
 Result = TypeVar("Result")
 Pipe = queue.Queue[tuple[Frame, int] | bytes | str]
+_NUMBER_BITS = 80
 
 
 class MemoryLink:
@@ -71,3 +73,20 @@ def run(
         trees[parent_of(rank)].children[rank] = link(up, down, parent_of(rank))
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(work, trees, range(size)))
+
+
+class TimedLink(MemoryLink):
+    """A link of which each frame arrives `hop_ns` after it was sent, by the clock of the rank that has the link."""
+
+    def __init__(self, incoming: Pipe, outgoing: Pipe, clock: FakeClock, hop_ns: int) -> None:
+        super().__init__(incoming, outgoing)
+        self._clock, self._hop_ns, self.sent = clock, hop_ns, 0
+
+    def send(self, frame: Frame, number: int) -> None:
+        self.sent += 1
+        super().send(frame, (self._clock.now_ns() + self._hop_ns) << _NUMBER_BITS | number)
+
+    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
+        stamped = super().receive(frame, started_seconds)
+        self._clock.time_ns = max(self._clock.time_ns, stamped >> _NUMBER_BITS)
+        return stamped & (1 << _NUMBER_BITS) - 1

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from dlemu.comm import Interrupted, LocalComm, detect_launcher, launcher_size
+from dlemu.comm import Interrupted, detect_launcher, launcher_size
 from dlemu.comm.comm_base import launcher_rank
 
 
@@ -45,14 +45,6 @@ def test_launcher_is_told_by_its_environment(environment: dict[str, str], launch
 )
 def test_the_rank_is_told_by_the_environment(environment: dict[str, str], rank: int) -> None:
     assert launcher_rank(environment) == rank
-
-
-def test_without_a_launcher_this_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"):
-        monkeypatch.delenv(name, raising=False)
-    assert detect_launcher() == "none"
-    comm = LocalComm()
-    assert (comm.rank, comm.size) == (0, 1)
 
 
 def test_interruption_passes_broad_handlers_and_gives_the_shells_status() -> None:

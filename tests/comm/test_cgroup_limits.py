@@ -26,23 +26,39 @@ def made(tmp_path: Path, *, group: str, mount_line: str, root: str = "/", files:
 
 
 @pytest.mark.parametrize(
-    ("files", "limit"),
+    ("files", "cpus", "memory_bytes"),
     [
-        ({"job/step/cpu.max": "150000 100000"}, 1.5),
-        ({"job/step/cpu.max": "max 100000"}, None),
-        ({"job/step/cpu.max": "800000 100000", "job/cpu.max": "200000 100000"}, 2.0),  # no more than the group above
-        ({"job/step/cgroup.procs": "1"}, None),  # v2 without the cpu controller
+        ({"job/step/cpu.max": "150000 100000"}, 1.5, None),
+        ({"job/step/cpu.max": "max 100000"}, None, None),
+        ({"job/step/cpu.max": "800000 100000", "job/cpu.max": "200000 100000"}, 2.0, None),  # no more than above
+        ({"job/step/cgroup.procs": "1"}, None, None),  # v2 without the controllers
+        ({"job/step/memory.max": "34359738368"}, None, 34359738368),
+        ({"job/step/memory.max": "max"}, None, None),
+        ({"job/step/memory.max": "max", "job/memory.max": "1073741824"}, None, 1073741824),
     ],
 )
-def test_version_2_tells_it_in_cpu_max(tmp_path: Path, files: dict[str, str], limit: float | None) -> None:
-    assert cpu_limit(made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)) == limit
+def test_version_2_tells_it_in_one_file(
+    tmp_path: Path, files: dict[str, str], cpus: float | None, memory_bytes: int | None
+) -> None:
+    proc = made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)
+    assert (cpu_limit(proc), memory_limit_bytes(proc)) == (cpus, memory_bytes)
 
 
-@pytest.mark.parametrize(("quota", "limit"), [("250000", 2.5), ("-1", None)])
-def test_version_1_tells_it_in_two_files(tmp_path: Path, quota: str, limit: float | None) -> None:
-    files = {"docker/abc/cpu.cfs_quota_us": quota, "docker/abc/cpu.cfs_period_us": "100000"}
-    proc = made(tmp_path, group="4:cpu,cpuacct:/docker/abc\n0::/", mount_line=V1_MOUNT, files=files)
-    assert cpu_limit(proc) == limit
+@pytest.mark.parametrize(
+    ("controller", "files", "limit"),
+    [
+        ("cpu,cpuacct", {"cpu.cfs_quota_us": "250000", "cpu.cfs_period_us": "100000"}, 2.5),
+        ("cpu,cpuacct", {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
+        ("memory", {"memory.limit_in_bytes": "2147483648"}, 2147483648),
+        ("memory", {"memory.limit_in_bytes": "9223372036854771712"}, None),
+    ],
+)
+def test_version_1_tells_it_by_controller(
+    tmp_path: Path, controller: str, files: dict[str, str], limit: float | None
+) -> None:
+    line, below = V1_MOUNT.replace("cpu,cpuacct", controller), {f"docker/abc/{name}": files[name] for name in files}
+    proc = made(tmp_path, group=f"4:{controller}:/docker/abc\n0::/", mount_line=line, files=below)
+    assert (memory_limit_bytes if controller == "memory" else cpu_limit)(proc) == limit
 
 
 @pytest.mark.parametrize("root", ["/docker/abc", "/elsewhere"])
@@ -60,26 +76,6 @@ def test_the_other_controllers_are_not_asked(tmp_path: Path) -> None:
     line = V1_MOUNT.replace("cpu,cpuacct", "cpuset")
     files = {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"}
     assert cpu_limit(made(tmp_path, group="3:cpuset:/job\n4:cpu:/job", mount_line=line, files=files)) is None
-
-
-@pytest.mark.parametrize(
-    ("files", "limit"),
-    [
-        ({"job/step/memory.max": "34359738368"}, 34359738368),
-        ({"job/step/memory.max": "max"}, None),
-        ({"job/step/memory.max": "max", "job/memory.max": "1073741824"}, 1073741824),  # no more than the group above
-        ({"job/step/cgroup.procs": "1"}, None),
-    ],
-)
-def test_version_2_tells_memory_in_memory_max(tmp_path: Path, files: dict[str, str], limit: int | None) -> None:
-    assert memory_limit_bytes(made(tmp_path, group="0::/job/step", mount_line=V2_MOUNT, files=files)) == limit
-
-
-@pytest.mark.parametrize(("told", "limit"), [("2147483648", 2147483648), ("9223372036854771712", None)])
-def test_version_1_tells_memory_in_bytes(tmp_path: Path, told: str, limit: int | None) -> None:
-    line = V1_MOUNT.replace("cpu,cpuacct", "memory")
-    files = {"docker/abc/memory.limit_in_bytes": told}
-    assert memory_limit_bytes(made(tmp_path, group="4:memory:/docker/abc", mount_line=line, files=files)) == limit
 
 
 def test_memory_is_the_limit_and_what_is_left_of_it(tmp_path: Path) -> None:

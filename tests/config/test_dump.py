@@ -95,22 +95,6 @@ def test_yaml_reads_back_as_the_same_workload(workload: Workload, tmp_path: Path
     assert load([f"workload={saved}"]) == workload
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        [],
-        ["workload=unet3d", "accelerator=v100", "scale=laptop", "dataset.num_files_train=7", "ranks=3"],
-        ["storage.storage_root=some/where", "train.computation_time={type: uniform, min: 1, max: 2}"],
-        ["reader.transfer_size=3", "dataset.record_dims=[2]", "accelerators.mine={batch_size: 1, computation_time: 2}"],
-    ],
-)
-def test_what_was_loaded_reads_back_as_the_same(overrides: list[str], tmp_path: Path) -> None:
-    workload = load(overrides)
-    saved = tmp_path / "config.yaml"
-    saved.write_text(to_yaml(workload))
-    assert load([f"workload={saved}"]) == workload
-
-
 def test_yaml_is_complete() -> None:
     text = to_yaml(Workload())
     assert all(f"\n{key}:" in f"\n{text}" for key in tree().__dataclass_fields__.keys() - sections())

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from datagen.errors import UserError
 from datagen.layout import stored_sample_bytes
 from dlemu.checkpoints.checkpoint_plan import checkpoint_size
-from dlemu.config import check_runnable, load, workload_names
+from dlemu.config import load, workload_names
 from dlemu.metrics.demand import demand
 
 PUBLISHED = [
@@ -84,11 +83,6 @@ def test_every_workload_of_checkpoints_loads_small_and_large(name: str) -> None:
     assert small.checkpoint.num_checkpoints_write * cut.total_gb < 2
     some = load([f"workload={name}", "ranks=8", f"checkpoint.job_ranks={large.job_ranks}"])
     assert cut.files == checkpoint_size(name, some).files, "the shape is kept"
-
-
-def test_what_has_no_training_is_not_trained() -> None:
-    with pytest.raises(UserError, match=r"requests checkpoint; run dlemu checkpoint, or set workflow.train=true"):
-        check_runnable(load(["workload=llama3_8b"]))
 
 
 def laptop(name: str) -> list[str]:

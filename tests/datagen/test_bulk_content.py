@@ -57,12 +57,6 @@ def test_numbers_as_torch_rand_shrink_a_little_and_stay_unique(pattern: Pattern,
     assert not np.array_equal(data[:PIECE_BYTES], data[PIECE_BYTES:])
 
 
-def test_ones_are_ones() -> None:
-    data = np.empty(10_000, np.uint8)
-    BulkContent(7, "ones_fp16").fill(data, 1, 4096)
-    assert (data.view(np.float16) == 1).all()
-
-
 def test_a_changed_byte_is_found_and_another_process_makes_the_same() -> None:
     copy: BulkContent = pickle.loads(pickle.dumps(CONTENT))
     data = WHOLE.copy()

@@ -33,12 +33,6 @@ def test_sub_folders_take_turns() -> None:
     assert train.folders() == [f"d/train/0{i}" for i in range(10)]
 
 
-def test_name_order_is_number_order() -> None:
-    train, _ = layouts(DatasetSpec(format="npz", num_files_train=1234))
-    names = [train.name(i) for i in range(1234)]
-    assert names == sorted(names)
-
-
 @given(files=st.integers(1, 10**7), samples=st.integers(1, 5000), data=st.data())
 def test_locate_counts_samples_through_files(files: int, samples: int, data: st.DataObject) -> None:
     layout = Layout(folder="d", split="train", num_files=files, num_samples_per_file=samples, extension="npz")

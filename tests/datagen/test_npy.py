@@ -59,15 +59,10 @@ def test_foreign_bytes_are_an_error(data: bytes) -> None:
         Format().open(MemorySource(data), 1)
 
 
-def test_npy_is_never_compressed() -> None:
-    assert DatasetSpec(format="npy", compression="gzip").check() == [
-        "dataset.compression is gzip: format npy supports only none"
-    ]
-
-
 @pytest.mark.parametrize(
     ("settings_", "words"),
     [
+        ({"compression": "gzip"}, "compression is gzip: format npy supports only none"),
         ({"record_dims": (4, 0)}, r"record_dims is \[4, 0\]"),
         ({"record_dims": (4, 4), "record_length_bytes_stdev": 3}, "both given"),
         ({"record_element_type": "str"}, "such as uint8 or float32"),

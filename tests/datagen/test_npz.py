@@ -110,18 +110,6 @@ class Sink(io.RawIOBase):
         return size
 
 
-@pytest.mark.parametrize("compression", ["none", "zip"])
-@pytest.mark.parametrize("samples", [1, 4])
-def test_numpy_reads_what_was_written(compression: Compression, samples: int) -> None:
-    data = written((500, 1300), samples, compression)
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        assert archive.testzip() is None
-    with np.load(io.BytesIO(data)) as loaded:
-        assert loaded["x"].shape == (500, 1300, samples)
-        assert loaded["x"].tobytes() == expected(500 * 1300 * samples)
-        assert loaded["y"].tolist() == [0] * samples
-
-
 ARRAYS: list[NDArray[np.generic]] = [
     np.arange(24, dtype=np.int16).reshape(2, 3, 4),
     np.asfortranarray(np.arange(24, dtype=np.float64).reshape(2, 3, 4)),

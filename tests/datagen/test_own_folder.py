@@ -447,11 +447,6 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
     assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
 
 
-def test_a_bucket_needs_its_type_of_storage() -> None:
-    with pytest.raises(UserError, match=r"wanted storage.storage_type=s3"):
-        load(["dataset.source=folder", "dataset.data_folder=s3://bucket/images"])
-
-
 def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
     for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
         put(tmp_path / name, 100)

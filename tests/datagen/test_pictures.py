@@ -76,25 +76,6 @@ def test_mlperfs_files(codec: PictureFormat, tmp_path: Path) -> None:
 
 
 @each_codec
-def test_sizes_that_are_drawn(codec: PictureFormat, tmp_path: Path) -> None:
-    spec = make(
-        DatasetSpec(
-            data_folder=str(tmp_path),
-            format=name_of(codec),
-            num_files_train=30,
-            record_length_bytes=2000,
-            record_length_bytes_stdev=3000,
-        )
-    )
-    found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train, verify=True, decode="full")
-    out = memoryview(bytearray(fetch.slot_bytes(30)))
-    places = Fetcher(fetch).fetch(range(30), out).places
-    for file, (_, size) in zip(range(30), places, strict=True):
-        assert size == pillows(Path(found.train.path(file)).read_bytes()).size
-
-
-@each_codec
 def test_a_colour_picture_has_the_shape_asked_for(codec: PictureFormat, tmp_path: Path) -> None:
     spec = DatasetSpec(
         data_folder=str(tmp_path),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -14,11 +13,8 @@ from datagen.errors import DatasetError, SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
 from datagen.layout import Runs, layouts, runs_of
-from datagen.records import RecordReader
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import memory_dataset, record_format
-from tests.datasets import storage_named
 
 Dataset = Callable[..., tuple[DatasetSpec, Callable[..., FetchSpec]]]
 FORMATS = ["tfrecord", "indexed_binary", "mmap_indexed_binary", "webdataset"]
@@ -48,12 +44,6 @@ def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
     assert (result.read_calls, result.app_bytes) == (3, 7 * record_bytes)
     assert result.read_ns > 0
     assert fetch().slot_bytes(7) < 2 * spec.num_samples_per_file * 7 * record_bytes
-
-
-def test_null_storage_reads_nothing(dataset: Dataset) -> None:
-    _, fetch = dataset()
-    result, data = fetched(replace(fetch(), storage=storage_named("null")), [0, 5])
-    assert (result.app_bytes, result.read_calls, len(data)) == (0, 0, 2)
 
 
 def open_files() -> int:
@@ -100,15 +90,6 @@ def test_a_slot_too_small_is_told(dataset: Dataset) -> None:
     _, fetch = dataset()
     with pytest.raises(SpaceError, match="larger than"):
         Fetcher(fetch()).fetch([0, 7], memoryview(bytearray(5000)))
-
-
-def test_no_such_sample() -> None:
-    files, storage = memory_dataset(format="tfrecord")
-    reader = RecordReader(storage, record_format("tfrecord"), files.train, False)
-    for samples in ([-1], [15], [3, 99]):
-        with pytest.raises(IndexError):
-            reader.read(samples, memoryview(bytearray(10)))
-    assert reader.read([], memoryview(b"")).tolist() == []
 
 
 @given(samples=st.lists(st.integers(0, 30)), per_file=st.integers(1, 12))

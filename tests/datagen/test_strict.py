@@ -153,12 +153,6 @@ def test_wrong_values_say_seen_and_wanted(mapping: dict[str, Any], message: str)
     assert problems(mapping) == message
 
 
-def test_all_problems_at_once() -> None:
-    text = problems({"reader": {"batchsize": 1, "exact": 3}, "epochs": "x"})
-    assert text.startswith("3 problems:")
-    assert text.count("\n  - ") == 3
-
-
 def test_section_name_of_a_part() -> None:
     with pytest.raises(UserError, match=r"dataset\.num_files_train is 'x'"):
         build(DatasetSpec, {"num_files_train": "x"}, "dataset")

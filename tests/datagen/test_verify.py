@@ -100,13 +100,6 @@ def test_wrong_sizes(small: MakeSpec, size: int, kind: str) -> None:
     assert f"it has {size} bytes, wanted" in finding.message
 
 
-@pytest.mark.parametrize("compression", ["none", "zip"])
-def test_missing(small: MakeSpec, compression: str) -> None:
-    spec = make(small(compression=compression))
-    os.unlink(layouts(spec)[1].path(0))
-    assert only(spec).kind == "missing"
-
-
 def test_strangers_are_told_by_rank_0(small: MakeSpec) -> None:
     spec = make(small())
     Path(spec.data_folder, "train", "stranger.npz").touch()

@@ -76,11 +76,6 @@ def test_ones_own_values_win_over_the_accelerators() -> None:
     assert workload.train.computation_time.mean == 0.5
 
 
-def test_an_unknown_workload_is_told_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"known: .*unet3d"):
-        asked("workload=unet3d_h999")
-
-
 def test_files_go_where_hydra_or_the_workload_say(tmp_path: Path) -> None:
     _, place = asked("workload=unet3d_h100")
     assert place.folder.startswith("hydra_log/unet3d/2")

@@ -75,12 +75,8 @@ def test_the_written_arrays_and_times_give_the_printed_numbers(name: str, tmp_pa
     nominal_mib = np.mean(rate) * SAMPLE_BYTES / 2**20
     assert metric["train_io_mean_MB_per_second"] == pytest.approx(nominal_mib, rel=EXACT)
     settings = job.workload.metric
-    own = [v2 for v2, _ in au_dlio_percents(log.rows, *_exclusions(settings))]
+    own = [v2 for v2, _ in au_dlio_percents(log.rows, settings.exclude_start_steps, settings.exclude_end_steps)]
     assert au == pytest.approx(own, rel=1e-5)  # the house's own au_dlio, before time stamps are cut to microseconds
-
-
-def _exclusions(settings: Metric) -> tuple[int, int]:
-    return settings.exclude_start_steps, settings.exclude_end_steps
 
 
 def test_the_threshold_decides_on_dlios_own_au(tmp_path: Path) -> None:

@@ -28,6 +28,16 @@ PYTORCH = "reader.data_loader=pytorch"
 """For `small_run`, in tests of the real loader and its worker processes: importing torch takes two CPU seconds."""
 
 
+SLOW = (
+    "reader.preprocess_time=0.1",
+    "reader.preprocess=sleep",
+    "metric.ceiling_seconds=0",
+    "train.epochs=1",
+    "metric.au=0.9",
+)
+"""Of a small run that does not pass."""
+
+
 def small_run(folder: Path, dataset: Path, *changes: str) -> list[str]:
     """Overrides of a run of 3 ranks that takes a second of training: 8 steps an epoch, 2 epochs, readers as threads."""
     return [

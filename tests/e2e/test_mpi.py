@@ -14,7 +14,20 @@ import psutil
 import pytest
 
 from dlemu.runner.run_folder import request_stop
-from tests.e2e.harness import PYTORCH, assert_gone, dlemu, maps, small_run, start, steps, summary, training, until, wait
+from tests.e2e.harness import (
+    PYTORCH,
+    SLOW,
+    assert_gone,
+    dlemu,
+    maps,
+    small_run,
+    start,
+    steps,
+    summary,
+    training,
+    until,
+    wait,
+)
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 LONG = ("train.epochs=1000", "metric.ceiling_seconds=0", "timeout_seconds=120")
@@ -42,14 +55,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
 
 
 def test_the_verdict_is_the_exit_status(dataset: Path, tmp_path: Path) -> None:
-    slow = (
-        "reader.preprocess_time=0.1",
-        "reader.preprocess=sleep",
-        "metric.ceiling_seconds=0",
-        "train.epochs=1",
-        "metric.au=0.9",
-    )
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow), launcher=[MPIRUN, "-np", "2"])
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW), launcher=[MPIRUN, "-np", "2"])
     assert ended.status == 1, ended.err
     assert summary(tmp_path / "run")["passed"] is False
 

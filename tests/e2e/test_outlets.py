@@ -134,12 +134,7 @@ def test_what_a_program_was_to_read_and_is_not_whole_is_no_success(arguments: li
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"PYTHONIOENCODING": "ascii:strict"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0"},
-    ],
-    ids=str,
+    "settings", [{"PYTHONIOENCODING": "ascii:strict"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}], ids=str
 )
 def test_names_that_a_terminal_has_no_letters_for_are_escaped(settings: dict[str, str]) -> None:
     """In the locales C and POSIX, too, where Python escapes some letters only."""

@@ -180,21 +180,17 @@ def leader(folder: Path) -> psutil.Process:
     raise AssertionError("no process runs the ranks")
 
 
-def test_ranks_that_srun_starts_are_one_run(slurm: Slurm, dataset: Path, tmp_path: Path) -> None:
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=slurm.srun("--mpi=pmi2"))
-    assert ended.ran, ended.err
-    told = summary(tmp_path / "run")
-    assert told["ranks_per_host"] == [4]
-    assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
-
-
-def test_ranks_on_two_nodes_keep_one_timeline(slurm_of_two: Slurm, dataset: Path, tmp_path: Path) -> None:
-    launcher = slurm_of_two.srun("--mpi=pmi2", "-N", "2")
+@pytest.mark.parametrize(("cluster", "per_host"), [("slurm", [4]), ("slurm_of_two", [2, 2])])
+def test_ranks_that_srun_starts_are_one_run(
+    cluster: str, per_host: list[int], request: pytest.FixtureRequest, dataset: Path, tmp_path: Path
+) -> None:
+    slurm: Slurm = request.getfixturevalue(cluster)
+    launcher = slurm.srun("--mpi=pmi2", "-N", str(len(per_host)))
     ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=launcher)
     assert ended.ran, ended.err
     told = summary(tmp_path / "run")
-    assert told["hosts"] == list(slurm_of_two.nodes)
-    assert told["ranks_per_host"] == [2, 2]
+    assert told["hosts"] == list(slurm.nodes)
+    assert told["ranks_per_host"] == per_host
     assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
 
 

@@ -13,7 +13,7 @@ from datagen.owned import MARKER
 from dlemu.config import load
 from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.verdict import EXIT_STATUSES
-from tests.e2e.harness import PYTORCH, dlemu, small_run, start, steps, summary, wait
+from tests.e2e.harness import PYTORCH, SLOW, dlemu, small_run, start, steps, summary, wait
 
 MPIRUN = str(Path(sys.executable).parent / "mpirun")
 
@@ -128,14 +128,7 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
 
 
 def test_a_run_that_does_not_pass_says_so_by_its_exit_status(dataset: Path, tmp_path: Path) -> None:
-    slow = (
-        "reader.preprocess_time=0.1",
-        "reader.preprocess=sleep",
-        "metric.ceiling_seconds=0",
-        "train.epochs=1",
-        "metric.au=0.9",
-    )
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *slow))
+    ended = dlemu("train", *small_run(tmp_path / "run", dataset, *SLOW))
     assert ended.status == 1, ended.err
     assert "FAIL" in ended.out
     told = summary(tmp_path / "run")

@@ -14,7 +14,6 @@ from dlemu.config import check_runnable
 from dlemu.config.schema import Reader, Workflow
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.preflight import memory_needed
-from dlemu.loaders.tensorflow import samples_read_ahead
 from dlemu.plan.streams import RankStreamPlan, StreamPlan
 from tests.runs import make_job
 
@@ -28,12 +27,6 @@ def streaming(**reader: Any) -> TrainingJob:
     } | reader
     dataset = replace(make_job().workload.dataset, format="tfrecord")
     return make_job(dataset=dataset, reader=Reader(**settings))
-
-
-def read_ahead(job: TrainingJob) -> int:
-    spec = job.loader_spec(0)
-    assert spec.interleave is not None
-    return samples_read_ahead(spec, spec.interleave)
 
 
 def test_tfrecord_through_tensorflow_is_a_stream_of_files() -> None:

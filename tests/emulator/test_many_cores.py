@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dlemu.comm.clock import FakeClock
-from dlemu.comm.tree import Frame, LocalTree
+from dlemu.comm.tree import LocalTree
 from dlemu.jobs.training.loop import StepLoop, StepRange
 from dlemu.jobs.training.prefetch import TakenBatch
 from dlemu.jobs.training.steplog import TRAINING, StepLog, StepRows
 from dlemu.loaders.loader_base import Batch
 from dlemu.metrics.au import au_percent, kept_rows
-from tests.comm.memory_links import MemoryLink, Pipe, run
+from tests.comm.memory_links import TimedLink, run
 from tests.emulator.fakes import ScriptedComm, sleeping, trace
 
 RANKS, STEPS = 18, 400
@@ -22,23 +22,6 @@ LATE_NS, STEP_NS = 60_000, 40_000
 """How late a host wakes from sleep, and what the loop itself takes of a step."""
 WORKERS, AHEAD, READ_NS = 4, 8, 800_000
 """Of a rank, with the batches begun ahead and the time a worker takes for one: half of what steps leave it."""
-_NUMBER_BITS = 80
-
-
-class TimedLink(MemoryLink):
-    """A link of which each frame arrives `hop_ns` after it was sent, by the clock of the rank that has the link."""
-
-    def __init__(self, incoming: Pipe, outgoing: Pipe, clock: FakeClock, hop_ns: int) -> None:
-        super().__init__(incoming, outgoing)
-        self._clock, self._hop_ns = clock, hop_ns
-
-    def send(self, frame: Frame, number: int) -> None:
-        super().send(frame, (self._clock.now_ns() + self._hop_ns) << _NUMBER_BITS | number)
-
-    def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
-        stamped = super().receive(frame, started_seconds)
-        self._clock.time_ns = max(self._clock.time_ns, stamped >> _NUMBER_BITS)
-        return stamped & (1 << _NUMBER_BITS) - 1
 
 
 class TreeComm(ScriptedComm):

@@ -74,15 +74,16 @@ def test_all_batches_come_in_order_whether_they_are_ready_or_not(kind: type[Time
     assert batches.delivered == STEPS
 
 
-def test_a_batch_that_is_ready_is_taken_ahead_without_a_thread() -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_batch_that_is_ready_is_taken_ahead_without_a_thread_or_not_before_it_is_needed(ahead: int) -> None:
     batches = Timed()
     batches.release(STEPS)
     with prefetching(batches) as prefetched:
         for step in range(1, STEPS + 1):
             prefetched.take()
-            prefetched.read_ahead()
-            prefetched.read_ahead()
-            assert batches.delivered == min(step + 1, STEPS), "one batch is taken ahead, and no more"
+            for _ in range(2 * ahead):
+                prefetched.read_ahead()
+            assert batches.delivered == min(step + ahead, STEPS), "one batch is taken ahead, and no more"
     assert set(batches.takers) == {threading.current_thread()}
 
 
@@ -101,15 +102,6 @@ def test_a_thread_waits_for_a_batch_that_is_not_ready_and_notes_when_it_came() -
         assert taken.ready_ns < taken_ns + 50_000_000
         batches.release(STEPS)
     assert batches.takers[1] is not threading.current_thread()
-
-
-def test_without_read_ahead_nothing_is_taken_before_it_is_needed() -> None:
-    batches = Timed()
-    batches.release(STEPS)
-    with prefetching(batches) as prefetched:
-        for step in range(1, STEPS + 1):
-            prefetched.take()
-            assert batches.delivered == step
 
 
 @pytest.mark.parametrize("kind", [Timed, Plain])

@@ -63,19 +63,6 @@ def test_it_is_asked_of_runs_that_lost_to_few_reads_alone() -> None:
     assert not worth_trying(job, small_reads()[:0])
 
 
-def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float, at_a_time: int) -> None:
-    """Make every read of a file take so long, with no more than so many at a time."""
-    channels = threading.Semaphore(at_a_time)
-    plain = FileSource.read
-
-    def read(self: FileSource, offset: int, size_bytes: int) -> memoryview:
-        with channels:
-            time.sleep(seconds)
-            return plain(self, offset, size_bytes)
-
-    monkeypatch.setattr(FileSource, "read", read)
-
-
 def test_a_disk_gives_more_to_fewer_readers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One head, which seeks for 30 ms whenever another thread reads than before."""
     job = job_on(tmp_path, readers=4, metric=Metric(scaling_seconds=1.0))
@@ -99,7 +86,14 @@ def test_a_drive_of_many_channels_gives_more_to_more_readers(
     channels: int, least: float, most: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_on(tmp_path, metric=Metric(scaling_seconds=1.0))
-    slow_reads(monkeypatch, 0.025, channels)  # long beside the lateness of a busy host, as the seconds are
+    free, plain = threading.Semaphore(channels), FileSource.read
+
+    def read(self: FileSource, offset: int, size_bytes: int) -> memoryview:
+        with free:
+            time.sleep(0.025)  # long beside the lateness of a busy host, as the seconds are
+            return plain(self, offset, size_bytes)
+
+    monkeypatch.setattr(FileSource, "read", read)
     found = try_other_readers(job, Alone(), small_reads())
     assert found is not None
     assert (found.readers, found.more_readers) == (1, 4)

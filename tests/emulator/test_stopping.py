@@ -39,12 +39,6 @@ def test_the_others_end_after_the_same_step() -> None:
     assert log.rows["sync_ns"].tolist() == [0, 0]
 
 
-def test_a_run_that_nobody_stops_takes_all_steps() -> None:
-    stopped, log = run([0, 0, 0, 0], [False] * 4)
-    assert not stopped
-    assert len(log.rows) == 4
-
-
 def test_the_file_is_the_word(tmp_path: Path) -> None:
     assert not StopFile(str(tmp_path))()
     request_stop(str(tmp_path))

@@ -25,16 +25,6 @@ train = job_command(kind_named("training"))
 MIB = 1 << 20
 
 
-def dataset(record_bytes: int, samples_per_file: int) -> DatasetSpec:
-    return DatasetSpec(format="tfrecord", record_dims=(record_bytes,), num_samples_per_file=samples_per_file)
-
-
-def read_ahead(reader: Reader, dataset: DatasetSpec) -> int:
-    spec = make_job(dataset=dataset, reader=reader).loader_spec(0)
-    assert spec.interleave is not None
-    return samples_read_ahead(spec, spec.interleave)
-
-
 @pytest.mark.parametrize(
     ("read_threads", "record_bytes", "samples_per_file", "samples"),
     [
@@ -47,7 +37,10 @@ def read_ahead(reader: Reader, dataset: DatasetSpec) -> int:
 )
 def test_read_ahead(read_threads: int, record_bytes: int, samples_per_file: int, samples: int) -> None:
     reader = Reader(data_loader="tensorflow", read_threads=read_threads)
-    assert read_ahead(reader, dataset(record_bytes, samples_per_file)) == samples
+    data = DatasetSpec(format="tfrecord", record_dims=(record_bytes,), num_samples_per_file=samples_per_file)
+    spec = make_job(dataset=data, reader=reader).loader_spec(0)
+    assert spec.interleave is not None
+    assert samples_read_ahead(spec, spec.interleave) == samples
 
 
 def test_traits_come_without_a_framework() -> None:

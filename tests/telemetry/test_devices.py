@@ -99,25 +99,19 @@ def test_the_paths_of_an_nvme_head_without_counts_are_counted_instead(
     assert counted(machine, data) == wanted
 
 
-def test_the_device_below_a_loop_devices_image_is_listed(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("below", [("sda",), ()])
+def test_the_device_below_a_loop_devices_image_is_listed_or_memory_noted(
+    below: tuple[str, ...], machine: Machine, tmp_path: Path
+) -> None:
     machine.disk("loop3", "7:3")
     machine.disk("sda", "8:0")
-    images = machine.mount(tmp_path / "images", "ext4", "/dev/sda", "8:0")
+    images = machine.mount(tmp_path / "images", *(("ext4", "/dev/sda", "8:0") if below else ("tmpfs", "tmpfs")))
     machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
     data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
     devices, notes = described(machine, data)
-    assert devices["loop3"].below == ("sda",)
+    assert devices["loop3"].below == below
     assert counted(machine, data) == {"loop3"}
-    assert notes == ()
-
-
-def test_a_loop_device_over_memory_has_a_note(machine: Machine, tmp_path: Path) -> None:
-    machine.disk("loop3", "7:3")
-    images = machine.mount(tmp_path / "shm", "tmpfs", "tmpfs")
-    machine.put("sys/devices/loop3/loop/backing_file", f"{images}/drive.img\n")
-    data = machine.mount(tmp_path / "data", "ext4", "/dev/loop3", "7:3")
-    _, notes = described(machine, data)
-    assert notes == (f"loop3 is a loop device over {images}/drive.img, which is on tmpfs",)
+    assert notes == (() if below else (f"loop3 is a loop device over {images}/drive.img, which is on tmpfs",))
 
 
 @pytest.mark.parametrize(

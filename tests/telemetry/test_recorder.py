@@ -33,14 +33,12 @@ def assert_ended(recorder: Recorder) -> None:
     assert not psutil.pid_exists(recorder._process)
 
 
-def times_read(folder: Path) -> int:
-    return sum(len(host.readings("memory", "", "used_mb")[0]) for host in read_logs(str(folder)))
-
-
 def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: Path) -> None:
     recorder = started(tmp_path)
     deadline = time.monotonic() + 60
-    while times_read(tmp_path) < 4 and time.monotonic() < deadline:
+    while time.monotonic() < deadline and not any(
+        len(host.readings("memory", "", "used_mb")[0]) >= 4 for host in read_logs(str(tmp_path))
+    ):
         time.sleep(0.05)
     telemetry = recorder.stop()
     assert telemetry is not None
@@ -58,20 +56,15 @@ def test_it_reads_at_its_interval_and_returns_all_readings_at_the_end(tmp_path: 
 
 
 def test_a_killed_recorder_is_marked_as_lost(tmp_path: Path) -> None:
-    kept, killed = started(tmp_path), started(tmp_path / "not" / "here")
+    kept, killed = started(tmp_path / "not" / "here"), started(tmp_path / "not" / "here")
     victim = process_of(killed)
     victim.kill()
     victim.wait(10)
-    for recorder, lost in ((kept, False), (killed, True)):
-        recorder.stop()
-        assert recorder.lost == lost
-
-
-def test_its_log_is_in_memory_if_the_runs_folder_is_not_visible(tmp_path: Path) -> None:
-    recorder = started(tmp_path / "not" / "here")
-    telemetry = recorder.stop()
-    assert telemetry is not None
+    telemetry = kept.stop()
+    assert telemetry is not None, "where the run's folder is not visible, the log is in memory"
     assert "cpu" in telemetry.probes
+    killed.stop()
+    assert (kept.lost, killed.lost) == (False, True)
 
 
 def test_a_mark_is_replied_to_and_a_lost_recorder_does_not_block(tmp_path: Path) -> None:
@@ -155,10 +148,6 @@ def test_it_ignores_ctrl_c(tmp_path: Path) -> None:
     assert recorder.stop() is not None
 
 
-def send_sigterm_to_self() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def exit_status(recorder: Recorder) -> int | None:
     """Wait for a recorder that ends by itself, and return its exit status."""
     status = psutil.Process(recorder._process).wait(60)
@@ -168,7 +157,7 @@ def exit_status(recorder: Recorder) -> int | None:
 
 def test_a_signal_during_cleanup_does_not_interrupt_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def clean_up(probe: memory.Probe) -> None:
-        send_sigterm_to_self()
+        os.kill(os.getpid(), signal.SIGTERM)
         (tmp_path / "cleaned_up").touch()
 
     monkeypatch.setattr(memory.Probe, "close", clean_up)
@@ -181,7 +170,7 @@ def test_a_signal_during_cleanup_does_not_interrupt_it(tmp_path: Path, monkeypat
 
 def test_a_signal_during_its_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def describe(probe: memory.Probe) -> Description:
-        send_sigterm_to_self()
+        os.kill(os.getpid(), signal.SIGTERM)
         return Description()
 
     monkeypatch.setattr(cpu.Probe, "close", lambda probe: (tmp_path / "cleaned_up").touch())

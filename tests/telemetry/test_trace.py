@@ -33,13 +33,12 @@ def weights(requests: Requests, kind: str, operation: str = "read") -> dict[floa
 
 
 def test_depth_latency_and_size_of_two_overlapping_reads() -> None:
-    start = SECOND_US
     requests = requests_after(
-        issue(start + 100, 0),
-        issue(start + 300, 64, flags="RA", sectors=256),
-        complete(start + 600, 0),
-        complete(start + 1100, 64, flags="RA"),
-        until_us=start + 2000,
+        issue(SECOND_US + 100, 0),
+        issue(SECOND_US + 300, 64, flags="RA", sectors=256),
+        complete(SECOND_US + 600, 0),
+        complete(SECOND_US + 1100, 64, flags="RA"),
+        until_us=SECOND_US + 2000,
     )
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 1000e-6, 1: 700e-6, 2: 300e-6})
     assert weights(requests, "request_kib") == {4: 1, 128: 1}
@@ -51,13 +50,12 @@ def test_depth_latency_and_size_of_two_overlapping_reads() -> None:
 
 
 def test_writes_are_counted_separately_and_other_operations_not_at_all() -> None:
-    start = SECOND_US
     requests = requests_after(
-        issue(start, 0, flags="WS"),
-        issue(start, 8, flags="FF", sectors=0),
-        issue(start, 8, flags="D"),
-        complete(start + 500, 0, flags="WS"),
-        until_us=start + 1000,
+        issue(SECOND_US, 0, flags="WS"),
+        issue(SECOND_US, 8, flags="FF", sectors=0),
+        issue(SECOND_US, 8, flags="D"),
+        complete(SECOND_US + 500, 0, flags="WS"),
+        until_us=SECOND_US + 1000,
     )
     assert weights(requests, "queue_depth_seconds", "write") == pytest.approx({0: 500e-6, 1: 500e-6})
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 1000e-6})
@@ -65,27 +63,25 @@ def test_writes_are_counted_separately_and_other_operations_not_at_all() -> None
 
 
 def test_a_request_that_is_issued_again_counts_once() -> None:
-    start = SECOND_US
     requests = requests_after(
-        issue(start, 0),
-        complete(start + 100, 0, kind="requeue"),
-        issue(start + 200, 0),
-        issue(start + 300, 0),
-        complete(start + 400, 0),
-        until_us=start + 500,
+        issue(SECOND_US, 0),
+        complete(SECOND_US + 100, 0, kind="requeue"),
+        issue(SECOND_US + 200, 0),
+        issue(SECOND_US + 300, 0),
+        complete(SECOND_US + 400, 0),
+        until_us=SECOND_US + 500,
     )
     assert sum(weights(requests, "latency_us").values()) == 1
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 200e-6, 1: 300e-6})
 
 
 def test_requests_from_before_the_trace_and_of_other_devices_are_ignored() -> None:
-    start = SECOND_US
     requests = requests_after(
-        complete(start + 100, 999),
-        issue(start + 100, 0, device="8,0"),
+        complete(SECOND_US + 100, 999),
+        issue(SECOND_US + 100, 0, device="8,0"),
         b"CPU:1 [LOST 12 EVENTS]",
         b"",
-        until_us=start + 1000,
+        until_us=SECOND_US + 1000,
     )
     assert weights(requests, "queue_depth_seconds") == pytest.approx({0: 1000e-6})
     assert weights(requests, "latency_us") == {}
