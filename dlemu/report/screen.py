@@ -1,9 +1,8 @@
-"""The first screen of a result: a title, a few lines, and what to type next. Its page begins with the same lines."""
+"""The first screen of a result: a title and a few lines. Its page begins with the same lines."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,15 +39,13 @@ class Screen:
     notes: Sequence[str] = ()
     """What a reader must know besides, the most important first."""
     folder: str
-    then: Sequence[str] = ()
-    """Commands to type next."""
 
     def said(self) -> list[Said]:
         """Return all lines below the title."""
         notes = [Said("note", text, tone="caution") for text in self.notes[:MOST_NOTES]]
         if more := len(self.notes) - len(notes):
             notes.append(Said("", f"and {more} more: --details"))
-        return [*self.lines, *notes, Said("more", "   ".join([self.folder, *self.then, "--details"]))]
+        return [*self.lines, *notes, Said("more", f"{self.folder}   --details")]
 
 
 def print_screen(screen: Screen, console: Console) -> None:
@@ -65,11 +62,6 @@ def print_screen(screen: Screen, console: Console) -> None:
             console.print(Padding(shown, (0, 0, 0, 2)))
         else:
             console.print("  ", shown, sep="", soft_wrap=True)
-
-
-def commands(*words: Sequence[str]) -> tuple[str, ...]:
-    """Return commands as they are typed."""
-    return tuple(shlex.join(["dlemu", *each]) for each in words)
 
 
 def with_uncertainty(percent: float, half_width: float | None) -> str:
