@@ -64,12 +64,17 @@ def print_screen(screen: Screen, console: Console) -> None:
             console.print("  ", shown, sep="", soft_wrap=True)
 
 
-def with_uncertainty(percent: float, half_width: float | None) -> str:
-    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`."""
-    if not half_width or not math.isfinite(half_width) or half_width < 0.05:
-        return f"{percent:.1f}".removesuffix(".0") + " %"
-    digits = 1 if half_width < 1 else 0
-    return f"{percent:.{digits}f} % ± {half_width:.{digits}f}"
+def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
+    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`.
+
+    It has more digits where it would look like the threshold that it misses or passes.
+    """
+    known = half_width is not None and 0.05 <= half_width < math.inf
+    digits = 0 if known and half_width is not None and half_width >= 1 else 1
+    while digits < 3 and round(percent, digits) == threshold != percent:
+        digits += 1
+    value = f"{percent:.{digits}f}"
+    return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
 
 
 def rate(mb_per_second: float) -> str:
