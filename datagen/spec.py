@@ -101,7 +101,7 @@ class DatasetSpec:
     record_length_bytes_quantiles: Annotated[tuple[float, ...], BYTES] = ()
     """Quantiles of the sample size at equal steps of probability, from the minimum to the maximum.
 
-    `record_length_bytes` remains the mean. The size of a file does not depend on the number of files.
+    `record_length_bytes` remains the mean.
     """
     record_length_bytes_resize: Annotated[int, at_least(0, MAX_RECORD_BYTES), BYTES] = 0
     """Bytes of each sample that a worker passes to the trainer, cropped from the sample; 0 passes the whole sample."""

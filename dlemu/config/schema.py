@@ -169,15 +169,15 @@ class Reader:
     With tensorflow and tfrecord: files that are read at a time.
     """
     prefetch_size: Annotated[int, at_least(0, MOST_PROCESSES)] = 2
-    """Batches ready or under way over all workers of a rank, as DLIO counts; 0 means two for each worker."""
+    """Batches ready or under way over all workers of a rank, as DLIO counts; 0: two for each worker."""
     file_shuffle: Shuffle = "off"
-    """Shuffle the order of the files in each epoch: not, by `train.seed`, or by a new seed in each run."""
+    """Order of the files in each epoch: not shuffled, by `train.seed`, or by a new seed in each run."""
     sample_shuffle: Shuffle = "off"
-    """Shuffle the order of the samples in each epoch, over all files; the choices are those of `file_shuffle`."""
+    """Order of the samples in each epoch, over all files; choices as of `file_shuffle`."""
     worker_streams: bool = False
-    """Each worker reads its own contiguous part of the epoch, as workers of an IterableDataset do.
+    """Each worker reads its own contiguous part of the epoch, as of an IterableDataset; else they take batches in turn.
 
-    Else workers take the epoch's batches in turn, as those of a map dataset do. Only for pytorch and threads.
+    Only for pytorch and threads.
     """
     computation_threads: Annotated[int, at_least(1, MOST_PROCESSES)] = 1
     """Batches that TensorFlow parses at a time (tensorflow with tfrecord)."""
@@ -188,54 +188,40 @@ class Reader:
     odirect: bool = False
     """Bypass the page cache when reading (O_DIRECT)."""
     range_bytes: Annotated[int, at_least(0), BYTES] = 0
-    """Object storage: maximum bytes of one request; 0 fetches what is needed of an object with one request."""
+    """Object storage: maximum bytes of one request; 0: all that is needed of an object."""
     io_depth: Annotated[int, at_least(1)] = 1
     """Object storage: requests that a worker has in flight."""
     evict_page_cache: Literal["never", "start", "epochs"] = "never"
-    """When to drop the dataset's pages from the hosts' memory: never, before the run, or before each epoch.
-
-    Its time counts in `total_seconds` alone. The ranks of a host divide the files among them. Needs no root.
-    """
+    """When to drop the dataset's pages from memory; needs no root. Its time counts in `total_seconds` alone."""
     page_cache_percent: Annotated[float, Range(0, 100, "0 to 100"), Unit("%")] = 0.0
-    """Share of the dataset that is read into the hosts' memory again after `evict_page_cache` dropped it.
-
-    Emulates a job whose dataset is partly in memory. The verdict then needs `metric.cached=true`.
-    """
+    """Share of the dataset read into memory again after `evict_page_cache`; a verdict needs `metric.cached=true`."""
     engine: EngineName = "matched"
-    """Who reads a file: `matched`, `fast` or `library`.
+    """Who reads a file.
 
-    `matched` makes the read calls of the format's usual library into reused buffers, so the storage sees a real job's
-    requests; `fast` makes few large calls, as no real job does; `library` calls the library itself (np.load, ...).
+    `matched` makes the read calls of the format's usual library, as a real job; `fast` makes few large ones;
+    `library` calls the library itself (np.load, ...).
     """
     decode: Decode = "none"
     """`full` unpacks in the workers what the format encodes: pixels of jpeg and png, numbers of csv, chunks of HDF5.
 
-    `none` hands over the bytes as they are stored. Formats of plain bytes (npz, npy, HDF5 without chunks) are the same
-    either way; the call of `engine=library` may unpack by itself (h5py does).
+    `none` hands over the bytes as they are stored; with `engine=library` the library may unpack by itself (h5py does).
     """
     verify: bool = False
     """Check every byte of every sample against what was generated (costs CPU; finds wrong data)."""
     preprocess_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds a worker spends on each sample after reading it."""
     preprocess: Literal["burn", "sleep"] = "burn"
-    """`burn` computes for `preprocess_time` of CPU time, so a host short of cores is slower, as in a real job.
-
-    `sleep` takes no core: for more workers than the host has cores for. It says nothing about the host's CPU.
-    """
+    """`burn` computes for `preprocess_time` of CPU time, as a job; `sleep` none: for more workers than cores."""
     pin_memory: bool = False
     """Copy each batch to pinned memory (needs a CUDA device)."""
     tensors: Annotated[int, at_least(0, 64)] = 0
-    """Tensors of a batch that workers collate and PyTorch hands to the trainer, as in a training job (pytorch).
-
-    0: samples stay in dlemu's own buffers, which takes next to no time or CPU.
-    """
+    """Tensors of a batch that PyTorch hands to the trainer, as in a job; 0: samples stay in dlemu's own buffers."""
     tensor_bytes: Annotated[int, at_least(0, MAX_BYTES), BYTES] = 0
     """Bytes of a sample in the first of `tensors`; the others are labels."""
     multiprocessing_context: Literal["fork", "forkserver", "spawn"] = "fork"
     """How Python starts the worker processes."""
     nice: Annotated[int, Range(0, 19, "0 to 19")] = 10
-    """Niceness of the workers, so that a trainer never waits long for a core (0 to 19). The PyTorch worker of an
-    epoch's first batch has a quarter of it, as its rank waits for that one."""
+    """Niceness of the workers, so that a trainer never waits long for a core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,10 +231,7 @@ class Train:
     computation_time: Annotated[Duration, SECONDS] = NO_TIME
     """Seconds an accelerator computes on one batch."""
     step_cpu_time: Annotated[Duration, SECONDS] = NO_TIME
-    """CPU seconds that the trainer itself computes within each step (augmentation, optimizer, launching kernels).
-
-    The step is over when both the accelerator and the trainer are done.
-    """
+    """CPU seconds that the trainer itself computes in each step, which ends when it and the accelerator are done."""
     compute: str = "sleep"
     """What computes: a module in `dlemu.accelerators` (`sleep` emulates), or the dotted name of your own."""
     total_training_steps: Annotated[int, positive_or("-1 for every step")] = -1
@@ -258,7 +241,7 @@ class Train:
     seed_change_epoch: bool = True
     """Shuffle each epoch differently, by seed + epoch; false: every epoch has the same order."""
     synchronous: bool = False
-    """The host takes the next batch only after the step, as a training loop does that reads the loss each step."""
+    """The host takes the next batch only after the step, as a loop that reads the loss each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +271,7 @@ class Checkpoint:
     mode: Literal["default", "subset"] = "default"
     """`subset`: the ranks are the first of a larger job with `model.parallelism.data` copies of the model."""
     job_ranks: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
-    """Ranks of the whole job, of which the ranks here are a part; 0: no others (or those of `mode=subset`)."""
+    """Ranks of the whole job; 0: no others (or those of `mode=subset`)."""
     first_rank: Annotated[int, at_least(0, MOST_PROCESSES)] = 0
     """Number of this run's rank 0 in the whole job; the other ranks follow."""
     format: str = "torch"
@@ -310,7 +293,7 @@ class Checkpoint:
     content: Literal["unique", "repeated", "torch_rand"] = "unique"
     """`unique`: bytes can't be compressed or deduplicated; `repeated`: every checkpoint has the same bytes.
 
-    `torch_rand`: as DLIO's, which are the same in every checkpoint and compress a little (numbers between 0 and 1).
+    `torch_rand`: as DLIO's, which are the same in every checkpoint and compress a little.
     """
     odirect: bool = False
     """Bypass the page cache (O_DIRECT)."""
@@ -323,7 +306,7 @@ class Checkpoint:
     readers: Annotated[int, Range(1, 64, "1 to 64")] = 4
     """Threads of each rank that read, with `read_as=fast`."""
     evict_page_cache: bool = True
-    """Before reading, have each host drop from its memory what its ranks will read. Its time is in no number."""
+    """Before reading, each host drops from its memory what its ranks will read; in no measured time."""
     verify: bool = False
     """Compare every byte that is read with what was written (costs CPU)."""
     reshard: bool = False
@@ -331,9 +314,9 @@ class Checkpoint:
     keep_last: Annotated[int, at_least(0)] = 0
     """Keep this many complete checkpoints and remove older ones; 0 keeps all, as training does."""
     node_local: bool = False
-    """Each host has its own folder, on its drives; else hosts must see the same one (`train` does not check it)."""
+    """Each host has its own folder, on its drives; else hosts must see the same one."""
     interval_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 1800.0
-    """Seconds between checkpoints in training; the result states what share of its time they then take."""
+    """Seconds between checkpoints in training, for what share of its time they take."""
     mtbf_hours: Annotated[float, at_least(0), Unit("hours")] = 0.0
     """Mean time between failures of the whole job, for the best interval; 0: not known."""
     asynchronous: bool = False
@@ -351,21 +334,15 @@ class Metric:
     verdict: Literal["sustained", "au", "rules"] = "sustained"
     """Which AU is compared with `au`: what the storage sustains, that of counted steps (DLIO's), or of all steps."""
     cached: bool = False
-    """Judge although the page cache served bytes: the verdict is then memory's as well as the storage's."""
+    """Judge although the page cache served bytes: the verdict is then memory's, too."""
     exclude_start_steps: Annotated[int, at_least(0)] = 1
     """Steps dropped from `au` at the start of each block (a range of steps between epoch starts and checkpoints)."""
     exclude_end_steps: Annotated[int, at_least(0)] = 0
     """Steps dropped from `au` at the end of each block."""
     ceiling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """How long the ceiling (AU of this host without any storage) is measured before the run; 0 skips it.
-
-    Ceilings take at least 4 steps; those of checkpoint jobs a quarter of it: generating content needs no longer.
-    """
+    """How long the ceiling (AU of this host without storage) is measured before the run; 0: not."""
     scaling_seconds: Annotated[float, at_least(0, MOST_SECONDS), SECONDS] = 1.0
-    """After a run that waited for reads: duration of each test of whether more readers get more MB/s; 0: no test.
-
-    It affects no number but `limited_by`.
-    """
+    """After a run that waited for reads: duration of each test of whether more readers get more MB/s; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,10 +446,7 @@ class Workload:
     As an override it replaces these settings of the file; in a file it sets those that the file does not.
     """
     scale: str = ""
-    """A name in `scales`, given as an override; it shrinks the workload's bytes but keeps its shape and step time.
-
-    In a file it only records which scale its values are from.
-    """
+    """A name in `scales`, as an override: fewer bytes, same step time. In a file: which scale its values are from."""
     timeout_seconds: Annotated[float, MORE_THAN_0, SECONDS] = 600.0
     """How long a rank waits for a batch or for another rank before the run is ended."""
     framework: str = "pytorch"

@@ -1,9 +1,8 @@
-"""The first screen of a result: a title, a few lines, and what to type next. Its page begins with the same lines."""
+"""The first screen of a result: a title and a few lines. Its page begins with the same lines."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -40,15 +39,13 @@ class Screen:
     notes: Sequence[str] = ()
     """What a reader must know besides, the most important first."""
     folder: str
-    then: Sequence[str] = ()
-    """Commands to type next."""
 
     def said(self) -> list[Said]:
         """Return all lines below the title."""
         notes = [Said("note", text, tone="caution") for text in self.notes[:MOST_NOTES]]
         if more := len(self.notes) - len(notes):
             notes.append(Said("", f"and {more} more: --details"))
-        return [*self.lines, *notes, Said("more", "   ".join([self.folder, *self.then, "--details"]))]
+        return [*self.lines, *notes, Said("more", f"{self.folder}   --details")]
 
 
 def print_screen(screen: Screen, console: Console) -> None:
@@ -67,17 +64,17 @@ def print_screen(screen: Screen, console: Console) -> None:
             console.print("  ", shown, sep="", soft_wrap=True)
 
 
-def commands(*words: Sequence[str]) -> tuple[str, ...]:
-    """Return commands as they are typed."""
-    return tuple(shlex.join(["dlemu", *each]) for each in words)
+def with_uncertainty(percent: float, half_width: float | None, threshold: float = math.nan) -> str:
+    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`.
 
-
-def with_uncertainty(percent: float, half_width: float | None) -> str:
-    """Return a percentage with as many digits as its 95 % interval carries, and the interval: `97.3 % ± 0.4`."""
-    if not half_width or not math.isfinite(half_width) or half_width < 0.05:
-        return f"{percent:.1f}".removesuffix(".0") + " %"
-    digits = 1 if half_width < 1 else 0
-    return f"{percent:.{digits}f} % ± {half_width:.{digits}f}"
+    It has more digits where it would look like the threshold that it misses or passes.
+    """
+    known = half_width is not None and 0.05 <= half_width < math.inf
+    digits = 0 if known and half_width is not None and half_width >= 1 else 1
+    while digits < 3 and round(percent, digits) == threshold != percent:
+        digits += 1
+    value = f"{percent:.{digits}f}"
+    return f"{value} % ± {half_width:.{digits}f}" if known else f"{value.removesuffix('.0')} %"
 
 
 def rate(mb_per_second: float) -> str:

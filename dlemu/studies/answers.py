@@ -21,6 +21,7 @@ from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
+YEAR_HOURS = 8760.0
 
 
 # size.json
@@ -61,9 +62,8 @@ class Trial:
     """The values behind `au_sustained_percent`: one for each window of time."""
     seconds: float
     """Wall-clock time, including the start of the processes."""
-    au_headline_percent: float | None = None
-    """`au_percent` in the run's summary.json; further metrics below are copied from there, too."""
     au_whole_percent: float | None = None
+    """Copied from the run's summary.json, as the metrics below."""
     prefetch_credit_percent: float | None = None
     ceiling_au_percent: float | None = None
     samples_per_second: float
@@ -88,10 +88,8 @@ class CountResult:
     au_sustained_percent: float
     """The mean over the trials."""
     half_width_percent: float
-    settled: bool
-    """The threshold is outside the interval."""
     passed: bool | None
-    """None while the verdict is open."""
+    """None while the verdict is open: the threshold is inside the interval."""
     trials: int
     """Number of trials."""
 
@@ -174,8 +172,6 @@ class PredictedSize:
 
     max_accelerators: int
     max_accelerators_interval: tuple[int, int]
-    null_max_accelerators: int
-    """The null model, to judge the prediction by: the read probe's speed / (threshold x one accelerator's demand)."""
     no_more: str = ""
     """Why more may pass than were predicted, as a phrase; empty where more would fail."""
     counts: tuple[PredictedAu, ...]
@@ -205,8 +201,6 @@ class SizeAnswer:
     """The same in the terms of the exit status; None while the search goes on."""
     question: Question
     hosts: tuple[str, ...] = ()
-    threshold_percent: float
-    """AU at which a count passes."""
     too_close_to_tell: tuple[int, ...] = ()
     """Counts at the edge whose verdict is still open."""
     limited_by: SizeLimit
@@ -307,9 +301,13 @@ class YearPlan:
     epochs: int
     """Epochs that train one model."""
     hours_per_model: tuple[float, float]
-    models_per_year: tuple[float, float]
     days_saved_per_year: float
     """Days that A needs less for what B trains in a year; below 0: more."""
+
+    @property
+    def models_per_year(self) -> tuple[float, float]:
+        a, b = self.hours_per_model
+        return YEAR_HOURS / a, YEAR_HOURS / b
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,10 +35,9 @@ GUIDES = {
 """Answer, as `dlemu schema` calls it -> the page that says what it is for."""
 _HEAD = """# Answers: every key of size.json, sweep.json, ...
 
-Made by `scripts/docs` from the types. These are the files that searches, sweeps, comparisons, predictions, probes and
-the like leave in their folders, and that `--json` prints. Results of training are in [results.md](results.md), those of
-checkpoints in [checkpoints.md](checkpoints.md). A `?` marks what may be null, `[]` a list; `dlemu schema COMMAND`
-prints a JSON Schema with all types.
+Made by `scripts/docs` from the types: the files that searches, sweeps, comparisons, predictions, probes and the like
+leave in their folders, and that `--json` prints. Results of training are in [results.md](results.md), of checkpoints in
+[checkpoints.md](checkpoints.md). A `?` marks what may be null, `[]` a list; `dlemu schema COMMAND` has all types.
 """
 Titles = dict[type[Any], str]
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "anything"}
@@ -46,7 +45,7 @@ _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(
 
 def tables() -> str:
     """Return the tables of Summary and of every type that it holds, in the order in which they are met."""
-    return "\n".join(_table(kind) for kind in _reachable(Summary))
+    return "\n".join(_table(kind, {one: one.__name__ for one in _reachable(Summary)}) for kind in _reachable(Summary))
 
 
 def checkpoint_tables() -> str:
@@ -120,10 +119,12 @@ def _keys(kind: type[Any]) -> dict[str, str]:
 
 def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None = None) -> str:
     hints, texts, given = typing.get_type_hints(kind), meanings(kind), _arguments(kind)
-    title = inspect.getdoc(kind) or ""
-    title = title.split("\n\n")[0].replace("\n", " ").replace("None", "null")
+    title = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("None", "null")
     plain, explained = list[str](), list[str]()
-    for name, key in _keys(kind).items():
+    if above := next((base for base in kind.__mro__[1:] if base in (titles or {})), None):
+        title += f" It has the keys of {type_words(above, places or {})}, too."
+    own = {name: key for name, key in _keys(kind).items() if not above or name not in _keys(above)}
+    for name, key in own.items():
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
         words = _key(key, given.get(hints[name], hints[name]), places or {}, meaning)
         if meaning:
@@ -160,8 +161,8 @@ def _arguments(kind: type[Any]) -> dict[Any, Any]:
 
 def type_words(hint: Any, places: Titles) -> str:
     """Say in words what a type holds."""
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+    if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, str)):  # an enumeration of codes
+        return _PLAIN.get(hint, "string")
     if _is_table(hint):
         return f"[{hint.__name__}]({places.get(hint, f'#{_anchor(hint.__name__)}')})"
     if isinstance(hint, typing.TypeVar):

@@ -89,8 +89,7 @@ def ask(case: Case, drive: KnownDrive) -> dict[str, Any]:
         question = dlemu("size", *case.words, folder, f"output.folder={results}/size")
         run(drive.command(question), accepted=COMPLETED)
         with open(os.path.join(results, "size", "size.json")) as lines:
-            answer: dict[str, Any] = json.load(lines)
-    return answer
+            return dict[str, Any](json.load(lines))
 
 
 def wanted(case: Case, answer: dict[str, Any]) -> float:
@@ -140,7 +139,7 @@ class Answer:
             self.case.text,
             f"{wanted(self.case, answer):.2f}",
             str(answer["max_accelerators"]),
-            *(f"{side['au_percent']:.1f} +- {side['half_width_percent']:.1f}" if side else "-" for side in edge),
+            *(f"{at['au_sustained_percent']:.1f} +- {at['half_width_percent']:.1f}" if at else "-" for at in edge),
             answer["limited_by"]["what"],
             str(len(answer["trials"])),
             f"{answer['seconds']:.0f} s",

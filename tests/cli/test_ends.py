@@ -32,6 +32,7 @@ CRASHED = Failure(rank=1, kind="KeyError", message="rank 1: KeyError", status=3,
         (MemoryError(), 2, "or use fewer ranks, workers or prefetches\n"),
         (OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/a"), 2, "see the kernel's log (dmesg) for why\n"),
         (RuntimeError("can't start new thread"), 2, "or use fewer ranks or workers\n"),
+        (KeyError("nobody foresaw it"), 3, "    raise error\nKeyError: 'nobody foresaw it'\n"),  # a traceback
         (RunFailedError(CRASHED), 3, "dlemu: Traceback ...\ndlemu: rank 1: KeyError\n"),
         (KeyboardInterrupt(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
         (click.Abort(), 130, "dlemu: interrupted by Ctrl-C (SIGINT)\n"),
@@ -51,20 +52,6 @@ def test_what_is_raised_is_told_once(
         guarded(command, "dlemu")
     assert ended.value.code == status
     assert capsys.readouterr().err.endswith(text)
-
-
-def test_what_nobody_foresaw_has_a_traceback_and_is_no_verdict(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @click.command()
-    def command() -> None:
-        raise KeyError("x")
-
-    monkeypatch.setattr("sys.argv", ["dlemu"])
-    with pytest.raises(SystemExit) as ended:
-        guarded(command, "dlemu")
-    assert ended.value.code == 3
-    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,6 @@ def test_a_command_that_is_refused_leaves_nothing(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["datagen", "workload=unet3d", "dataset.data_folder={file}"], "is a file, not a folder, or is below a file"),
         (
             ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
             "is a file, not a folder, or is below a file",

@@ -49,6 +49,12 @@ def run(environment: dict[str, str], *words: str, status: int = 0) -> subprocess
     return done
 
 
+def loaded(environment: dict[str, str], folder: Path, use: str) -> str:
+    """Load a result in a process of its own and use it there as `run`; return what was printed."""
+    code = f"import dlemu; run = dlemu.load_result({str(folder)!r}); {use}"
+    return run(environment, "timeit", "-n1", "-r1", code).stdout
+
+
 @pytest.mark.slow
 def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str], files: Path, tmp_path: Path) -> None:
     folder = tmp_path / "result"
@@ -61,15 +67,7 @@ def test_it_runs_and_its_result_is_shown_read_and_drawn(installed: dict[str, str
     assert f"report: {folder}/report.html" in done.stdout
     assert "30 calls, " in (folder / "report.html").read_text()
     assert "30 calls" in (folder / "log.txt").read_text()
-    loaded = run(
-        installed,
-        "timeit",
-        "-n1",
-        "-r1",
-        f"import dlemu; run = dlemu.load_result({str(folder)!r}); "
-        "assert (run.summary.kind, run.summary.calls, len(run.rows)) == ('stat', 30, 30)",
-    )
-    assert loaded.returncode == 0
+    loaded(installed, folder, "assert (run.summary.kind, run.summary.calls, len(run.rows)) == ('stat', 30, 30)")
     again = run(installed, "dlemu", "stat", *words[:-1], f"output.folder={tmp_path / 'json'}", "--json")
     assert json.loads(again.stdout)["calls"] == 30
     refused = run(installed, "dlemu", "stat", *words, status=2)
@@ -130,15 +128,10 @@ def test_what_a_killed_rank_had_measured_is_kept(
         assert process.returncode == 128 + signal.SIGKILL
         assert "SIGKILL" in said
         assert re.search(r"marked incomplete, in .*result", said)
-    text = run(
-        installed,
-        "timeit",
-        "-n1",
-        "-r1",
-        f"import dlemu; run = dlemu.load_result({str(folder)!r}); "
-        "assert run.summary.calls > 0 and not run.summary.complete; print(run.summary.failure)",
+    text = loaded(
+        installed, folder, "assert run.summary.calls > 0 and not run.summary.complete; print(run.summary.failure)"
     )
-    assert "killed" in text.stdout or "SIGKILL" in text.stdout
+    assert "killed" in text or "SIGKILL" in text
     assert "calls" in run(installed, "dlemu", "report", str(folder)).stdout or (folder / "report.html").exists()
 
 

@@ -25,8 +25,8 @@ from dlemu.metrics.dlio_formulas import (
 )
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import averaged, pooled
-from dlemu.metrics.verdict import VerdictCode, judge
-from tests.metrics.test_verdict import evidence
+from dlemu.metrics.verdict import VerdictCode
+from tests.metrics.test_verdict import evidence, judge
 
 BLOCK = BlockTimes(
     load=np.array([9.0, 1.0, 2.0, 3.0, 4.0]),

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dlemu.jobs.training.wording import cache_warning
 from dlemu.metrics.cache import WANTED_RATIO, Cached, CacheProof, prove, served_by_storage
 from dlemu.metrics.findings import Finding
 from dlemu.metrics.spread import Mean
@@ -20,6 +21,7 @@ def proof(shares: list[float], **changes: Any) -> CacheProof:
     rows["storage_bytes"] = [round(1000 * share) for share in shares]
     facts: dict[str, Any] = {"file_system": "ext4", "odirect": False, "evicted": False}
     told = prove(rows, **(facts | {"dataset_bytes": 10, "memory_bytes": 40} | changes))
+    assert (cache_warning(told) is None) == (told.finding is None), "there are words for it"
     return told
 
 

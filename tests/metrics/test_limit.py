@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import StepRows
+from dlemu.jobs.training.wording import in_words
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
 from dlemu.metrics.changes import RanOut, SpeedChange, Stall
@@ -19,7 +20,6 @@ from dlemu.metrics.limit import (
     BUSY_PERCENT,
     FEW_REQUESTS,
     MIN_LOSS_PERCENT,
-    MIN_SPEEDUP,
     STARVED_SHARE,
     Advice,
     Context,
@@ -50,7 +50,7 @@ def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, burned_ms: float = 
 def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses)
-    return judge_limit(au_percent(rows), causes, work, Context(**around))
+    return in_words(judge_limit(au_percent(rows), causes, work, Context(**around)))
 
 
 @given(rows=any_rows())
@@ -185,17 +185,27 @@ def test_readers_count_while_accelerators_wait() -> None:
 WAITING = Causes(storage=70.0)
 
 
-def reading(*, readers: float, call_bytes: float) -> Work:
-    return Work(
-        elapsed_seconds=10,
-        starved_share=0,
-        cpu_known=True,
-        readers=readers,
-        call_ms=10,
-        call_bytes=call_bytes,
-        app_mb_per_second=100,
-        wanted_mb_per_second=400,
-    )
+ENOUGH = Work(
+    elapsed_seconds=10,
+    starved_share=0.0,
+    cpu_known=True,
+    readers=16.0,
+    call_ms=12.3456,
+    call_bytes=4096,
+    app_mb_per_second=1234.56,
+    wanted_mb_per_second=5432.19,
+)
+"""Readers enough that nothing but the storage is to blame for the reads."""
+
+
+def reading(**changes: Any) -> Work:
+    return replace(ENOUGH, app_mb_per_second=100, wanted_mb_per_second=400, **changes)
+
+
+def more_got(mb_per_second: float) -> dict[str, Scaling]:
+    """A trial right after the run, of one reader and four."""
+    rates: dict[str, Any] = {"mb_per_second": 100, "more_mb_per_second": mb_per_second, "again_mb_per_second": 0.0}
+    return {"scaling": Scaling(readers=1, more_readers=4, **rates)}
 
 
 @pytest.mark.parametrize(
@@ -210,32 +220,14 @@ def reading(*, readers: float, call_bytes: float) -> Work:
         (reading(readers=2, call_bytes=4096), {"device": Device(mean_depth=2.0, busy_percent=97)}, "loader", "low"),
         (reading(readers=1, call_bytes=4096), {"device": Device(mean_depth=0.1, busy_percent=9)}, "storage", "medium"),
         (reading(readers=8, call_bytes=4096), {"device": Device(mean_depth=7.5, busy_percent=99)}, "storage", "high"),
-        (
-            reading(readers=1, call_bytes=8 << 20),
-            {
-                "scaling": Scaling(
-                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=390, again_mb_per_second=0.0
-                )
-            },
-            "loader",
-            "high",
-        ),
-        (
-            reading(readers=1, call_bytes=4096),
-            {
-                "scaling": Scaling(
-                    readers=1, mb_per_second=100, more_readers=4, more_mb_per_second=101, again_mb_per_second=0.0
-                )
-            },
-            "storage",
-            "high",
-        ),
+        (reading(readers=1, call_bytes=8 << 20), more_got(390), "loader", "high"),
+        (reading(readers=1, call_bytes=4096), more_got(101), "storage", "high"),
     ],
 )
 def test_too_few_readers_are_told_from_slow_storage(
     work: Work, around: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = judge_limit(25.0, WAITING, work, Context(read_threads=1, **around))
+    limit = in_words(judge_limit(25.0, WAITING, work, Context(read_threads=1, **around)))
     assert (limit.what, limit.confidence) == (what, confidence)
     assert (limit.to_do[0].code == Advice.MORE_READERS) == (what == "loader")
 
@@ -276,12 +268,7 @@ BUSY = {"host_busy_percent": 99.0}
             Seen.CORES,
             {"percent": 99.0, "own_percent": 20.0},
         ),
-        (
-            BUSY | {"own_busy_percent": 90.0},
-            [Advice.MORE_CORES],
-            Seen.CORES,
-            {"percent": 99.0, "own_percent": 90.0},
-        ),
+        (BUSY | {"own_busy_percent": 90.0}, [Advice.MORE_CORES], Seen.CORES, {"percent": 99.0, "own_percent": 90.0}),
         (
             BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
             [Advice.STOP_OTHER_PROGRAMS, Advice.RAISE_CPU_LIMIT_TOO],
@@ -384,17 +371,6 @@ def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
 
 # Each figure of the evidence
 
-ENOUGH = Work(
-    elapsed_seconds=10,
-    starved_share=0.0,
-    cpu_known=True,
-    readers=16.0,
-    call_ms=12.3456,
-    call_bytes=4096,
-    app_mb_per_second=1234.56,
-    wanted_mb_per_second=5432.19,
-)
-"""Readers enough that nothing but the storage is to blame for the reads."""
 LIMITED_BY = {
     "storage": "storage",
     "computing": "loader",
@@ -408,7 +384,7 @@ FULL = Device(mean_depth=FEW_REQUESTS, busy_percent=BUSY_PERCENT)
 
 
 def limit_at(au: float = 40.0, causes: Causes | None = None, work: Work = ENOUGH, **around: Any) -> Limit:
-    return judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around))
+    return in_words(judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around)))
 
 
 def told(limit: Limit) -> tuple[str, str]:
@@ -477,11 +453,6 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
     rows["slept_ns"][1::2] -= 5 * MS  # a stamp before the end of the step takes nothing back
     assert work_of(rows, preprocesses=False).late_share == pytest.approx(10 / 50)
-
-
-SCALING = Scaling(
-    readers=5, mb_per_second=1000.0, more_readers=20, more_mb_per_second=1000.0 * MIN_SPEEDUP, again_mb_per_second=0.0
-)
 
 
 def few(**changes: Any) -> Work:

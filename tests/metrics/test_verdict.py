@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, VerdictCode, judge, warm_up_bias
+from dlemu.jobs.training.wording import verdict_line
+from dlemu.metrics import verdict as verdicts
+from dlemu.metrics.verdict import EXIT_STATUSES, Evidence, Verdict, VerdictCode, warm_up_bias
 
 
 def evidence(**changes: Any) -> Evidence:
@@ -27,6 +29,12 @@ def evidence(**changes: Any) -> Evidence:
         "prefetched_steps": 5,
     }
     return Evidence(**(values | changes))
+
+
+def judge(evidence: Evidence) -> Verdict:
+    verdict = verdicts.judge(evidence)
+    assert verdict_line(verdict), "it has every number that its line takes"
+    return verdict
 
 
 def test_the_verdict_needs_an_emulator_that_could_have_passed() -> None:

@@ -79,8 +79,7 @@ def test_a_reader_s_requests_are_the_kernel_s_or_its_own() -> None:
     assert requests_of(through_cache, 100e3) == (100_000, 1)
     assert requests_of(workload(odirect=True), 3e6) == (3_000_000, 1)
     records = replace(
-        workload(sample_shuffle="off", batch_size=48),
-        dataset=replace(workload().dataset, num_samples_per_file=1000),
+        workload(sample_shuffle="off", batch_size=48), dataset=replace(workload().dataset, num_samples_per_file=1000)
     )
     assert requests_of(records, 2500) == (120_000, 1), "one batch after the other of the same file"
     assert requests_of(replace(records, reader=replace(records.reader, sample_shuffle="seed")), 2500) == (2500, 1)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.prediction.curve import CurvePoint, flat, rates
-from dlemu.jobs.training.prediction.event_model import EpochTimes, HostCosts, Scene, simulate
+from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulate
 
 FREE = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
 MB = 1e6
@@ -89,24 +89,14 @@ def test_sleeping_workers_need_no_core() -> None:
     steps=st.integers(1, 30),
     workers=st.integers(0, 4),
     factor=st.integers(1, 3),
-    in_turn=st.booleans(),
-    synchronous=st.booleans(),
+    drawn=st.fixed_dictionaries({"in_turn": st.booleans(), "synchronous": st.booleans()}),
     decodes=st.booleans(),
     sleeps=st.booleans(),
     late=st.sampled_from([0.0, 0.003]),
     seed=st.integers(0, 1000),
 )
 def test_no_rule_of_a_loader_is_broken(
-    ranks: int,
-    steps: int,
-    workers: int,
-    factor: int,
-    in_turn: bool,
-    synchronous: bool,
-    decodes: bool,
-    sleeps: bool,
-    late: float,
-    seed: int,
+    ranks: int, steps: int, workers: int, factor: int, drawn: Any, decodes: bool, sleeps: bool, late: float, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     shape = (ranks, steps)
@@ -120,16 +110,10 @@ def test_no_rule_of_a_loader_is_broken(
         compute_seconds=random.uniform(0, 0.03, shape),
         workers=workers,
         window=window,
-        in_turn=in_turn,
-        synchronous=synchronous,
         costs=HostCosts(hand_over_seconds=0.001, epoch_start_seconds=0.002, step_seconds=late),
+        **drawn,
     )
-    times = simulate(made)
-    _check(made, times, window)
-
-
-def _check(made: Scene, times: EpochTimes, window: int) -> None:
-    near = 1e-9
+    times, near = simulate(made), 1e-9
     assert (times.read >= times.started).all()
     assert (times.finished >= times.read - near).all()
     assert (times.ready >= times.finished + made.costs.hand_over_seconds - near).all()

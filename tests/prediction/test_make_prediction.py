@@ -78,15 +78,10 @@ def test_a_verdict_at_the_threshold_stays_open() -> None:
     assert (answer.passed, answer.outcome) == (None, "undecided")
 
 
-@pytest.fixture
-def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate a fifth of what users wait for."""
+def test_thousands_of_accelerators_are_predicted_by_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of what users wait for is simulated."""
     monkeypatch.setattr(make_prediction, "INTERVAL_ROWS", make_prediction.INTERVAL_ROWS // 5)
     monkeypatch.setattr(Model, "run", partialmethod(Model.run, most_rows=MOST_ROWS // 5))
-
-
-@pytest.mark.usefixtures("few_rows")
-def test_thousands_of_accelerators_are_predicted_by_a_part_of_them() -> None:
     asked = workload(ranks=2000, steps=12)
     answer = predict(asked, given_speed(2000 * 0.8 * DEMAND, cores=64), ranks=2000)
     assert answer.au_sustained_percent == pytest.approx(80, abs=3)
@@ -143,8 +138,7 @@ def test_what_cannot_be_predicted_is_said() -> None:
         predict(asked, given_speed(1.0, cores=1), ranks=11)
     own = replace(asked, dataset=replace(asked.dataset, source="folder", num_files_train=1, num_samples_per_file=1))
     with pytest.raises(
-        UserError,
-        match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$",
+        UserError, match=r"the dataset has 1 sample, too few .* that an AU needs: name a folder with more files$"
     ):
         predict(own, given_speed(1.0, cores=1))
     short = replace(asked, train=replace(asked.train, total_training_steps=1))

@@ -86,10 +86,9 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     assert dlemu.load_result(tmp_path / "q") == again
 
 
-def write_measured(top: Path, asked: Workload) -> Path:
+def write_measured(folder: Path, asked: Workload) -> Path:
     """Make the folder of a run of two ranks."""
     measured = simulated_run(asked, given_speed(2000.0, cores=4), 2)
-    folder = top / "measured"
     folder.mkdir()
     write_run(type(measured)(str(folder), measured.facts, measured.rows))
     return folder
@@ -101,7 +100,7 @@ def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
 ) -> None:
     """`--from RUN --cfg`: the run's settings, with the changes; the same from a prediction; nothing is made."""
     words = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
-    folder, place = write_measured(tmp_path, load(words)), tmp_path / "p"
+    folder, place = write_measured(tmp_path / "measured", load(words)), tmp_path / "p"
     asked = ("ranks=1", f"output.folder={place}", "output.report=false")
     printed = run(*changes, *asked, "--from", str(folder), "--cfg", status=0)
     assert not place.exists()
@@ -114,7 +113,7 @@ def test_the_configuration_that_is_printed_is_the_one_that_is_predicted(
 def test_what_the_user_does_not_say_is_the_runs(tmp_path: Path) -> None:
     """Its workload, accelerator, scale, count of files and readers; the run's own count comes out as it was."""
     asked = load(["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"])
-    folder = write_measured(tmp_path, asked)
+    folder = write_measured(tmp_path / "measured", asked)
     words = ["--from", str(folder), "output.report=false", "--json"]
     again = json.loads(run(f"output.folder={tmp_path / 'p'}", "ranks=2", *words, status=0))
     was = Model(asked, given_speed(2000.0, cores=4)).run(2).outcome

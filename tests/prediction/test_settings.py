@@ -13,11 +13,9 @@ import dlemu
 from datagen.errors import UserError
 from dlemu.config import load
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.prediction.calibration import given_speed
 from dlemu.jobs.training.prediction.data_sheet import requests_of
 from dlemu.jobs.training.prediction.run_prediction import _AS_MEASURED, _CACHED, _NOT_IN_A_SPEED, _NOT_SIMULATED
-from dlemu.results.measured import write_run
-from tests.prediction.test_calibration import simulated_run
+from tests.prediction.test_run_prediction import write_measured
 
 MODELLED = """
     ranks accelerator scale accelerators scales workflow.checkpoint reader.data_loader reader.batch_size
@@ -105,9 +103,7 @@ def test_what_no_speed_says_is_refused(words: list[str], named: str, tmp_path: P
 def test_a_run_s_speed_is_of_the_settings_it_was_measured_with(word: str, tmp_path: Path) -> None:
     words = ["workload=unet3d", "scale=laptop", "accelerator=h100", "dataset.num_files_train=280", "ranks=2"]
     for name, own in (("without", words), ("with", [*words, word])):
-        measured = simulated_run(load(own), given_speed(2000.0, cores=4), 2)
-        (tmp_path / name).mkdir()
-        write_run(type(measured)(str(tmp_path / name), measured.facts, measured.rows))
+        write_measured(tmp_path / name, load(own))
     again = [word, f"output.folder={tmp_path / 'p'}", "output.report=false"]
     with pytest.raises(
         UserError, match=f"{word.partition('=')[0]} is .*, and neither the model nor {tmp_path / 'without'}"

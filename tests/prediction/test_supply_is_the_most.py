@@ -13,7 +13,7 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run, given_speed
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.model_run import Model
-from dlemu.jobs.training.prediction.prediction import PredictedCount, Prediction
+from dlemu.jobs.training.prediction.prediction import PredictedCount
 from dlemu.metrics.verdict import VerdictBy
 from tests.prediction.test_calibration import simulated_run, workload
 from tests.prediction.test_make_prediction import DEMAND
@@ -72,10 +72,7 @@ def test_an_epoch_that_is_read_ahead_as_a_whole_says_nothing_of_the_next() -> No
 @example(feeds=1.0, steps=40, width=8.0)  # one, perhaps
 def test_rows_sentence_and_verdict_say_the_same(feeds: float, steps: int, width: float) -> None:
     known = replace(given_speed(feeds * 0.9 * DEMAND, cores=4), half_width_percent=width)
-    check_consistency(predict(workload(ranks=8, steps=steps), known))
-
-
-def check_consistency(answer: Prediction) -> None:
+    answer = predict(workload(ranks=8, steps=steps), known)
     assert answer.max_accelerators is not None
     assert answer.max_accelerators_interval is not None
     low, high = answer.max_accelerators_interval

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 import dlemu
 from datagen.errors import DlemuError, UserError
+from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
 from dlemu.jobs.probe.object_gets import GetStream, objects_to_read, run_gets
 from dlemu.jobs.probe.run import Grid, probe_objects
@@ -34,14 +35,16 @@ def word(server: Any) -> str:
     return f"storage.storage_options.endpoint_url={server.endpoint}"
 
 
+def stream_of(storage: StorageSpec, objects: tuple[str, ...], **asked: Any) -> GetStream:
+    return GetStream(storage=storage, objects=objects, size_bytes=16 * KIB, seed=1, **asked)
+
+
 def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
     """20 ms to the first byte: none comes sooner, and as many are under way as asked."""
     with own_server(latency_seconds=0.02) as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 256 * KIB, 16 * KIB) as objects:
-            stream = GetStream(
-                storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=4, seconds=0.3, seed=1
-            )
+            stream = stream_of(spec, objects, random=True, depth=4, seconds=0.3)
             while len((done := run_gets(stream)).end_ns) < 8:  # a busy machine gets fewer done
                 stream = replace(stream, seconds=4 * stream.seconds)
     assert done.first_byte_ns is not None
@@ -80,9 +83,7 @@ def test_sequential_requests_go_through_the_objects_in_order(monkeypatch: pytest
     with own_server(fault=note) as server:
         spec = storage_of(server).spec
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
-            stream = GetStream(
-                storage=spec, objects=objects, random=False, size_bytes=16 * KIB, depth=1, seconds=0.05, seed=1
-            )
+            stream = stream_of(spec, objects, random=False, depth=1, seconds=0.05)
             ranges: list[str] = []
             while len(ranges) < 5:  # a busy machine gets fewer done
                 asked.clear()
@@ -98,29 +99,21 @@ def test_an_answer_that_failed_is_counted_and_asked_again() -> None:
         with objects_to_read(spec, TARGET, 64 * KIB, 16 * KIB) as objects:
             failing = [fault("error"), fault("drop")]
             server.behaviour.fault = lambda request: failing.pop() if failing else None
-            stream = GetStream(
-                storage=spec, objects=objects, random=True, size_bytes=16 * KIB, depth=2, seconds=0.3, seed=1
-            )
+            stream = stream_of(spec, objects, random=True, depth=2, seconds=0.3)
             assert run_gets(stream).failed == 2
 
 
-def test_what_is_made_in_a_bucket_is_removed_also_after_a_failure() -> None:
+@pytest.mark.parametrize(("wanted_kib", "made_kib"), [(16, 40), (90, 90)])
+def test_an_object_that_is_made_holds_the_largest_request_and_goes_also_after_a_failure(
+    wanted_kib: int, made_kib: int
+) -> None:
     with own_server() as server:
-        spec = storage_of(server).spec
-        stack = contextlib.ExitStack()
-        (made,) = stack.enter_context(objects_to_read(spec, TARGET, 96 * KIB, 32 * KIB))
-        assert storage_of(server).size_bytes(made) == 96 * KIB
+        spec, stack = storage_of(server).spec, contextlib.ExitStack()
+        (made,) = stack.enter_context(objects_to_read(spec, TARGET, wanted_kib * KIB, 40 * KIB))
+        assert storage_of(server).size_bytes(made) == made_kib * KIB
         with pytest.raises(DlemuError, match="enough"), stack:
             raise DlemuError("enough")
         assert not server.objects
-
-
-def test_an_object_that_is_made_holds_the_largest_request() -> None:
-    with own_server() as server:
-        with objects_to_read(storage_of(server).spec, TARGET, 16 * KIB, 40 * KIB) as objects:
-            assert [storage_of(server).size_bytes(path) for path in objects] == [40 * KIB]
-        with objects_to_read(storage_of(server).spec, TARGET, 90 * KIB, 40 * KIB) as objects:
-            assert [storage_of(server).size_bytes(path) for path in objects] == [90 * KIB]
 
 
 @pytest.mark.slow
@@ -155,18 +148,7 @@ def test_what_cannot_be_asked_of_a_bucket_is_said(tmp_path: Path) -> None:
 
 def test_a_folder_with_an_equals_sign_in_its_name_is_no_setting(tmp_path: Path) -> None:
     (folder := tmp_path / "batch=4").mkdir()
-    words = [
-        "--sizes",
-        "4k",
-        "--depths",
-        "1",
-        "--seconds",
-        "0.1",
-        "--file-size",
-        "64k",
-        "--output",
-        str(tmp_path / "p"),
-    ]
+    words = ["--sizes=4k", "--depths=1", "--seconds=0.1", "--file-size=64k", f"--output={tmp_path / 'p'}"]
     assert CliRunner().invoke(command, [str(folder), *words, "--engine", "threads", "--json"]).exit_code == 0
     assert list(folder.iterdir()) == []
 

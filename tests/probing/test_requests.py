@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, _streams, cell_of_fio, choose_engine
-from dlemu.jobs.probe.result import PROBE, Latency, ProbeAnswer
+from datagen.errors import SpaceError, UserError
+from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.result import PROBE, ProbeAnswer
 from dlemu.jobs.probe.run import PRESETS, Grid, probe_requests, read_probe
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.studies.pages import write_page
@@ -70,15 +70,6 @@ def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
         os.close(descriptor)
 
 
-def test_sequential_writes_cover_the_file_in_order(file: Path) -> None:
-    before = file.read_bytes()
-    done = run_threads(stream(file, writes=True, random=False, depth=1, size_bytes=MIB // 4, seconds=0.05))
-    assert len(done.end_ns) >= 1
-    after = file.read_bytes()
-    assert len(after) == MIB
-    assert after[: MIB // 4] != before[: MIB // 4]
-
-
 @pytest.mark.parametrize("random", [False, True])
 def test_requests_stay_in_their_part_in_order_or_at_random(random: bool, file: Path) -> None:
     """Each of 64 places of the middle half is written; in order the first is the first."""
@@ -110,9 +101,7 @@ def test_what_fio_says_is_read(tmp_path: Path) -> None:
         "iops": 15258.0,
         "slat_ns": {"mean": 1e4},
         "lat_ns": {"mean": 2.1e6, "max": 9e6},
-        "clat_ns": {
-            "percentile": {"50.000000": 1.9e6, "90.000000": 2.5e6, "99.000000": 4e6, "99.900000": 8e6},
-        },
+        "clat_ns": {"percentile": {"50.000000": 1.9e6, "90.000000": 2.5e6, "99.000000": 4e6, "99.900000": 8e6}},
     }
     told = {"jobs": [{"read": side, "write": {}, "usr_cpu": 10.0, "sys_cpu": 30.0}]}
     cell = cell_of_fio(told, CellSpec(access="randread", size_bytes=131072, depth=32, jobs=2))
@@ -123,15 +112,6 @@ def test_what_fio_says_is_read(tmp_path: Path) -> None:
         {"mean": 2.1, "p50": 1.91, "p90": 2.51, "p99": 4.01, "p999": 8.01, "max": 9.0}, rel=1e-9
     )
     assert cell.cpu_seconds_per_gb == pytest.approx(0.4 * 2 * 2 / 4, rel=1e-9)
-
-
-def test_what_counts_is_between_settling_and_the_end() -> None:
-    """1000 requests/s of 4 KiB for 3 s, four times as many before: a burst must not count."""
-    ends = np.concatenate([np.arange(2000) * 250_000, 500_000_000 + np.arange(3000) * 1_000_000])
-    done = Requests(ends.astype(np.int64), np.full(len(ends), 8_000_000), cpu_seconds=0.1)
-    cell = _cell_of_requests(READ, 0, [done], 2.0)
-    assert cell.iops == pytest.approx(1000, rel=0.01)
-    assert cell.latency_ms == Latency(mean=8, p50=8, p90=8, p99=8, p999=8, max=8)
 
 
 def test_a_drive_that_answers_in_clumps_has_no_clump_too_many() -> None:
@@ -146,18 +126,6 @@ def test_requests_longer_than_settling_count_from_the_start() -> None:
     ends = np.array([800, 1600, 2400]) * 1_000_000
     done = Requests(ends, np.full(3, 800_000_000), cpu_seconds=0.1)
     assert _cell_of_requests(READ, 0, [done], 2.0).iops == pytest.approx(1 / 0.8)
-
-
-def test_sequential_jobs_have_parts_of_their_own() -> None:
-    jobs = list(_streams(CellSpec(access="read", size_bytes=4096, depth=1, jobs=4), "x", MIB, 1.0))
-    assert [(job.begin, job.end) for job in jobs] == [(k * MIB // 4, (k + 1) * MIB // 4) for k in range(4)]
-
-
-def test_an_engine_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(DlemuError, match="apt-get install fio"):
-        choose_engine("fio")
-    assert choose_engine("auto") == ("threads", "fio is not installed")
 
 
 def test_presets_are_those_of_the_documents() -> None:

@@ -120,7 +120,6 @@ def write_size(folder: Path) -> Path:
         "max_accelerators": 8,
         "at_least": None,
         "passed": True,
-        "threshold_percent": 90.0,
         "limited_by": {"what": "storage", "evidence": ["the device was busy 99 % of the time"]},
         "edge": {"pass": counts[1], "fail": counts[2]},
         "for_one_more": {"accelerators": 9, "wanted_mb_per_second": 81.0, "most_delivered_mb_per_second": 77.5},
@@ -174,18 +173,13 @@ def _limit(what: str) -> dict[str, Any]:
 
 def _count(accelerators: int, au_percent: float, passed: bool) -> dict[str, Any]:
     count = {"accelerators": accelerators, "au_sustained_percent": au_percent, "half_width_percent": 0.8}
-    return count | {"settled": True, "passed": passed, "trials": 2}
+    return count | {"passed": passed, "trials": 2}
 
 
 def _figures(ranks: int, most_mb: float) -> dict[str, Any]:
     mb = min(most_mb, 60.0 * ranks)
     au = 100 * mb / (60.0 * ranks)
-    of_epochs = {
-        "au_percent": au,
-        "samples_per_second": mb / 2,
-        "app_mb_per_second": mb,
-        "device_mb_per_second": mb,
-    }
+    of_epochs = {"au_percent": au, "samples_per_second": mb / 2, "app_mb_per_second": mb, "device_mb_per_second": mb}
     of_runs = {
         "total_seconds": 100 / min(au, 99.0) * 100,
         "max_device_mb_per_second": 1.2 * mb,

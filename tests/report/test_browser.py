@@ -111,14 +111,6 @@ def test_figures_are_neither_blank_nor_hidden_at_night(browser: Any, page: Path)
     assert day.locator("figure .desk .role-axis-title text").first.evaluate(ink) != named
 
 
-@pytest.mark.parametrize("kind", ["summary.json", "size.json", "compare.json"])
-def test_it_begins_with_the_first_screen(browser: Any, pages: dict[str, Path], kind: str) -> None:
-    opened, _ = visit(browser, pages[kind], DESK)
-    assert opened.locator("dl.said dt").count() == opened.locator("dl.said dd").count() >= 4
-    boxes = [opened.locator(place).bounding_box() for place in ("h1", "dl.said", "figure >> nth=0")]
-    assert [box["y"] for box in boxes] == sorted(box["y"] for box in boxes)
-
-
 def test_in_print_nothing_stays_folded(browser: Any, page: Path) -> None:
     opened, _ = visit(browser, page, DESK)
     text = opened.locator("pre").last

@@ -104,10 +104,7 @@ def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointR
 def test_checkpoints_and_training_are_not_mixed(quick: CheckpointRun, tmp_path: Path) -> None:
     trained = str(write_run(tmp_path / "trained", telemetry=False))
     for given in ([quick.folder, trained], [trained, quick.folder]):
-        with pytest.raises(
-            UserError,
-            match=r"is a (run of checkpoints|training run), .*: wanted two of the same kind",
-        ):
+        with pytest.raises(UserError, match=r"is a (run of checkpoints|training run), .*: wanted two of the same kind"):
             CliRunner().invoke(command, given, catch_exceptions=False)
     with pytest.raises(UserError, match="storages found: "):
         dlemu.compare(quick)

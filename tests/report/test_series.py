@@ -12,11 +12,10 @@ from tests.report.folders import write_size, write_sweep
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.drawing import picture_file
 from dlemu.report.figure_base import DESK, PHONE, Canvas, Figure
 from dlemu.studies.pages import points_of, write_page
 from dlemu.studies.series import figures
-from tests.report.test_figures import column
+from tests.report.test_figures import check_drawn, column
 
 FIGURES = (figures.au_by_count, figures.throughput_by_count, figures.metrics_by_count)
 Draw = Callable[[RunSeries, Canvas], Figure | None]
@@ -40,12 +39,7 @@ def size(tmp_path_factory: pytest.TempPathFactory) -> RunSeries:
 @pytest.mark.parametrize("canvas", [DESK, PHONE])
 def test_it_draws_both_and_nothing_from_nothing(draw: Draw, canvas: Canvas, sweep: RunSeries, size: RunSeries) -> None:
     for series in (sweep, size):
-        figure = draw(series, canvas)
-        assert figure is not None
-        assert figure.caption.endswith(".")
-        svg = picture_file(figure, "svg").decode()
-        assert svg.count('class="mark-') > 3
-        assert "NaN" not in svg
+        check_drawn(draw(series, canvas))
     assert draw(RunSeries("x", ()), canvas) is None
 
 
@@ -58,13 +52,7 @@ def test_each_drive_of_a_sweep_is_a_line_over_accelerators(sweep: RunSeries) -> 
 
 def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     text = Path(write_page([str(write_size(tmp_path))])).read_text()
-    for words in (
-        "8 x h100 pass",
-        "limited by: storage",
-        "busy 99 %",
-        "<dt>PASS</dt>",
-        "Host node0",
-    ):
+    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "Host node0"):
         assert words in text
     assert 'class="said verdict passed"' in text
     assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"

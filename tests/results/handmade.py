@@ -22,12 +22,17 @@ S = 1_000_000_000
 
 
 def host(
-    begin_ns: int, end_ns: int, node: int, values: dict[tuple[str, str, str], float], **changes: Any
+    begin_ns: int,
+    end_ns: int,
+    node: int,
+    values: dict[tuple[str, str, str], float],
+    grows: float = 0.001,
+    **changes: Any,
 ) -> HostTelemetry:
     """A host that was read every 100 ms; each reading is its number, 0.1 % more from one to the next."""
     times = np.arange(begin_ns - 300 * MS, end_ns + 300 * MS, 100 * MS)
     series = tuple(Series(*name) for name in values)
-    growth = 1 + 0.001 * np.arange(len(times))
+    growth = 1 + grows * np.arange(len(times))
     facts: dict[str, Any] = {
         "host": f"node{node}",
         "node": node,

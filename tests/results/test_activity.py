@@ -13,30 +13,14 @@ from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.metrics.limit import Activity, HotDrive
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from tests.results import handmade
 from tests.runs import MS, make_job, make_log, with_telemetry
 
 
 def host(log: RunLog, node: int, values: dict[tuple[str, str, str], float], **changes: Any) -> HostTelemetry:
     """A host with constant readings."""
-    begin, end = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
-    times = np.arange(begin - 200 * MS, end + 200 * MS, 100 * MS)
-    series = tuple(Series(*name) for name in values)
-    facts: dict[str, Any] = {
-        "host": f"node{node}",
-        "node": node,
-        "boot_id": f"boot {node}",
-        "interval_seconds": 0.1,
-        "probes": ("cpu",),
-        "devices": (),
-        "notes": (),
-        "cpu_seconds": 0.1,
-        "seconds": 10.0,
-        "series": series,
-        "which": np.tile(np.arange(len(series), dtype=np.int32), len(times)),
-        "time_ns": np.repeat(times, len(series)),
-        "value": np.tile(np.array(list(values.values())), len(times)),
-    }
-    return HostTelemetry(**(facts | changes))
+    ends = int(log.rows["free_ns"].min()), int(log.rows["met_ns"].max())
+    return handmade.host(*ends, node, values, grows=0.0, **changes)
 
 
 def during(job: TrainingJob, log: RunLog) -> Activity:

@@ -31,10 +31,6 @@ def saved(folder: Path) -> CheckpointRun:
     return run
 
 
-def damaged(values: dict[str, Any], **changes: Any) -> str:
-    return json.dumps(values | changes)
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -49,7 +45,7 @@ def test_facts_that_do_not_fit_the_rows_are_told(tmp_path: Path, changes: dict[s
     values = json.loads(path.read_text())
     if "journal" in changes:
         changes = {"journal": values["journal"] | changes["journal"]}
-    path.write_text(damaged(values, **changes))
+    path.write_text(json.dumps(values | changes))
     with pytest.raises(UserError, match=said) as caught:
         read_checkpoint_run(str(tmp_path))
     assert str(tmp_path) in str(caught.value)

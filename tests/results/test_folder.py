@@ -234,11 +234,6 @@ def merged(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def change_facts(folder: Path, changes: dict[str, Any]) -> None:
-    path = folder / "facts.json"
-    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -264,7 +259,8 @@ def change_facts(folder: Path, changes: dict[str, Any]) -> None:
 )
 def test_facts_that_no_run_could_have_are_told(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     written(tmp_path)
-    change_facts(tmp_path, changes)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(merged(json.loads(path.read_text()), changes)))
     with pytest.raises(UserError, match=said) as caught:
         read_run(str(tmp_path))
     assert str(tmp_path) in str(caught.value)
@@ -319,20 +315,12 @@ def test_readings_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
     written(tmp_path)
     path = tmp_path / "telemetry.parquet"
     table = pq.read_table(path)
-    values = table["value"].to_numpy().copy()
-    for bad in (np.nan, np.inf):
-        values[3] = bad
-        at = table.column_names.index("value")
-        pq.write_table(table.set_column(at, "value", pa.array(values)), path)
-        with pytest.raises(
-            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
-        ):
-            read_run(str(tmp_path))
-    for name, other in (("time_ns", pa.uint64()), ("value", pa.float32())):
-        pq.write_table(table.set_column(table.column_names.index(name), name, table[name].cast(other)), path)
-        with pytest.raises(
-            UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not numbers\)"
-        ):
+    values = table["value"].to_numpy()
+    bad = [("value", pa.array([number, *values[1:]])) for number in (np.nan, np.inf)]
+    bad += [(name, table[name].cast(other)) for name, other in (("time_ns", pa.uint64()), ("value", pa.float32()))]
+    for name, column in bad:
+        pq.write_table(table.set_column(table.column_names.index(name), name, column), path)
+        with pytest.raises(UserError, match=r"telemetry\.parquet is damaged \(it holds readings that are not num"):
             read_run(str(tmp_path))
     path.unlink()
     assert read_run(str(tmp_path)).telemetry == ()

@@ -10,14 +10,14 @@ import pytest
 
 from dlemu.jobs.training import repaired_causes
 from dlemu.jobs.training.page import run_page
-from dlemu.jobs.training.result import read_run
+from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics import read_times
 from dlemu.results.measured import write_run
 from tests.parts import of_parts
-from tests.results.long_run import long_run
+from tests.runs import make_job, make_log
 
 RANKS, EPOCHS = 16, 2
-STEPS = {"small": 500, "large": 5_000}
+STEPS = {"small": 60, "large": 600}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Results of the same run, short and long."""
     folders = {name: str(tmp_path_factory.mktemp(name)) for name in STEPS}
     for name, steps in STEPS.items():
-        write_run(long_run(folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps))
+        job = make_job(folder=folders[name], ranks=RANKS, epochs=EPOCHS, steps=steps)
+        write_run(make_run(job, make_log(job)))
     return folders
 
 

@@ -24,12 +24,8 @@ from dlemu.results.measured import write_measured, write_run
 from dlemu.runner.run_folder import check_folder
 from dlemu.studies.compare.sides import read_side
 from tests.results.handmade import CHECKPOINT_RUNS
+from tests.results.test_folder import replaced
 from tests.runs import kind_held, make_job, make_log
-
-
-def replaced_by_zeros(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
 
 
 def killed(folder: Path, steps: int = 7) -> RunLog:
@@ -112,7 +108,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
         (live / "journal.json").read_text().replace('"rank_nodes":[0,0,0]', '"rank_nodes":[0,7]')
     ),
     "a journal without end": lambda live: (live / "journal.json").write_text("[" * 100_000),
-    "steps from an endless device": lambda live: replaced_by_zeros(live / "rank_00000.steps"),
+    "steps from an endless device": lambda live: replaced(
+        live / "rank_00000.steps", lambda path: path.symlink_to("/dev/zero")
+    ),
     "steps of nobody": lambda live: (live / "rank_00000.steps").write_bytes(b"\x01" * 2240),
     "facts that are null": lambda live: (live / "facts.json").write_text("null"),
 }

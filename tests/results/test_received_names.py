@@ -37,12 +37,12 @@ from dlemu.results.live import write_live_facts
 from dlemu.results.measured import write_measured, write_run, write_summary
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.studies.answers import COMPARE, SIZE, SWEEP
+from tests.goldens.render import RESULTS
 from tests.parts import of_parts
 from tests.report.folders import write_size, write_sweep
 from tests.results.handmade import CHECKPOINT_RUNS
-from tests.results.made_probe import probed
 from tests.run.test_checkpoint_jobs import SmallJob, run
-from tests.runs import HOST, make_job, make_log, with_telemetry
+from tests.runs import make_job, make_log, with_telemetry
 
 PLANTED = "planted_by_others"
 NAMES = (f"{PLANTED}.Format", PLANTED)
@@ -197,7 +197,7 @@ def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) 
 
 def write_answers(folder: Path) -> dict[str, Path]:
     """Write an answer of each kind; return their files."""
-    save_answer(str(folder / "probe"), PROBE, replace(probed(), host=HOST))
+    save_answer(str(folder / "probe"), PROBE, dlemu.load_result(RESULTS / "probe"))
     dlemu.predict(
         ["workload=unet3d", "accelerator=h100", "ranks=2", f"output.folder={folder / 'predict'}"], mb_per_second=1000
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,15 +16,9 @@ from tests.runs import make_job, make_log, with_telemetry
 CPU_SECONDS_PER_GB = 0.2
 
 
-def run_of(*, data_format: str = "npz", calls_a_batch: int = 8, **reader: Any) -> Run:
+def run_of(calls_a_batch: int = 8) -> Run:
     """A complete run whose workers took so much CPU for each GB and so many calls for each batch."""
     job = make_job()
-    workload = replace(
-        job.workload,
-        dataset=replace(job.workload.dataset, format=data_format),
-        reader=replace(job.workload.reader, **reader),
-    )
-    job = replace(job, workload=workload)
     log = make_log(job)
     log.rows["cpu_ns"] = CPU_SECONDS_PER_GB * log.rows["app_bytes"]
     log.rows["read_calls"] = calls_a_batch

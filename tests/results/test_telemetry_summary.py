@@ -100,7 +100,7 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     assert gap == {
         "host": "node0",
         "from_seconds": pytest.approx(2.5, abs=0.5),
-        "to_seconds": pytest.approx(end_seconds(log)),
+        "to_seconds": pytest.approx(float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9),
         "end": "of training",
     }
     assert killed.metrics.device_mb_per_second is not None
@@ -112,11 +112,6 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     assert cuts_of(late) == [], "a busy host reads late"
     never = make_run(job, kept_readings(log, lambda seconds: seconds < -1e9)).summary
     assert len(cuts_of(never)) == 1
-
-
-def end_seconds(log: RunLog) -> float:
-    """When training ended, since it began."""
-    return float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9
 
 
 def cuts_of(summary: Summary) -> list[dict[str, Number]]:

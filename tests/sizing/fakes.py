@@ -26,7 +26,6 @@ def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
         "settled": True,
         "stretch_au_percent": tuple(values),
         "seconds": 10.0,
-        "au_headline_percent": found.au_percent,
         "au_whole_percent": found.au_percent,
         "ceiling_au_percent": 100.0,
         "samples_per_second": 1.0,

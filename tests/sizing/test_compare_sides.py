@@ -85,17 +85,6 @@ def test_nothing_in_common_is_said() -> None:
         compare(a, b)
 
 
-def verdict(a_seconds: tuple[float, ...], b_seconds: tuple[float, ...], *, of_b: int = 18) -> str:
-    """Compare two runs of so many epochs, each of which took its seconds."""
-    sides = []
-    for name, seconds, ranks in (("a", a_seconds, 18), ("b", b_seconds, of_b)):
-        rates = tuple(1000 / second for second in seconds)
-        rate = Mean(mean=sum(rates) / len(rates), per_epoch=rates)
-        run = figures(sum(seconds), ranks=ranks, epochs=len(seconds), samples_per_second=rate)
-        sides.append(side_of_runs(name, {(): run}))
-    return compare(sides[0], sides[1]).verdict
-
-
 @pytest.mark.parametrize(
     ("of_a", "of_b", "words"),
     [
@@ -207,11 +196,7 @@ def test_no_year_follows_from_a_run_that_says_nothing_of_the_storage(outcome: st
 
 
 @pytest.mark.parametrize(
-    "summary",
-    [
-        {"model": "unet3d", "num_accelerators": 2, "metric": {"train_au_mean_percentage": 99.0}},
-        {"epochs": 1},
-    ],
+    "summary", [{"model": "unet3d", "num_accelerators": 2, "metric": {"train_au_mean_percentage": 99.0}}, {"epochs": 1}]
 )
 def test_results_of_another_program_are_no_traceback(tmp_path: Path, summary: dict[str, Any]) -> None:
     (tmp_path / "summary.json").write_text(json.dumps(summary))

@@ -52,12 +52,6 @@ def run_beside(*others_percent: float, folder: str = "run", read_ms: int = 240, 
     return make_run(job, replace(log, telemetry=hosts))
 
 
-def limit_beside(*others_percent: float, **changes: Any) -> Limit:
-    limit = run_beside(*others_percent, **changes).summary.limited_by
-    assert limit is not None
-    return limit
-
-
 def predicted(busy_percent: float) -> Prediction:
     """What a probe of a storage for 3.9 accelerators predicts while others use so much of four cores."""
     return predict(workload(), replace(given_speed(280.0, cores=4), busy_cores=busy_percent / 100 * 4))
@@ -132,9 +126,10 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     ],
 )
 def test_a_run_beside_busy_programs_blames_reads_that_cost_far_more_alone(
-    others_percent: tuple[float, ...], changes: dict[str, int], what: str, confidence: str
+    others_percent: tuple[float, ...], changes: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = limit_beside(*others_percent, **changes)
+    limit = run_beside(*others_percent, **changes).summary.limited_by
+    assert limit is not None
     assert (limit.what, limit.confidence) == (what, confidence)
 
 

@@ -30,7 +30,6 @@ def test_a_search_begins_where_bandwidth_ends() -> None:
     assert said.most == 6
     size = said.size([5, 6, 7])
     assert size is not None
-    assert size.null_max_accelerators == 6
     assert {5, 6, 7} <= {count.accelerators for count in size.counts}
     five, seven = size.au(5), size.au(7)
     assert five is not None

@@ -3,43 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from datagen.errors import UserError
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
-from dlemu.runner.cold import treatment
 from dlemu.studies.prerequisites import check_launcher, measure_capacity, steps_wanted
 from dlemu.studies.size.find_size import size
-
-PLACE: dict[str, Any] = {
-    "direct": False,
-    "cached": False,
-    "total_bytes": 10,
-    "memory_bytes": 10,
-    "memory_kind": "",
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "wanted"),
-    [
-        ({}, "evicted"),
-        ({"direct": True}, "direct"),
-        ({"remote": True, "total_bytes": 50}, "remote"),
-        ({"total_bytes": 50}, "large"),
-        ({"cached": True, "memory_kind": "tmpfs"}, "cached"),
-    ],
-)
-def test_how_trials_are_kept_out_of_memory(changes: dict[str, Any], wanted: str) -> None:
-    assert treatment(**(PLACE | changes)) == wanted
-
-
-def test_memory_is_no_storage() -> None:
-    with pytest.raises(UserError, match="is memory"):
-        treatment(**(PLACE | {"memory_kind": "tmpfs"}))
 
 
 def test_a_dataset_is_enough_for_so_many() -> None:

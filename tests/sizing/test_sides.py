@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,9 @@ from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.sides import issues_between, read_sides
-from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
+from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
+from tests.results import handmade
 from tests.runs import make_job, make_log, with_blocks
 
 READINGS = (
@@ -48,27 +50,18 @@ def watched(*counted: str) -> Run:
     job = make_job()
     log = make_log(job)
     begin_ns = int(log.rows["free_ns"].min())
-    series = tuple(Series("block", source, metric) for source, metric in dict.fromkeys(row[1:3] for row in READINGS))
-    names = [(one.source, one.metric) for one in series]
+    names = list(dict.fromkeys(row[1:3] for row in READINGS))
     devices = tuple(
         DeviceFacts(probe="block", name=name, kind="disk", counted=name in counted)
         for name in ("md0", "md1", "nvme0n1")
     )
-    host = HostTelemetry(
-        host=log.journal.hosts[0].host,
-        node=0,
-        boot_id="here",
-        interval_seconds=1.0,
-        probes=("block",),
-        devices=devices,
-        notes=(),
-        cpu_seconds=0.1,
-        seconds=10.0,
-        series=series,
-        which=np.array([names.index((source, metric)) for _, source, metric, _ in READINGS], np.int32),
-        time_ns=np.array([begin_ns + second * 10**9 for second, *_ in READINGS]),
-        value=np.array([value for *_, value in READINGS]),
-    )
+    readings: dict[str, Any] = {
+        "series": tuple(Series("block", *name) for name in names),
+        "which": np.array([names.index((source, metric)) for _, source, metric, _ in READINGS], np.int32),
+        "time_ns": np.array([begin_ns + second * 10**9 for second, *_ in READINGS]),
+        "value": np.array([value for *_, value in READINGS]),
+    }
+    host = handmade.host(0, 0, 0, {}, host=log.journal.hosts[0].host, devices=devices, **readings)
     return make_run(job, replace(log, telemetry=(host,)))
 
 

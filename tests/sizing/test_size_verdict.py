@@ -119,9 +119,7 @@ def test_what_came_of_a_wanted_count(
         max_accelerators=shown,
         limited_by=SizeLimit(what=what, evidence=("x",)),
         counts=tuple(
-            CountResult(
-                accelerators=n, au_sustained_percent=90, half_width_percent=1, settled=True, passed=passed, trials=1
-            )
+            CountResult(accelerators=n, au_sustained_percent=90, half_width_percent=1, passed=passed, trials=1)
             for n, passed in counts
         ),
     )

@@ -59,24 +59,18 @@ def test_the_end_of_an_epoch_counts_no_leftovers() -> None:
     assert series.fed.mean() == pytest.approx(100, abs=1)
 
 
-def four_steps() -> StepRows:
-    """Of 10 s each but for waits of 0, 2, 4 and 6 s before them, each batch read in the 5 s before it came."""
+def test_windows_by_hand() -> None:
+    """From the end of the first step, at 13 s, to the begin of the fifth, at 49 s, in windows of 9 s.
+
+    Steps of 10 s but for waits of 0, 2, 4 and 6 s before them, each batch read in the 5 s before it came.
+    """
     rows = np.zeros(6, STEP_DTYPE)
     rows["rank"], rows["epoch"], rows["block"], rows["step"] = 0, 1, 1, np.arange(1, 7)
-    rows["wait_ns"] = np.array([3, 0, 2, 4, 6, 8]) * SECOND
-    rows["compute_ns"] = 10 * SECOND
-    rows["free_ns"] = np.array([0, 13, 23, 35, 49, 65]) * SECOND
+    rows["wait_ns"], rows["compute_ns"] = np.array([3, 0, 2, 4, 6, 8]) * 1000 * MS, 10_000 * MS
+    rows["free_ns"] = np.array([0, 13, 23, 35, 49, 65]) * 1000 * MS
     rows["finished_ns"] = rows["free_ns"] + rows["wait_ns"]
-    rows["started_ns"] = rows["finished_ns"] - 5 * SECOND
-    return rows
-
-
-SECOND = 1_000_000_000
-
-
-def test_windows_by_hand() -> None:
-    """From the end of the first step, at 13 s, to the begin of the fifth, at 49 s, in windows of 9 s."""
-    series = steady_series(four_steps(), ahead=1, window_seconds=9)
+    rows["started_ns"] = rows["finished_ns"] - 5000 * MS
+    series = steady_series(rows, ahead=1, window_seconds=9)
     # It computes from 13 to 23, 25 to 35, 39 to 49 s.
     assert series.busy == pytest.approx([100 * part / 9 for part in (9, 1 + 6, 4 + 1, 9)])
     # Batches, of 10 s computation each, are read from 20 to 25, 34 to 39 and 50 to 55 s.

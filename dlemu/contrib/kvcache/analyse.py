@@ -337,8 +337,6 @@ def _what(settings: KvSettings, folder: str) -> KvFacts:
         folder=folder,
         trace=settings.trace,
         speed=settings.speed,
-        ttft_limit_seconds=settings.ttft or None,
-        load_limit_seconds=settings.load or None,
     )
 
 

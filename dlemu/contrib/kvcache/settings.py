@@ -68,7 +68,7 @@ class KvSettings:
     output_tokens: Annotated[int, at_least(1, 10**6), TOKENS] = 256
     """Mean tokens of a random answer; the next prompt contains it."""
     system_prompts: Annotated[int, at_least(0, 10**6)] = 4
-    """Number of system prompts: prefixes shared by random conversations, each of which begins with one of them."""
+    """System prompts: random conversations share them, and each begins with one."""
     system_tokens: Annotated[int, at_least(0, 10**6), TOKENS] = 1024
     """Tokens of a system prompt."""
 

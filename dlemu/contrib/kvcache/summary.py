@@ -39,8 +39,6 @@ class KvFacts:
     trace: str
     """Empty for a random load."""
     speed: float
-    ttft_limit_seconds: float | None
-    load_limit_seconds: float | None
 
 
 @dataclass(frozen=True, kw_only=True)

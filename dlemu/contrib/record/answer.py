@@ -122,8 +122,6 @@ class Data:
     """Sizes of the files in the folder, bytes."""
     samples_per_file: float
     """Of a job that reads only a part of a file for each sample: how many such parts a file has."""
-    is_whole: bool
-    """Whether all files with this ending in the folder were counted; false if that took too long."""
     stored_bytes_per_sample: float | None = None  # None: the samples of its files could not be counted
     group_rows: int = 0
     """Rows of a row group of Parquet; 0 for other formats."""
@@ -167,7 +165,6 @@ class Recording:
     synchronous: bool
     wait: Spread
     """Wait of the trainer for a batch; where `computation_from` is `device`, wait of the accelerator."""
-    wait_p50: float
     wait_p99: float
     hand_over: float
     """Median time that the trainer took to receive a batch that was ready."""
@@ -210,6 +207,10 @@ class Recording:
     problems: tuple[str, ...] = ()
     """Why a replay would not behave like this job."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def wait_p50(self) -> float:
+        return self.wait.at(0.5)
 
     @property
     def files_per_sample(self) -> int:

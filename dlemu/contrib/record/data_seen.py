@@ -48,10 +48,10 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
     endings = [ending for ending, _ in Counter(map(_ending, opened)).most_common()]
     folder = os.path.commonpath([os.path.dirname(name) for name in opened])
     check_letters([folder, *endings])
-    found, is_whole = opened, False
+    found = opened
     if not recording.mapped:  # mapped files stay open while they are read, so all of them are known
         roots = [folder] if len(folder.split(os.sep)) > _SHALLOW + 1 else sorted(set(map(os.path.dirname, opened)))
-        found, is_whole = _walk(roots, kinds)
+        found = _walk(roots, kinds)
     known = list(_distinct(found or opened).values())
     mean, formats = sum(known) / len(known), {kind_of(name) for name in opened}
     file_format = formats.pop() if len(formats) == 1 else RAW
@@ -80,7 +80,6 @@ def data_of(files: Counter[str], recording: Recording) -> Data | None:
         bytes=sum(known),
         sizes=Spread.of(known),
         samples_per_file=samples,
-        is_whole=is_whole or recording.mapped,
         stored_bytes_per_sample=mean * recording.files_per_sample / whole if whole else None,
         group_rows=rows_of_group,
     )
@@ -253,8 +252,8 @@ def _rank_as_data(kind: str, sizes: dict[str, int]) -> tuple[int, int]:
     return rank, sum(size for name, size in sizes.items() if kind_of(name) == kind)
 
 
-def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
-    """Return the files of these kinds, as a replay finds them, and whether the walk was complete."""
+def _walk(roots: list[str], kinds: list[str]) -> list[str]:
+    """Return the files of these kinds, as a replay finds them, or those found until the time was up."""
     until, found, seen = time.monotonic() + _WALK_SECONDS, list[str](), set[str]()
     for root in roots:
         for folder, below, file_names in os.walk(root, followlinks=True):
@@ -266,5 +265,5 @@ def _walk(roots: list[str], kinds: list[str]) -> tuple[list[str], bool]:
             shown = (name for name in file_names if not name.startswith("."))
             found += [os.path.join(folder, name) for name in shown if kind_of(name) in kinds]
             if time.monotonic() > until:
-                return found, False
-    return found, True
+                return found
+    return found

@@ -107,7 +107,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         gradient_accumulation_steps=accumulation,
         synchronous=(loop.drained is None and not loop.ahead) or (loop.drained or 0) >= _DRAINED,
         wait=Spread.of(wait),
-        wait_p50=float(np.quantile(wait, 0.5)),
         wait_p99=float(np.quantile(wait, 0.99)),
         hand_over=_hand_over(loops),
         parts=_parts(loops, fetches),

@@ -164,7 +164,7 @@ def _power_table(answer: ProbeAnswer) -> Table:
             str(cell.in_flight),
             meter.source,
             number(meter.watts),
-            number(meter.joules_per_gb),
+            number(1 / meter.gb_per_second_per_watt),
             number(meter.gb_per_second_per_watt),
         )
         for cell in answer.cells

@@ -77,7 +77,7 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
         means = meters()
     rate = cell.mb_per_second / 1e3
     power = (
-        Watts(source=source, watts=watts, joules_per_gb=watts / rate, gb_per_second_per_watt=rate / watts)
+        Watts(source=source, watts=watts, gb_per_second_per_watt=rate / watts)
         for source, watts in means.items()
         if rate > 0 and watts > 0
     )

@@ -37,9 +37,8 @@ class Watts:
 
     source: str
     watts: float
-    joules_per_gb: float
-    """Joules per 1e9 bytes."""
     gb_per_second_per_watt: float
+    """1e9 bytes/s per watt, that is 1e9 bytes per joule."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ def _verdict(summary: Summary) -> Said:
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
     alone = metrics.ceiling_au_percent
     ceiling = "" if alone is None else f"; this host alone reaches {with_uncertainty(alone, None)}"
-    value = f"AU {with_uncertainty(metrics.sustained_percent, width)}"
+    value = f"AU {with_uncertainty(metrics.sustained_percent, width, metrics.au_threshold_percent)}"
     return Said(word, value, f"{metrics.au_threshold_percent:g} % needed{ceiling}", tone=tone)
 
 

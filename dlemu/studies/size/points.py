@@ -51,7 +51,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         ranks=count.accelerators,
         passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
         limited_by={RUN: limit.what if limit.confidence else None},
-        threshold_percent=answer.threshold_percent,
+        threshold_percent=answer.question.threshold_percent,
         metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
         | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
     )
@@ -63,14 +63,14 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
         predicted = answer.predicted and answer.predicted.au(tried.accelerators)
         if predicted:
             low, high = predicted.au_interval_percent
-            half_width, above = (high - low) / 2, predicted.au_sustained_percent - answer.threshold_percent
+            half_width, above = (high - low) / 2, predicted.au_sustained_percent - answer.question.threshold_percent
             figures = JobFigures(
                 kind=KIND_OF_TRIALS,
                 workload=answer.question.workload,
                 sample_divisor=answer.sample_divisor,
                 ranks=predicted.accelerators,
                 passed=None if abs(above) <= half_width else above > 0,
-                threshold_percent=answer.threshold_percent,
+                threshold_percent=answer.question.threshold_percent,
                 metrics={catalogue_of(KIND_OF_TRIALS).decisive: Value(predicted.au_sustained_percent, half_width)},
             )
             yield Point(line="predicted", settings={}, figures=figures)

@@ -56,7 +56,6 @@ class Predictor:
         return PredictedSize(
             max_accelerators=self.most,
             max_accelerators_interval=self._found.max_accelerators_interval,
-            null_max_accelerators=self._null,
             no_more=self.no_more,
             counts=tuple(
                 PredictedAu(

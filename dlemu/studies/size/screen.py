@@ -48,8 +48,8 @@ def _reached(answer: SizeAnswer, tried: CountResult) -> str:
     rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
     read = f", read {rate(sum(rates) / len(rates))}" if rates else ""
     word = verdict_word(tried.passed, unknown="too close to call")
-    au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent)
-    return f"AU {au}{read}: {word} ({answer.threshold_percent:g} % needed)"
+    au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, answer.question.threshold_percent)
+    return f"AU {au}{read}: {word} ({answer.question.threshold_percent:g} % needed)"
 
 
 def _limit(answer: SizeAnswer) -> Iterator[Said]:

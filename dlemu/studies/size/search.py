@@ -72,7 +72,6 @@ def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float)
         accelerators=trials[0].accelerators,
         au_sustained_percent=au_percent,
         half_width_percent=width,
-        settled=settled,
         passed=au_percent >= threshold_percent if settled else None,
         trials=len(trials),
     )
@@ -139,7 +138,7 @@ def _below(counts: Sequence[Count], low: int) -> int | None:
         count = tried.get(number)
         if count is None or _wants_more(count):
             return number
-        if count.result.settled:
+        if count.result.passed is not None:
             return None
     return None
 
@@ -147,4 +146,4 @@ def _below(counts: Sequence[Count], low: int) -> int | None:
 def _wants_more(count: Count) -> bool:
     if count.held_back:
         return False  # its limit is the host: more trials would not change that
-    return count.result.trials < REPEATS or (not count.result.settled and count.result.trials < MOST_REPEATS)
+    return count.result.trials < REPEATS or (count.result.passed is None and count.result.trials < MOST_REPEATS)

@@ -115,9 +115,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         max_accelerators=shown,
         question=question,
         hosts=known.hosts,
-        threshold_percent=question.threshold_percent,
         too_close_to_tell=tuple(
-            c.accelerators for c in counts if not c.result.settled and c.accelerators in (low, high)
+            c.accelerators for c in counts if c.result.passed is None and c.accelerators in (low, high)
         ),
         limited_by=limited_by,
         edge=Bracket(
@@ -280,7 +279,7 @@ def at_full_size(answer: SizeAnswer) -> str:
 
 def contradiction(answer: SizeAnswer) -> str:
     """Return a sentence on the first count that passed but was predicted to fail, or vice versa; empty without one."""
-    predicted, threshold = answer.predicted, answer.threshold_percent
+    predicted, threshold = answer.predicted, answer.question.threshold_percent
     if predicted is None:
         return ""
     for tried in answer.counts:

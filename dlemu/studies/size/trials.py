@@ -135,7 +135,6 @@ def make_trial(
         settled=decided or sustained.decides(plan.question.threshold_percent),
         stretch_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
-        au_headline_percent=known.get("au_percent"),
         device_bytes_percent_of_app=share.mean if share else None,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
         limited_by=summary.limited_by,

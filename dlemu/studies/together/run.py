@@ -134,8 +134,11 @@ class Together:
     """Number of the job that lost most of those that lost for certain, from 1; None where none did."""
     verdict: str = ""
     """What that job lost, as a sentence; empty before all jobs have run both ways, and with --no-alone."""
-    verdicts: tuple[str, ...] = ()
-    """What the others cost each job, as sentences."""
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """What the others cost each job, as sentences."""
+        return tuple(_said(self.jobs).values())
 
     @property
     def question(self) -> TogetherQuestion:
@@ -343,10 +346,9 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
 
 def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
     """Return the fields of the answer that say what the jobs cost each other."""
-    losses = {number: loss for number, one in enumerate(jobs, start=1) if (loss := one.loss) is not None}
+    losses, said = _losses(jobs), _said(jobs)
     if not losses:
         return {}
-    said = {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in losses.items()}
     lost = {number: loss.percent for number, loss in losses.items() if loss.is_told and loss.percent > 0}
     sure = [number for number in lost if losses[number].cost.distinct]
     most, perhaps = (max(among, key=lambda number: lost[number], default=None) for among in (sure, lost))
@@ -355,7 +357,15 @@ def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
         verdict = f"{'lost' if perhaps == most else 'may have lost'} most: {said[perhaps]}"
         if most not in (None, perhaps):
             verdict = f"lost for certain: {said[most]}; {verdict}"
-    return {"lost_most": most, "verdict": verdict, "verdicts": tuple(said.values())}
+    return {"lost_most": most, "verdict": verdict}
+
+
+def _losses(jobs: Sequence[JobTogether]) -> dict[int, Loss]:
+    return {number: loss for number, one in enumerate(jobs, start=1) if (loss := one.loss) is not None}
+
+
+def _said(jobs: Sequence[JobTogether]) -> dict[int, str]:
+    return {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in _losses(jobs).items()}
 
 
 def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,28 +18,14 @@ import dlemu as library
 from datagen import owned
 from dlemu.cli.predict import command
 from dlemu.contrib.kvcache.summary import KvSummary
-from tests.e2e.harness import dlemu, start, wait
-
-LATE_SECONDS = 120
+from tests.e2e.harness import dlemu, start, until, wait
 
 
 def words(folder: Path, result: str, *changes: str) -> list[str]:
-    return [
-        "kvcache",
-        "workload=llama3_1_8b",
-        "scale=laptop",
-        f"kv.folder={folder / 'kv'}",
-        f"output.folder={folder / result}",
-        "output.report=false",
-        "kv.seconds=3",
-        "kv.users=4",
-        "kv.think_seconds=1",
-        "kv.system_prompts=1",
-        "kv.prefill_tokens_per_second=1000000",
-        "kv.threads=2",
-        "metric.ceiling_seconds=0.1",
-        *changes,
-    ]
+    few = ["workload=llama3_1_8b", "scale=laptop", "output.report=false", "kv.seconds=3", "kv.users=4", "kv.threads=2"]
+    few += ["kv.think_seconds=1", "kv.system_prompts=1", "kv.prefill_tokens_per_second=1000000"]
+    few += ["metric.ceiling_seconds=0.1", f"kv.folder={folder / 'kv'}", f"output.folder={folder / result}"]
+    return ["kvcache", *few, *changes]
 
 
 def left(folder: Path) -> list[str]:
@@ -55,13 +40,6 @@ def loaded(folder: Path) -> KvSummary:
     summary = library.load_result(str(folder)).summary  # type: ignore[union-attr]  # it knows dlemu's first kinds alone
     assert isinstance(summary, KvSummary)
     return summary
-
-
-def once(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LATE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -89,7 +67,7 @@ def test_a_run_is_measured_shown_and_leaves_nothing_on_the_storage(layout: str, 
 def test_what_a_run_that_ended_early_measured_stays_and_its_blocks_go(how: signal.Signals, tmp_path: Path) -> None:
     process = start(*words(tmp_path, "killed", "kv.seconds=300"))
     log = tmp_path / "killed" / "live" / "rows_00000"
-    once(lambda: log.exists() and log.stat().st_size > 2000 and len(blocks(tmp_path)) > 3)
+    until(lambda: log.exists() and log.stat().st_size > 2000 and len(blocks(tmp_path)) > 3, "rows and blocks")
     os.killpg(process.pid, how)
     ended = wait(process)
     if how is signal.SIGINT:
@@ -107,7 +85,7 @@ def test_what_a_run_that_ended_early_measured_stays_and_its_blocks_go(how: signa
 @pytest.mark.slow
 def test_a_storage_that_gives_other_bytes_is_found_out(tmp_path: Path) -> None:
     process = start(*words(tmp_path, "run", "kv.seconds=300", "kv.odirect=false"))
-    once(lambda: len(blocks(tmp_path)) > 3)
+    until(lambda: len(blocks(tmp_path)) > 3, "blocks")
     while process.poll() is None:
         for path in blocks(tmp_path):
             with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:  # gone with the run
@@ -151,7 +129,7 @@ def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, 
     assert ended.status == 2, ended.err
     assert f"the disk is full, in {tmp_path / 'kv'}: free some space, or limit each rank's share" in ended.err
     assert "Traceback" not in ended.err
-    once(lambda: (tmp_path / "run" / "summary.json").exists())  # mpirun ends before the guardian has saved
+    until((tmp_path / "run" / "summary.json").exists, "the summary")  # mpirun ends before the guardian has saved
     assert left(tmp_path) == []
     summary = loaded(tmp_path / "run")  # what was measured until then
     assert (summary.complete, summary.outcome, summary.written_bytes > 0) == (False, None, True)

@@ -111,14 +111,7 @@ def test_a_load_is_what_the_table_says_and_the_same_for_a_seed() -> None:
     assert draw_turns(settings_of(3), 0).model.token_bytes == 327_680
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "kv.trace=x",
-        "kv.seconds=0",
-        "kv.users=2000000",
-    ],
-)
+@pytest.mark.parametrize("words", ["kv.trace=x", "kv.seconds=0", "kv.users=2000000"])
 def test_what_the_official_load_has_not_is_refused(words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words.partition("=")[0])):
         settings_of(1, words)
@@ -171,21 +164,9 @@ def test_the_tool_waits_two_seconds_for_each_worker_and_counts_what_has_moved_by
 
 
 def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
-    row: dict[str, float] = {
-        "priority": 3,
-        "input_tokens": 5000,
-        "output_tokens": 64,
-        "computed_ns": 150,
-        "start_ns": 1,
-    }
-    request: dict[str, float] = {
-        **row,
-        "arrived_ns": 1,
-        "storage_blocks": 3,
-        "read_bytes": 3 * GIB,
-        "again_bytes": 3 * GIB,
-    }
-    asked: dict[str, float] = {**request, "written_bytes": GIB, "written_blocks": 1, "loaded_ns": 151, "written_ns": 40}
+    asked: dict[str, float] = {"priority": 3, "input_tokens": 5000, "output_tokens": 64, "storage_blocks": 3}
+    asked |= {"read_bytes": 3 * GIB, "again_bytes": 3 * GIB, "written_bytes": GIB, "written_blocks": 1}
+    asked |= {"arrived_ns": 1, "start_ns": 1, "computed_ns": 150, "loaded_ns": 151, "written_ns": 40}
     waits: dict[str, float] = {"prompt": 1, "arrived_ns": 2, "priority": 1}
     summary = result(asked, waits, words=("workload=mlperf_kv", "kv.option=1", "kv.users=2", "kv.tp=1", *_8B))
     told = summary.official

@@ -32,13 +32,8 @@ def lies_on(file_system: str) -> StorageFacts:
 def result(*rows: dict[str, float], words: tuple[str, ...] = (), **changes: Any) -> KvSummary:
     """Return what is made of rows, times in seconds from the load's beginning."""
     made = np.zeros(len(rows) + 1, JOB.dtype)
-    whole: dict[str, float] = {
-        "prompt": RANK_ROW,
-        "arrived_ns": 0,
-        "ended_ns": 120,
-        "accelerators": 4,
-        "ceiling_per_hour": 10**9,
-    }
+    whole: dict[str, float] = {"prompt": RANK_ROW, "arrived_ns": 0, "ended_ns": 120}
+    whole |= {"accelerators": 4, "ceiling_per_hour": 10**9}
     for row, values in zip(made, (whole, *rows), strict=True):
         for name, value in values.items():
             is_moment = name in ("arrived_ns", "start_ns", "loaded_ns", "computed_ns", "written_ns", "ended_ns")
@@ -55,21 +50,10 @@ def prompt(
     at: float, *, load: float = 0.0, start: float = 0.0, compute: float = 1.0, **more: float
 ) -> dict[str, float]:
     """A prompt that reads 4 blocks of 1 MB in `load` seconds; an accelerator takes it after `start`."""
-    begin = max(load, start)
-    return {
-        "prompt": 0,
-        "arrived_ns": at,
-        "input_tokens": 2000,
-        "cached_tokens": 1024,
-        "storage_blocks": 4,
-        "read_bytes": 4e6,
-        "start_ns": at + start,
-        "loaded_ns": at + load,
-        "compute_ns": compute * SECOND,
-        "without_ns": (compute + 3) * SECOND,
-        "computed_ns": at + begin + compute,
-        **more,
-    }
+    made = {"prompt": 0, "input_tokens": 2000, "cached_tokens": 1024, "storage_blocks": 4, "read_bytes": 4e6}
+    made |= {"compute_ns": compute * SECOND, "without_ns": (compute + 3) * SECOND}
+    made |= {"arrived_ns": at, "start_ns": at + start, "loaded_ns": at + load}
+    return made | {"computed_ns": at + max(load, start) + compute} | more
 
 
 STEADY = [prompt(at, load=0.01 * at, start=0.2) for at in range(1, 100)]

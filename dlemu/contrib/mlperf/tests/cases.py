@@ -86,10 +86,7 @@ OWN_PLACES = {"rehearsal": "-made", "check": ".csv", "audit": ".csv"}
 ENDS = {"rehearsal": signal.SIGINT}
 MANY_RUNS = {"rehearsal": True}
 RESULT_READERS = {REHEARSAL: check_folder}
-CHEAPEST = {
-    "mlperf": lambda folder: (["check", str(folder)], 2, ""),
-    "audit": lambda folder: ([str(folder)], 2, ""),
-}
+CHEAPEST = {"mlperf": lambda folder: (["check", str(folder)], 2, ""), "audit": lambda folder: ([str(folder)], 2, "")}
 READS_SETTINGS = {"datasize": ("mlperf", "datasize", "workload=unet3d", "accelerator=h100", "--json")}
 NO_TEXT = {"audit": ["audit", "\udce4"]}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from dlemu.contrib.mlperf.audit import audited_run, tolerant
 from dlemu.contrib.mlperf.rules.known import known_rules
+from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.dlio import files
 from dlemu.results.finding import SEVERITIES, Finding
 
@@ -36,6 +38,15 @@ def only_known_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         assert self.severity in rule.severity or left_to_do or (rule.warned and self.severity == "warning")
 
     monkeypatch.setattr(Finding, "__init__", make)
+
+
+@pytest.fixture(scope="package")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a valid tree of each edition."""
+    folder = tmp_path_factory.mktemp("golden")
+    for edition in ("2.0", "3.0"):
+        make_tree(folder / edition, edition)
+    return folder
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -93,10 +93,7 @@ def _model_run(folder: Path, edition: str, ranks: int, number: int) -> float:
     begin, end = (datetime.fromisoformat(summary[key]) for key in ("start", "end"))
     edit(
         folder / "summary.json",
-        lambda told: told.update(
-            host_memory_GB=[MEMORY_GIB],
-            host_meminfo={"MemTotal": f"{HOST_KB} kB"},
-        ),
+        lambda told: told.update(host_memory_GB=[MEMORY_GIB], host_meminfo={"MemTotal": f"{HOST_KB} kB"}),
     )
     _hydra(config_folder(folder), [f"workload=unet3d_{accelerator}", _FOLDER])
     return (end - begin).total_seconds()
@@ -187,7 +184,7 @@ def _metadata(command: str, edition: str, ranks: int, stamp: str) -> dict[str, A
                 "num_files_train": str(_files(ranks)),
                 "num_samples_per_file": 1,
                 "record_length_bytes": foreign_runs.RECORD_BYTES,
-            },
+            }
         },
         "override_parameters": {f"dataset.{key}": value for key, value in made.items()} | sized,
         "args": {

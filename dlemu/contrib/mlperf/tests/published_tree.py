@@ -129,26 +129,16 @@ def _leaf(
     leaf: Path, phase: str, workload: dict[str, Any], overrides: dict[str, Any], typed: dict[str, str] = TYPED
 ) -> None:
     leaf.mkdir(parents=True)
-    metadata = {
-        "benchmark_type": "training",
-        "model": "unet3d",
-        "command": phase,
-        "run_datetime": leaf.name,
-        "num_processes": 1,
-        "accelerator": None if phase == "datagen" else "b200",
-        "parameters": workload,
-        "override_parameters": overrides,
-        "args": {
-            "benchmark": "training",
-            "model": "unet3d",
-            **({} if phase == "datagen" else {"accelerator_type": "b200", "num_client_hosts": 1}),
-            **({"num_accelerators": 1} if phase == "run" else {}),
-            **({} if phase == "datasize" else {"data_dir": "/mnt/drive"}),
-            "params": [f"{key}={value}" for key, value in typed.items()],
-        },
+    args = {
+        "benchmark": "training",
+        **({} if phase == "datagen" else {"accelerator_type": "b200", "num_client_hosts": 1}),
+        **({"num_accelerators": 1} if phase == "run" else {}),
+        **({} if phase == "datasize" else {"data_dir": "/mnt/drive"}),
+        "params": [f"{key}={value}" for key, value in typed.items()],
     }
-    write(leaf / f"training_{leaf.name}_metadata.json", metadata)
-    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
+    accelerator = None if phase == "datagen" else "b200"
+    settings = {"parameters": workload, "override_parameters": overrides}
+    _metadata(leaf, "training", "unet3d", phase, 1, args, accelerator=accelerator, **settings)
     if phase != "datasize":
         (leaf / "dlio_config").mkdir()
         words = ["workload=unet3d_" + ("datagen" if phase == "datagen" else "b200")]
@@ -163,6 +153,18 @@ def _leaf(
     _as_published(leaf, "training", phase, 1)
 
 
+def _metadata(
+    leaf: Path, benchmark: str, model: str, phase: str, ranks: int | None, args: dict[str, Any], **more: Any
+) -> Path:
+    """Write what the tool keeps of every call, and which code it was."""
+    told: dict[str, Any] = {"benchmark_type": benchmark, "model": model, "command": phase, "run_datetime": leaf.name}
+    told |= {"num_processes": ranks, "accelerator": None, "parameters": {}, "override_parameters": {}}
+    path = leaf / f"{benchmark}_{leaf.name}_metadata.json"
+    write(path, {**told, "args": {"model": model, **args}, **more})
+    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
+    return path
+
+
 _OF_DATAGEN = ("model", "framework", "workflow", "dataset")
 
 
@@ -174,55 +176,38 @@ def _parsed(value: Any) -> Any:
 
 
 def _separation(leaf: Path, target: str) -> dict[str, Any]:
-    probed = datetime.strptime(leaf.name, golden.STAMP) - timedelta(hours=8) + timedelta(seconds=3)
-    return {
-        "version": 1,
-        "method": "link_exdev",
-        "data_or_chkpt_path": target,
-        "results_path": "/var/log/run/results",
-        "data_or_chkpt_realpath": target,
-        "results_realpath": "/var/log/run/results",
-        "same_filesystem": False,
-        "probed_at": probed.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "probed_by_rank": 0,
-        "probed_by_host": published.HOST,
-    }
+    results = "/var/log/run/results"
+    places: dict[str, Any] = {"data_or_chkpt_path": target, "results_path": results, "same_filesystem": False}
+    places |= {"data_or_chkpt_realpath": target, "results_realpath": results}
+    probed = {"probed_at": _utc(leaf, 3), "probed_by_rank": 0, "probed_by_host": published.HOST}
+    return {"version": 1, "method": "link_exdev", **places, **probed}
+
+
+def _utc(leaf: Path, seconds: int) -> str:
+    """The moment so long after a call began, whose host's clock is 8 hours ahead."""
+    moment = datetime.strptime(leaf.name, golden.STAMP) - timedelta(hours=8) + timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
-    """Give a leaf what the tool of the round keeps of the hosts, in UTC while the host's clock is 8 hours ahead."""
+    """Give a leaf what the tool of the round keeps of the hosts."""
     began = datetime.strptime(leaf.name, golden.STAMP)
     result = f"/var/log/run/results/closed/{TYPED_AS}/{'/'.join(leaf.parts[-4:])}"
     runner = "dlio_benchmark" if phase != "datasize" else ""
     command = f"mpirun -n {ranks} -host 127.0.0.1:{ranks} --bind-to none --allow-run-as-root /opt/{runner}"
     kept = leaf / "dlio_config/overrides.yaml"
     command = " ".join([command, *(yaml.safe_load(kept.read_text()) if kept.exists() else ())])
-    utc = (began - timedelta(hours=8) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    utc = {"collection_timestamp": _utc(leaf, 2)}
     disks = [{"device_name": "loop0", "sectors_read": 34, "sectors_written": 0, "time_doing_ios_ms": 3}]
     host = {"hostname": published.HOST, "memory": {"total": MEM_KB * 1024}, "disks": disks}
-    seen = {
-        "total_memory_bytes": MEM_KB * 1024,
-        "total_cores": 192,
-        "num_hosts": 1,
-        "collection_method": "mpi",
-        "collection_timestamp": utc,
-        "hosts": [host],
-    }
+    seen: dict[str, Any] = {"total_memory_bytes": MEM_KB * 1024, "total_cores": 192, "num_hosts": 1}
+    seen |= {"collection_method": "mpi", **utc, "hosts": [host]}
 
     def told(metadata: Any) -> None:
-        metadata["args"] |= {
-            "mode": "closed",
-            "benchmark": benchmark,
-            "command": phase,
-            "hosts": ["127.0.0.1"],
-            "num_processes": ranks,
-            "client_host_memory_in_gb": 377.0,
-            "results_dir": "/var/log/run/results",
-            "systemname": SYSTEM,
-            "orgname": TYPED_AS,
-            "num_client_hosts": 1,
-            "data_access_protocol": "file",
-        }
+        args: dict[str, Any] = {"mode": "closed", "benchmark": benchmark, "command": phase, "num_processes": ranks}
+        args |= {"hosts": ["127.0.0.1"], "client_host_memory_in_gb": 377.0, "num_client_hosts": 1}
+        args |= {"results_dir": "/var/log/run/results", "data_access_protocol": "file"}
+        metadata["args"] |= {**args, "systemname": SYSTEM, "orgname": TYPED_AS}
         metadata |= {
             "result_dir": result,
             "system_info": seen,
@@ -241,12 +226,7 @@ def _as_published(leaf: Path, benchmark: str, phase: str, ranks: int) -> None:
     golden.edit(leaf / f"{benchmark}_{leaf.name}_metadata.json", told)
     (leaf / "collector-staging").mkdir()
     meminfo = {"MemTotal": MEM_KB, "MemFree": 373_444_480}
-    staged = {
-        "hostname": published.HOST,
-        "collection_timestamp": utc,
-        "meminfo": meminfo,
-        "cpuinfo": [{"processor": 0}],
-    }
+    staged = {"hostname": published.HOST, **utc, "meminfo": meminfo, "cpuinfo": [{"processor": 0}]}
     write(leaf / "collector-staging/cluster_info.json", {published.HOST: staged})
     write(leaf / f"{benchmark}_{leaf.name}_timeseries.json", {"samples": []})
 
@@ -283,14 +263,12 @@ def _measured(leaf: Path, number: int) -> None:
         "train_io_mean_MB_per_second": mean * RECORD_BYTES / 2**20,
         "train_io_stdev_MB_per_second": statistics.pstdev(rates) * RECORD_BYTES / 2**20,
     }
+    counts = {"num_accelerators": 1, "num_hosts": 1, "num_files_train": FILES, "num_files_eval": 0}
     summary = {
+        **counts,
         "start": _stamp(began + shift + timedelta(seconds=15.911742)),
-        "num_accelerators": 1,
-        "num_hosts": 1,
         "hostname": published.HOST,
         "metric": metric,
-        "num_files_train": FILES,
-        "num_files_eval": 0,
         "num_samples_per_file": 1,
         "host_cpu_count": [384],
         "host_processor_name": "x86_64",
@@ -309,21 +287,12 @@ def _stamp(moment: datetime) -> str:
 
 
 KV_STAMP = "20260712_182110"
+_70B = "llama3.1-70b-instruct"
 KV = {
     # option: (model, users, GiB of memory, allocations; slowest request, requests in all, then by class; GiB; tokens)
     1: ("llama3.1-8b", 200, 0, 16, 375.91765, 918, (736, 79, 103), (2356.6094970703125, 537.9111328125), 23_666_129),
     2: ("llama3.1-8b", 100, 4, 16, 295.55781, 1211, (1108, 39, 64), (621.2816162109375, 695.8587646484375), 10_766_714),
-    3: (
-        "llama3.1-70b-instruct",
-        70,
-        0,
-        4,
-        341.415,
-        354,
-        (293, 19, 42),
-        (2161.124267578125, 438.11553955078125),
-        8_447_132,
-    ),
+    3: (_70B, 70, 0, 4, 341.415, 354, (293, 19, 42), (2161.124267578125, 438.11553955078125), 8_447_132),
 }
 KV_CLOCK, KV_CPU_READ_GIB = 300.0001, 3713.760986328125
 KV_BUSY_SECONDS = 3214.0
@@ -356,28 +325,12 @@ def make_kv(run: Path, ranks: int = 1) -> Path:
     summary |= {"total_ranks": ranks, "trials_per_option": 3, "options": options}
     write(leaf / "summary.json", {**summary, "partial_failure": False, "trial_failures": {}})
     args = {"trials": 3, "seed": 42, "inter_option_delay": 90, "enable_autoscaling": True, "config_file": None}
-    metadata = {
-        "benchmark_type": "kv_cache",
-        "model": "llama3.1-8b",
-        "command": "run",
-        "run_datetime": leaf.name,
-        "num_processes": ranks,
-        "accelerator": None,
-        "parameters": {"model": "llama3.1-8b", "num_users": 100, "duration": 60, "cache_dir": "/mnt/drive/kvcache"},
-        "override_parameters": {},
-        "args": {"model": "llama3.1-8b", "cache_dir": "/mnt/drive/kvcache", **args},
-        "cache_dir": "/mnt/drive/kvcache",
-    }
-    path = leaf / f"kv_cache_{leaf.name}_metadata.json"
-    write(path, metadata)
-    (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
+    place = {"cache_dir": "/mnt/drive/kvcache"}
+    parameters = {"model": "llama3.1-8b", "num_users": 100, "duration": 60, **place}
+    path = _metadata(leaf, "kv_cache", "llama3.1-8b", "run", ranks, place | args, parameters=parameters, **place)
     _as_published(leaf, "kv_cache", "run", ranks)
-    disk: dict[str, Any] = {
-        "device_name": "nvme1n1",
-        "sectors_read": 0,
-        "sectors_written": 0,
-        "time_doing_ios_ms": 26_468_753,
-    }
+    disk: dict[str, Any] = {"device_name": "nvme1n1", "sectors_read": 0, "sectors_written": 0}
+    disk |= {"time_doing_ios_ms": 26_468_753}
     after: dict[str, Any] = {"time_doing_ios_ms": disk["time_doing_ios_ms"] + int(KV_BUSY_SECONDS * 1e3)}
     after |= {f"sectors_{way}": int(gib * 2**21) for way, gib in zip(("read", "written"), moved, strict=True)}
 
@@ -466,29 +419,20 @@ def make_vectors(index: Path) -> Path:
         rate = 42_488 / (1 + number * 1e-3) / 300.0021560192108
         write(leaf / "statistics.json", {"throughput_qps": rate, "recall": {"recall_at_k": 0.56525, "k": 10}})
         write(leaf / "config.json", {"processes": 1, "vector_dim": 1536, "index_type": index.name})
-        (leaf / ".mlps-code-image").write_text(f"md5-tree-v2:{golden.CODE}")
         args = {"benchmark": "vectordb", "mode": "closed", "command": "run", "vdb_engine": "milvus"}
         args |= {"vdb_index": index.name, "storage_root": "/mnt/drive", "results_dir": "/var/log/run/results"}
         began = datetime.strptime(stamp, golden.STAMP)
-        metadata = {
-            "benchmark_type": "vector_database",
-            "model": f"milvus_{index.name}",
-            "command": "run",
-            "run_datetime": stamp,
-            "num_processes": None,
-            "accelerator": None,
-            "parameters": {},
-            "override_parameters": {},
+        more = {
             "system_info": None,
             "runtime": 300,
             "invocation_start_time": (began + timedelta(milliseconds=32)).isoformat(timespec="microseconds"),
             "invocation_end_time": (began + timedelta(seconds=704)).isoformat(timespec="microseconds"),
             "verification": "CLOSED",
             "executed_command": "uv run vdbbench --host 127.0.0.1 --collection-name mlps --processes 1",
-            "args": {**args, "model": f"milvus_{index.name}", "data_access_protocol": "file"},
             "vdb_engine": "milvus",
             "vdb_index": index.name,
             "vector_dim": 1536,
         }
-        write(leaf / f"vector_database_{stamp}_metadata.json", metadata)
+        args |= {"data_access_protocol": "file"}
+        _metadata(leaf, "vector_database", f"milvus_{index.name}", "run", None, args, **more)
     return index

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import shutil
@@ -18,7 +17,9 @@ from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_
 from dlemu.contrib.mlperf.audit.contradictions import Rulebook
 from dlemu.contrib.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
 from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.tests.changes import put
 from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
+from dlemu.contrib.mlperf.tests.golden import edit
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_evaluation
@@ -149,12 +150,7 @@ def test_a_v05_run_without_steps_ran_on_the_one_accelerator_of_v05(tmp_path: Pat
 
 
 def change_summary(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        summary = json.loads((folder / "summary.json").read_text())
-        change(summary)
-        write(folder / "summary.json", summary)
-
-    return apply
+    return lambda folder: edit(folder / "summary.json", change)
 
 
 def raise_au(summary: dict[str, Any]) -> None:
@@ -163,22 +159,23 @@ def raise_au(summary: dict[str, Any]) -> None:
     metric["train_au_mean_percentage"] += 0.1
 
 
-def raise_rate(summary: dict[str, Any]) -> None:
+def raise_rate(summary: dict[str, Any], factor: float = 1.002) -> None:
     metric = summary["metric"]
     for key in ("train_throughput_mean_samples_per_second", "train_io_mean_MB_per_second"):
-        metric[key] *= 1.002
+        metric[key] *= factor
     key = "train_throughput_samples_per_second"
-    metric[key] = [rate * 1.002 for rate in metric[key]]
+    metric[key] = [rate * factor for rate in metric[key]]
 
 
-def set_metric(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda summary: summary["metric"].update({key: value})
+def metric(key: str, value: Any) -> Callable[[Path], None]:
+    return change_summary(put("metric", key, value=value))
 
 
 def faster_rank(folder: Path) -> None:
-    output = json.loads((folder / "1_output.json").read_text())
-    output["1"]["proc"]["block1"][0] += 2  # a longer first step leaves less time to divide by
-    write(folder / "1_output.json", output)
+    def longer(output: Any) -> None:
+        output["1"]["proc"]["block1"][0] += 2  # a longer first step leaves less time to divide by
+
+    edit(folder / "1_output.json", longer)
 
 
 def longer_steps(folder: Path) -> None:
@@ -189,16 +186,13 @@ def longer_steps(folder: Path) -> None:
 TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "AU raised": (change_summary(raise_au), "au.differs"),
     "samples/s raised": (change_summary(raise_rate), "throughput.differs"),
-    "mean of AU": (change_summary(set_metric("train_au_mean_percentage", 99.0)), "printed.mean"),
-    "deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.5)), "printed.mean"),
-    "no deviation of AU": (change_summary(set_metric("train_au_stdev_percentage", 0.0)), "printed.mean"),
-    "deviation of MB/s": (change_summary(set_metric("train_io_stdev_MB_per_second", 0.0)), "printed.mean"),
-    "deviation of samples/s": (
-        change_summary(set_metric("train_throughput_stdev_samples_per_second", 9.0)),
-        "printed.mean",
-    ),
-    "MB/s": (change_summary(set_metric("train_io_mean_MB_per_second", 9e9)), "printed.io"),
-    "verdict": (change_summary(set_metric("train_au_meet_expectation", "success")), "printed.verdict"),
+    "mean of AU": (metric("train_au_mean_percentage", 99.0), "printed.mean"),
+    "deviation of AU": (metric("train_au_stdev_percentage", 0.5), "printed.mean"),
+    "no deviation of AU": (metric("train_au_stdev_percentage", 0.0), "printed.mean"),
+    "deviation of MB/s": (metric("train_io_stdev_MB_per_second", 0.0), "printed.mean"),
+    "deviation of samples/s": (metric("train_throughput_stdev_samples_per_second", 9.0), "printed.mean"),
+    "MB/s": (metric("train_io_mean_MB_per_second", 9e9), "printed.io"),
+    "verdict": (metric("train_au_meet_expectation", "success"), "printed.verdict"),
     "one rank's steps": (faster_rank, "rank.differs"),
     "step time": (longer_steps, "compute.time"),
     "more files": (change_summary(lambda summary: summary.update(num_files_train=10**6)), "files.count"),
@@ -221,16 +215,7 @@ def test_a_rate_far_from_what_blocks_alone_give_is_doubtful(factor: float, wante
     for output in tmp_path.glob("*_output.json"):
         output.unlink()
     assert "throughput.differs" not in rules(audited(tmp_path), "warning")
-
-    def raise_all(summary: dict[str, Any]) -> None:
-        metric = summary["metric"]
-        for key in ("train_throughput_mean_samples_per_second", "train_io_mean_MB_per_second"):
-            metric[key] *= factor
-        metric["train_throughput_samples_per_second"] = [
-            rate * factor for rate in metric["train_throughput_samples_per_second"]
-        ]
-
-    change_summary(raise_all)(tmp_path)
+    change_summary(lambda summary: raise_rate(summary, factor))(tmp_path)
     assert "throughput.differs" in rules(audited(tmp_path), wanted)
 
 
@@ -248,8 +233,8 @@ def test_steps_that_dlemus_host_began_late_are_no_contradiction(tmp_path: Path) 
 
 def test_numbers_that_block_times_forbid_are_found(tmp_path: Path) -> None:
     write_run(tmp_path, kept=0)
-    change_summary(lambda summary: summary["metric"].update(train_au_mean_percentage=40.0))(tmp_path)
-    change_summary(lambda summary: summary["metric"].update(train_throughput_mean_samples_per_second=900.0))(tmp_path)
+    metric("train_au_mean_percentage", 40.0)(tmp_path)
+    metric("train_throughput_mean_samples_per_second", 900.0)(tmp_path)
     assert {"au.impossible", "throughput.impossible"} <= set(rules(audited(tmp_path), "error"))
 
 

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
-from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, shipped_pairs
 from dlemu.contrib.mlperf.tests.foreign_runs import C, write_run
-
-SHIPPED = shipped_pairs()
-FORMULAS = {"v1": "dlio_v1", "v2": "dlio", "v3": "dlio_v3"}
-
-
-def audited(folder: Path) -> AuditedRun:
-    return audit_run(str(folder), SHIPPED)
+from dlemu.contrib.mlperf.tests.test_audit import FORMULAS, audited
 
 
 @pytest.mark.parametrize("edition", FORMULAS)

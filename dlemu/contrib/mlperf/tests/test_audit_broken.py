@@ -15,19 +15,16 @@ from hypothesis import strategies as st
 
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, run_report
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, audit_trees, shipped_pairs
+from dlemu.contrib.mlperf.tests.changes import put
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run
+from dlemu.contrib.mlperf.tests.golden import edit
 
 SHIPPED = shipped_pairs()
 COLUMNS = [column.name for column in fields(AuditRow)]
 
 
 def edit_json(name: str, change: Callable[[Any], None]) -> Callable[[Path], None]:
-    def apply(folder: Path) -> None:
-        content = json.loads((folder / name).read_text())
-        change(content)
-        (folder / name).write_text(json.dumps(content))
-
-    return apply
+    return lambda folder: edit(folder / name, change)
 
 
 def put_nan(content: Any) -> None:
@@ -51,22 +48,16 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no summary": (lambda at: (at / "summary.json").unlink(), "summary.missing"),
     "a summary that is a list": (lambda at: (at / "summary.json").write_text("[1, 2]"), "summary.foreign"),
     "NaN in the summary": (
-        edit_json("summary.json", lambda it: it["metric"].update(train_au_percentage=[float("nan")])),
+        edit_json("summary.json", put("metric", "train_au_percentage", value=[float("nan")])),
         "summary.foreign",
     ),
     "bytes that are no text": (lambda at: (at / "1_output.json").write_bytes(b"\xff\xfe\x00"), "file.broken"),
     "brackets without end": (lambda at: (at / "1_output.json").write_text("[" * 100_000), "file.broken"),
     "NaN in a step": (edit_json("1_output.json", put_nan), "file.unusable"),
     "lists of unequal length": (edit_json("1_output.json", shorten), "file.unusable"),
-    "words for seconds": (
-        edit_json("1_output.json", lambda it: it["1"]["proc"].update(block1=["x", "y"])),
-        "file.unusable",
-    ),
-    "a word for an AU": (edit_json("1_output.json", lambda it: it["1"].update(au={"block1": "95"})), "file.unusable"),
-    "a word for a rate": (
-        edit_json("1_output.json", lambda it: it["1"].update(throughput={"block1": "9"})),
-        "file.unusable",
-    ),
+    "words for seconds": (edit_json("1_output.json", put("1", "proc", "block1", value=["x", "y"])), "file.unusable"),
+    "a word for an AU": (edit_json("1_output.json", put("1", "au", "block1", value="95")), "file.unusable"),
+    "a word for a rate": (edit_json("1_output.json", put("1", "throughput", "block1", value="9")), "file.unusable"),
     "a word for the memory": (edit_json("1_output.json", lambda it: it.update(host_memory_GB="64")), "file.unusable"),
     "a block that ends before it starts": (edit_json("per_epoch_stats.json", turn_back), "file.unusable"),
     "no time stamps": (lambda at: (at / "per_epoch_stats.json").unlink(), "unknown.all"),

@@ -102,7 +102,7 @@ def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -
     figures = {row.benchmark: row.figures for row in report.results}
     assert [line.partition(":")[0] for line in figures["kv_cache"]] == ["option 1", "option 2", "option 3"]
     assert [(row.benchmark, len(row.runs)) for row in report.results] == [
-        *(("training", 6), ("checkpointing", 2), ("kv_cache", 1), ("vector_database", 5)),
+        *(("training", 6), ("checkpointing", 2), ("kv_cache", 1), ("vector_database", 5))
     ]
     assert len(figures["vector_database"]) == 5
     page = check_html(report)

@@ -47,16 +47,8 @@ def write_dlio_run(folder: Path, *, epochs: int = 3, au: float = 76.5) -> None:
 def test_dlios_results_are_what_a_prediction_is_made_of(tmp_path: Path) -> None:
     run = tmp_path / "run"
     write_dlio_run(run)
-    answer = dlemu.predict(
-        [
-            "workload=unet3d",
-            "accelerator=h100",
-            "dataset.num_files_train=1400",
-            "ranks=4",
-            f"output.folder={tmp_path / 'p'}",
-        ],
-        from_folder=run,
-    )
+    words = ["workload=unet3d", "accelerator=h100", "dataset.num_files_train=1400", "ranks=4"]
+    answer = dlemu.predict([*words, f"output.folder={tmp_path / 'p'}"], from_folder=run)
     known = foreign_run(str(run))
     assert known is not None
     assert known.epoch_seconds == (25.0, 25.0, 25.0)

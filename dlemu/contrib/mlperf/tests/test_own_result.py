@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from dlemu.config.schema import Metric
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.contrib.mlperf.tests import golden
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
@@ -41,14 +41,11 @@ def errors(run: AuditedRun) -> list[Finding]:
     return [finding for finding in run.findings if finding.severity == "error"]
 
 
-def edit(folder: Path, change: Callable[[Any], object]) -> None:
-    path = folder / "summary.json"
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+def edit(folder: Path, change: Callable[[Any], None]) -> None:
+    golden.edit(folder / "summary.json", change)
 
 
-def set_key(key: str, value: object) -> Callable[[Any], object]:
+def set_key(key: str, value: object) -> Callable[[Any], None]:
     """A change that puts a value at `metrics.au_percent.mean` or `audit.0.samples_read`."""
 
     def change(content: Any) -> None:

@@ -184,6 +184,8 @@ def test_edges_belong_to_those_who_keep_the_rules() -> None:
 
 
 def test_a_key_that_may_change_hides_no_other_one() -> None:
+    assert found(division="open", overrides=("reader.data_loader", "workflow.checkpoint")) == []
+    assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
     allowed_first = ("workflow.checkpoint", "reader.data_loader", "reader.read_threads", "train.epochs")
     assert found(division="open", overrides=allowed_first) == [("error", "overrides.unknown")]
     assert found(overrides=allowed_first) == [("error", "overrides.open"), ("error", "overrides.unknown")]
@@ -221,11 +223,6 @@ def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
     unsaved = changed(checkpoint=other, workflow={"checkpoint": False}, model={"model_size": 7})
     (size,) = told("workload.differs", replace(GOOD, **unsaved))
     assert size.seen == "model.model_size=7", "settings after those of checkpoints are compared, too"
-
-
-def test_what_open_allows_is_a_finding_only_in_closed() -> None:
-    assert found(division="open", overrides=("reader.data_loader", "workflow.checkpoint")) == []
-    assert found(division="open", overrides=("train.epochs",)) == [("error", "overrides.unknown")]
 
 
 def test_direct_io_is_of_unet3d_alone() -> None:
@@ -281,35 +278,31 @@ def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key
     assert findings[0].seen.startswith(f"{key}=")
 
 
-@pytest.mark.parametrize("random", [{"type": "gamma", "shape": 2}, {"mean": 0, "max": 1}])
-def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
-    assert found(**changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
-
-
 def test_settings_that_are_dlios_own_may_be_written_out() -> None:
-    reader: dict[str, Any] = {
-        "preprocess_time": {},
-        "read_type": "on_demand",
-        "reader_classname": None,
-        "shuffle_size": 1024,
-    }
+    reader: dict[str, Any] = {"preprocess_time": {}, "read_type": "on_demand"}
+    reader |= {"reader_classname": None, "shuffle_size": 1024}
     sections = {"reader": reader, "dataset": {"num_files_eval": "0"}, "workflow": {"evaluation": False}}
     assert "error" not in {severity for severity, _ in found(**changed(**sections))}
 
 
-def test_a_setting_that_no_rule_knows_shows_in_the_hash() -> None:
-    assert found(**changed(checkpoint={"mode": "subset"})) == [("error", "workload.hash")]
-    assert found(**changed(workflow={"train": True, "evaluation": False})) == [("warning", "workload.hash")]
-    assert found(**changed(reader={"read_threads": "64"}, storage={"storage_type": "direct_fs"})) == []
+@pytest.mark.parametrize(
+    ("sections", "first"),
+    [
+        ({"checkpoint": {"mode": "subset"}}, [("error", "workload.hash")]),  # no rule knows it, and the hash shows it
+        ({"workflow": {"train": True, "evaluation": False}}, [("warning", "workload.hash")]),
+        ({"reader": {"read_threads": "64"}, "storage": {"storage_type": "direct_fs"}}, []),
+        ({"reader": {"prefetch_size": 16}}, [("error", "overrides.value")]),
+        ({"reader": {"prefetch_size": 2}}, []),
+        ({"metric": {"exclude_start_steps": 50}}, [("error", "settings.changed")]),
+    ],
+)
+def test_settings_are_as_the_text_allows_them(sections: dict[str, Any], first: list[tuple[str, str]]) -> None:
+    assert found(**changed(**sections)) == first
 
 
-def test_prefetch_is_as_the_text_allows_it() -> None:
-    assert found(**changed(reader={"prefetch_size": 16})) == [("error", "overrides.value")]
-    assert found(**changed(reader={"prefetch_size": 2})) == []
-
-
-def test_steps_that_au_leaves_out_are_not_chosen() -> None:
-    assert found(**changed(metric={"exclude_start_steps": 50})) == [("error", "settings.changed")]
+@pytest.mark.parametrize("random", [{"type": "gamma", "shape": 2}, {"mean": 0, "max": 1}])
+def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
+    assert found(**changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
 
 
 def test_hashes_are_those_that_mlpstorage_gives() -> None:
@@ -365,12 +358,8 @@ def test_datasize_advises_files_that_the_rules_accept() -> None:
 
 
 def test_datasize_names_a_changed_workload() -> None:
-    told = datasize(
-        load(["workload=unet3d", "accelerator=h100", "scale=laptop", "ranks=3"]),
-        edition="2.0",
-        hosts=2,
-        memory_gib_per_host=1,
-    )
+    small = load(["workload=unet3d", "accelerator=h100", "scale=laptop", "ranks=3"])
+    told = datasize(small, edition="2.0", hosts=2, memory_gib_per_host=1)
     assert {finding.rule for finding in told.findings} >= {"settings.changed", "hosts.uneven"}
 
 

@@ -53,15 +53,8 @@ def workers(run: subprocess.Popen[str]) -> list[psutil.Process]:
 
 def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_path: Path) -> None:
     target = tmp_path / "packed"
-    words = [
-        f"source={images}",
-        f"target={target}",
-        "resize=16x16",
-        "images_per_file=2",
-        "processes=2",
-        "evict=false",
-        "--no-report",
-    ]
+    words = [f"source={images}", f"target={target}", "resize=16x16", "images_per_file=2", "processes=2"]
+    words += ["evict=false", "--no-report"]
     last = images / f"{IMAGES - 1}.png"
 
     last.write_bytes(b"no picture")  # the last file is the only one that can't be finished

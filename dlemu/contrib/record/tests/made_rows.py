@@ -14,10 +14,9 @@ class Trainer:
     """Writes what a loop does, ms by ms. Files of 1000 bytes, batches of 8 samples."""
 
     def __init__(self, *, pid: int = TRAINER, rank: int | None = None, ranks: int = 1, workers: int = 1) -> None:
-        process = Process(version=1, pid=pid, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4)
-        self.rows = ProcessRows(process)
-        self.worker = ProcessRows(
-            Process(version=1, pid=pid + 100, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4)
+        self.rows, self.worker = (
+            ProcessRows(Process(version=1, pid=each, rank=rank, ranks=ranks, python="3.9.1", torch="2.1.0", cores=4))
+            for each in (pid, pid + 100)
         )
         self.workers, self.now, self.thread = workers, 0, pid
         self._passes = self._serial = 0
@@ -123,9 +122,9 @@ class Trainer:
         return [self.rows, self.worker] if self.workers else [self.rows]
 
 
-def steady(trainer: Trainer, batches: int, wait_ms: float, body_ms: float, **each: float) -> None:
+def steady(trainer: Trainer, batches: int, wait_ms: float, body_ms: float, loader: int = 1, **each: float) -> None:
     """Train one pass of batches that are all alike."""
-    number = trainer.begin()
+    number = trainer.begin(loader)
     for _ in range(batches):
         trainer.batch(number, wait_ms, body_ms, **each)  # type: ignore[arg-type]  # numbers all
     trainer.over(number)

@@ -64,19 +64,9 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     )
     data = data_of(files(tmp_path), recording)
     assert data is not None
-    assert (data.files, data.format, data.samples_per_file, data.is_whole) == (80, "jpeg", 1.0, True)
+    assert (data.files, data.format, data.samples_per_file) == (80, "jpeg", 1.0)
     assert data.bytes == sum(path.stat().st_size for path in tmp_path.rglob("*.jpg")), "of the whole folder"
-    replay = Replay(
-        folder="replay-1",
-        engine="fast",
-        samples_per_second=200.123456,
-        wait_p50=0.001,
-        wait_p99=0.02,
-        hand_over=0.001,
-        calls_per_sample=2.0,
-        device_bytes_per_sample=0.0,
-        worker_cpu_per_sample=0.002,
-    )
+    replay = Storage({"fast": 2.0}, 0.0, rate=200.123456)(recording, "fast", "replay-1")
     text = recipe_text(recording, data, engine="fast", replayable=True, reason="", replay=replay)
     assert len(text) < 8000, "a lawyer reads it"
     own = [*SECRETS, str(tmp_path), socket.gethostname(), *([] if getpass.getuser() == "root" else [getpass.getuser()])]
@@ -92,18 +82,6 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     assert all(size == float(f"{size:.3g}") for size in sizes)
     assert (tree["recorded"]["torch"], tree["recorded"]["replayable"]) == ("2.4.0", True)
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
-
-
-def test_a_recipe_is_a_workload_of_dlemus(tmp_path: Path) -> None:
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
-    data = data_of(files(tmp_path), recording)
-    text = recipe_text(recording, data, engine="matched", replayable=None, reason="it was not replayed", replay=None)
-    (tmp_path / "job.yaml").write_text(text)
-    workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
-    assert workload.notes == ()
-    assert workload.unsupported == ()
-    assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
-    assert (workload.recorded.replayable, workload.recorded.reason) == (None, "it was not replayed")
 
 
 def test_samples_of_shards_and_of_mapped_tokens_are_counted_by_what_is_known(tmp_path: Path) -> None:
@@ -278,12 +256,8 @@ def bytes_seen(folder: Path, files: dict[str, Any], changes: dict[str, Any]) -> 
     """Make files as given, if any; return what is known of 1000 samples in one, or of one sample in each."""
     for number in range(files.get("files", 1) if "size" in files else 0):
         (folder / f"{number}{files.get('ending', '.pt')}").write_bytes(bytes(files["size"]))
-    names = {
-        "read": "read_bytes_per_sample",
-        "shipped": "shipped_bytes_per_sample",
-        "device": "device_bytes_per_sample",
-    }
-    recording = recorded(**{names.get(key, key): value for key, value in changes.items()})
+    sizes = ("read", "shipped", "device")
+    recording = recorded(**{f"{key}_bytes_per_sample" if key in sizes else key: changes[key] for key in changes})
     samples, iterable = files.get("samples", 1000), files.get("iterable", False)
     recording = replace(recording, loading=replace(recording.loading, samples=samples, iterable=iterable))
     return dataset_of(Counter(map(str, sorted(folder.iterdir()))), recording)
@@ -458,7 +432,7 @@ def test_what_is_not_verified_names_the_command_that_does(
 @pytest.mark.parametrize(
     ("replayable", "shown", "notes"), [(True, "yes", 0), (False, "no", 1), (None, "not verified", 1)]
 )
-def test_all_that_read_a_recipe_know_three_states(
+def test_a_recipe_is_a_workload_of_dlemus_and_all_that_read_it_know_three_states(
     replayable: bool | None, shown: str, notes: int, tmp_path: Path
 ) -> None:
     recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0)
@@ -466,6 +440,9 @@ def test_all_that_read_a_recipe_know_three_states(
     text = recipe_text(recording, data, engine="matched", replayable=replayable, reason="so", replay=None)
     (tmp_path / "job.yaml").write_text(text)
     workload = load([f"workload={tmp_path / 'job.yaml'}", f"dataset.data_folder={tmp_path}"])
+    assert (workload.notes, workload.unsupported) == ((), ())
+    assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
+    assert (workload.recorded.replayable, workload.recorded.reason) == (replayable, "so")
     assert ("  replayable", shown, "so") in _recording(workload)
     found = list(recording_notes(workload.recorded, 1))
     assert [("not verified: so" in note, "not replayable: so" in note) for note in found] == [

@@ -96,11 +96,8 @@ def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
             streams.batch(number, 0.1, 25)
     assert any("of different kinds" in problem for problem in analyse(streams.processes, 4).problems)
     for loader in (1, 2):
-        number = following.begin(loader)
+        steady(following, 40, wait_ms=0.1, body_ms=25, loader=loader)
         following.rows.passes[-1].batch = 8 * loader
-        for _ in range(40):
-            following.batch(number, 0.1, 25)
-        following.over(number)
     assert any("one after another" in problem for problem in analyse(following.processes, 4).problems)
 
 
@@ -124,10 +121,7 @@ def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
 
 def test_the_accelerators_own_clock_goes_before_the_hosts() -> None:
     trainer = Trainer()
-    number = trainer.begin()
-    for _ in range(60):
-        trainer.batch(number, 0.1, 30, device_ms=27.5)
-    trainer.over(number)
+    steady(trainer, 60, wait_ms=0.1, body_ms=30, device_ms=27.5)
     recording = analyse(trainer.processes, 10)
     assert recording.computation_from == "device"
     assert recording.computation.mean == pytest.approx(0.0275)

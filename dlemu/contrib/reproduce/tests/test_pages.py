@@ -100,40 +100,43 @@ def documents() -> dict[str, OpenedDocument]:
     }
 
 
-def test_the_time_that_kioxia_saves() -> None:
-    saved = table(documents()["kioxia"], 1)
-    assert saved.rows[-1] == ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]
+@pytest.mark.parametrize(
+    ("document", "number", "place", "row"),
+    [
+        ("kioxia", 1, -1, ["18", "+12.2", "+44.5", "14.18", "16.14", "618", "543"]),
+        ("amax", 0, 0, ["first epoch, s, new", "45,936", "2,552"]),
+        ("amax", 1, -1, ["price per TB", "302.0", "53.00"]),
+        ("colfax", 0, 0, ["MB/s, new", "92.00", "92.00"]),
+        ("micron-6550", 0, 1, ["GB/s per watt, 4 KiB", "0.050", "0.400"]),
+        ("micron-6550", 1, 1, ["GB/s per watt, 4 KiB", "0.040", "0.320"]),
+    ],
+)
+def test_a_table_has_the_published_numbers_units(document: str, number: int, place: int, row: list[str]) -> None:
+    assert list(table(documents()[document], number).rows[place]) == row
 
 
-@pytest.mark.parametrize("change", [{"cut_steps": (10,)}, {"outcome": "no verdict"}])
-def test_epochs_that_were_cut_short_or_have_no_verdict_save_no_time(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        *(({"cut_steps": (10,)},) * 2, ({"outcome": "no verdict"},) * 2),
+        ({"computation_seconds": 1.0}, {"computation_seconds": 2.0}),
+    ],
+)
+def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(new: Any, old: Any) -> None:
     sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    points = [replace(point, figures=replace(point.figures, **change)) for point in sweep.points if point.figures]
+    points = (
+        replace(point, figures=replace(point.figures, **(old if place % 2 else new)))
+        for place, point in enumerate(sweep.points)
+        if point.figures
+    )
     saved = table(opened("kioxia", {"sweep": replace(sweep, points=tuple(points))}), 1)
     assert (saved.rows, [str(note).endswith("both drives: 1, 18.") for note in saved.notes]) == ([], [True])
 
 
-def test_different_work_on_two_drives_saves_no_time() -> None:
-    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
-    of_two = [
-        replace(point, figures=replace(point.figures, computation_seconds=float(place % 2 + 1)))
-        for place, point in enumerate(sweep.points)
-        if point.figures
-    ]
-    assert table(opened("kioxia", {"sweep": replace(sweep, points=tuple(of_two))}), 1).rows == []
-
-
-def test_amax_s_storages_beside_each_other() -> None:
-    first, second = document_page(documents()["amax"]).tables
-    assert first.rows[0] == ["first epoch, s, new", "45,936", "2,552"]
-    assert [row[1] for row in second.rows] == ["8,000", "2,000,000", "1.300", "302.0"]
-    assert second.rows[-1] == ["price per TB", "302.0", "53.00"]
-
-
-def test_colfax_s_tables() -> None:
+def test_amax_s_storages_and_colfax_s_tables_stand_beside_each_other() -> None:
+    assert [row[1] for row in table(documents()["amax"], 1).rows] == ["8,000", "2,000,000", "1.300", "302.0"]
     tables = document_page(documents()["colfax"]).tables
     assert [made.title.partition(":")[0] for made in tables] == ["Table 2", "Table 3", "Table 4"]
-    assert list(tables[0].rows[0]) == ["MB/s, new", "92.00", "92.00"]
 
 
 def test_an_interrupted_document_is_not_called_reproduced() -> None:
@@ -164,19 +167,9 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     assert "ranks-15-2 holds no result" in PARTS.screen(answer, str(tmp_path)).notes[0]
 
 
-def test_micron_s_gb_per_second_and_watt() -> None:
-    first, second = document_page(documents()["micron-6550"]).tables
-    assert first.rows[1] == ["GB/s per watt, 4 KiB", "0.050", "0.400"]
-    assert second.rows[1] == ["GB/s per watt, 4 KiB", "0.040", "0.320"]
-
-
 @pytest.mark.parametrize(
     ("document", "names"),
-    [
-        ("kioxia", ["kioxia_metrics"]),
-        ("amax", ["amax_epochs", "amax_reads"]),
-        ("micron-6550", ["micron_6550_rates"]),
-    ],
+    [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
     for canvas in (DESK, PHONE):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, fields, replace
 from typing import Any
@@ -71,7 +70,6 @@ def predict(
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
-    began = time.monotonic()
     predictor = _Predictor(workload, calibration, hosts=hosts, assumes_files=assumes_files)
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
@@ -120,8 +118,6 @@ def predict(
         counts=tuple(counts),
         calibration=calibration,
         findings=tuple(predictor.findings(shown)),
-        simulated_steps=predictor.run_of(wanted).simulated_steps,
-        seconds=time.monotonic() - began,
         **fields,
     )
     return in_words(answer)

@@ -164,10 +164,6 @@ class Prediction(PredictedCount):
     """`findings` as sentences."""
     findings: tuple[Finding, ...] = ()
     """What restricts the meaning of the prediction."""
-    simulated_steps: int
-    """Steps per accelerator; fewer than planned where the run is long."""
-    seconds: float
-    """Duration of the simulations."""
 
 
 def in_words(answer: Prediction) -> Prediction:

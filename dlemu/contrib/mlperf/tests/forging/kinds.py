@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,6 +38,10 @@ from dlemu.contrib.mlperf.tests.changes import (
 )
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves as calls
 from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit, moved
+
+META = "*_metadata.json"
+CALLS = f"checkpointing/*/2*/{META}"
+VECTORS = "vector_database/**/run/*/statistics.json"
 
 
 class Inapplicable(Exception):
@@ -84,10 +89,34 @@ def leaves(root: Path, phase: str = "") -> list[Path]:
 
 def ran(root: Path) -> list[Path]:
     """The folders that hold a summary."""
-    found = sorted(path.parent for path in root.rglob("summary.json"))
+    return [path.parent for path in every(root, "summary.json")]
+
+
+def every(root: Path, pattern: str) -> list[Path]:
+    """The paths that match, of which there is one at least."""
+    found = sorted(root.rglob(pattern))
     if not found:
         raise Inapplicable
     return found
+
+
+def _first(root: Path, pattern: str) -> Path:
+    return every(root, pattern)[0]
+
+
+def for_all(paths: Iterable[Path], change: Callable[[Path], object]) -> None:
+    for path in paths:
+        change(path)
+
+
+def each(pattern: str, change: Callable[[Path], object]) -> Change:
+    """Change all that match."""
+    return lambda root: for_all(every(root, pattern), change)
+
+
+def together(*changes: Change) -> Change:
+    """Make several changes at once."""
+    return lambda root: [change(root) for change in changes]
 
 
 def one(root: Path, pattern: str) -> Path:
@@ -123,12 +152,8 @@ def changed(pattern: str, change: Callable[[Any], Any]) -> Change:
     return lambda root: edit(one(root, pattern), change)
 
 
-def removed(pattern: str) -> Change:
-    return lambda root: one(root, pattern).unlink()
-
-
-def written(pattern: str, content: str) -> Change:
-    return lambda root: one(root, pattern).write_text(content)
+def changed_first(pattern: str, change: Callable[[Any], Any]) -> Change:
+    return lambda root: edit(_first(root, pattern), change)
 
 
 def _to_year(year: int) -> Change:
@@ -177,8 +202,6 @@ def _copied_epoch(root: Path) -> None:
 def _copied_figures(root: Path) -> None:
     def copy(content: Any) -> None:
         for key in ("train_au_percentage", "train_throughput_samples_per_second"):
-            if key not in content["metric"]:
-                raise Inapplicable
             content["metric"][key][1] = content["metric"][key][0]
 
     edit(one(trained(root), "summary.json"), copy)
@@ -190,15 +213,6 @@ def _copied_stamps(root: Path) -> None:
         shutil.copy(source, path)
         return
     raise Inapplicable
-
-
-def _epochs_overlap(root: Path) -> None:
-    def overlap(content: Any) -> None:
-        if "2" not in content:
-            raise Inapplicable
-        content["2"]["start"] = content["1"]["start"]
-
-    edit(one(trained(root), "*per_epoch_stats.json"), overlap)
 
 
 def _checkpoints_overlap(root: Path) -> None:
@@ -247,9 +261,7 @@ def _short_blocks(content: Any) -> None:
 
 def _slow_first_steps(root: Path) -> None:
     """Let each first step take half a minute longer, with 100 readers that fetch batches meanwhile."""
-    if not list(trained(root).rglob("*_output.json")):
-        raise Inapplicable
-    for path in trained(root).rglob("*_output.json"):
+    for path in every(trained(root), "*_output.json"):
         edit(path, _longer_step)
     for path in trained(root).rglob("*per_epoch_stats.json"):
         edit(path, _earlier_start)
@@ -265,29 +277,26 @@ def _longer_step(content: Any) -> None:
             epoch[name]["block1"][0] += 30
 
 
+def later(moment: str, seconds: float) -> str:
+    return (datetime.fromisoformat(moment) + timedelta(seconds=seconds)).isoformat()
+
+
 def _earlier_start(content: Any) -> None:
     for epoch in content.values():
         for part in (epoch, epoch["block1"]):
-            part["start"] = (datetime.fromisoformat(part["start"]) - timedelta(seconds=30)).isoformat()
+            part["start"] = later(part["start"], -30)
 
 
 def _of_model(name: str) -> Change:
     """Have all calls of checkpoints name another model."""
-
-    def apply(root: Path) -> None:
-        paths = list(root.rglob("checkpointing/*/2*/*_metadata.json"))
-        if not paths:
-            raise Inapplicable
-        for path in paths:
-            edit(path, lambda told: told.update(model=name, args={**told["args"], "model": name}))
-
-    return apply
+    return each(
+        CALLS, lambda path: edit(path, lambda told: told.update(model=name, args={**told["args"], "model": name}))
+    )
 
 
 def _of_v2(root: Path) -> None:
     """Let nothing tell of v3.0, so that v2.0's rules hold."""
-    if not list(root.rglob("checkpointing/*/2*/*_metadata.json")):
-        raise Inapplicable
+    _first(root, CALLS)  # of checkpoints alone
     for path in root.rglob("*_metadata.json"):
         edit(path, _told_of_v2)
     for name in (".mlps-code-image", "fs_separation.json"):
@@ -301,10 +310,6 @@ def _told_of_v2(content: Any) -> None:
     for key in ("data_access_protocol", "systemname"):
         content.get("args", {}).pop(key, None)
     content.update(edition="2.0")
-
-
-def _failing_audit() -> AbstractContextManager[object]:
-    return patch.object(audited_run, "audit_run", side_effect=RuntimeError("a fault"))
 
 
 def _late(phase: str) -> Change:
@@ -321,20 +326,6 @@ def _late(phase: str) -> Change:
     return apply
 
 
-def _without_metadata(root: Path) -> None:
-    calls = list(root.rglob("checkpointing/*/2*/*_metadata.json"))
-    if not calls:
-        raise Inapplicable
-    for path in calls:
-        path.unlink()
-
-
-def _ranks_gone(root: Path) -> None:
-    leaf = one(root, "3_per_epoch_stats.json").parent
-    for path in [*leaf.glob("3_*.json")]:
-        path.unlink()
-
-
 def _tampered_code(root: Path) -> None:
     for path in root.rglob(".code-hash.json"):
         if "hash" in json.loads(path.read_text()):
@@ -344,24 +335,24 @@ def _tampered_code(root: Path) -> None:
 
 
 def _two_images(root: Path) -> None:
-    pools = [path.parent for path in root.rglob(".code-hash.json")]
-    if not pools or not list(root.rglob(".mlps-code-image")):
-        raise Inapplicable
-    other = pools[0].with_name("code-other")
-    shutil.copytree(pools[0], other)
+    pool = _first(root, ".code-hash.json").parent
+    other = pool.with_name("code-other")
+    shutil.copytree(pool, other)
     edit(other / ".code-hash.json", lambda told: told.update(hash="f" * 32))
     one(root, ".mlps-code-image").write_text("md5-tree-v2:" + "f" * 32)
 
 
-def _sums(key: str) -> Change:
-    """Change a number of results.json."""
+def _sums(begin: str, factor: float | None = 1.05) -> Change:
+    """Change the figures of such names in the sums of all runs; None: delete them."""
 
     def apply(root: Path) -> None:
         for path in root.rglob("results.json"):
             rows = json.loads(path.read_text())
             for row in rows if isinstance(rows, list) else [rows]:
-                if key in row:
-                    row[key] *= 1.05
+                if found := [key for key in row if key.startswith(begin)]:
+                    for key in found:
+                        value = row.pop(key)
+                        row |= {} if factor is None else {key: factor * value}
                     path.write_text(json.dumps(rows))
                     return
         raise Inapplicable
@@ -373,21 +364,7 @@ def _described(change: Callable[[Any], object]) -> Change:
     def of_the_system(told: Any) -> None:
         change(told["system_under_test"])
 
-    return lambda root: edit(_first(root, "systems/*.yaml"), of_the_system)
-
-
-def _emptied(pattern: str) -> Change:
-    def apply(root: Path) -> None:
-        found = sorted(root.rglob(pattern))
-        if not found:
-            raise Inapplicable
-        found[-1].write_bytes(b"")
-
-    return apply
-
-
-def _each_rerun(change: Callable[[Path], object]) -> Change:
-    return lambda root: change(organisation(root))
+    return changed_first("systems/*.yaml", of_the_system)
 
 
 def _put(*keys: str, value: Any) -> Callable[[Any], None]:
@@ -401,28 +378,16 @@ def _put(*keys: str, value: Any) -> Callable[[Any], None]:
     return change
 
 
-def _foreign(folder: Path) -> None:
-    (folder / "x").mkdir()
-
-
 def kv(root: Path, place: str = "option_1/trial_0") -> Path:
     """One rank's results of a run of kv_cache."""
     return _first(root, f"kv_cache/*/run/*/{place}/**/kvcache_results_*.json")
 
 
-def _first(root: Path, pattern: str) -> Path:
-    found = sorted(root.rglob(pattern))
-    if not found:
-        raise Inapplicable
-    return found[0]
-
-
-def _kv_summary(root: Path) -> Path:
-    return _first(root, "kv_cache/*/run/*/summary.json")
+KV_SUMMARY = "kv_cache/*/run/*/summary.json"
 
 
 def _kv_told(change: Callable[[Any], Any]) -> Change:
-    return lambda root: edit(_kv_summary(root), change)
+    return changed_first(KV_SUMMARY, change)
 
 
 def _kv_sum(name: str, factor: float) -> Change:
@@ -445,35 +410,15 @@ def _kv_stat(name: str, factor: float | None) -> Change:
 
 
 def _kv_meta(change: Callable[[Any], Any]) -> Change:
-    return lambda root: edit(_first(root, "kv_cache/*/run/*/*_metadata.json"), change)
+    return changed_first("kv_cache/*/run/*/*_metadata.json", change)
 
 
-def _kv_commands(old: str, new: str) -> Change:
+def _kv_commands(old: str, new: str, most: int | None = None) -> Change:
     def change(told: Any) -> None:
-        for each in told["command_output_files"]:
-            each["command"] = each["command"].replace(old, new)
+        for call in told["command_output_files"][:most]:
+            call["command"] = call["command"].replace(old, new)
 
     return _kv_meta(change)
-
-
-def _kv_first_command(old: str, new: str) -> Change:
-    def change(told: Any) -> None:
-        first = told["command_output_files"][0]
-        first["command"] = first["command"].replace(old, new)
-
-    return _kv_meta(change)
-
-
-def _command_override(root: Path) -> None:
-    edit(one(root, META), lambda told: told.update(executed_command="mpirun dlio ++workload.reader.read_type=memory"))
-
-
-def _asked_for(root: Path) -> None:
-    edit(one(root, META), lambda told: told["args"].update(params=["reader.read_threads=4", "train.epochs=1"]))
-
-
-def _kv_option(option: str, **stated: Any) -> Change:
-    return _kv_told(lambda told: told["options"][option].update(stated))
 
 
 def _gone(*keys: str) -> Callable[[Any], None]:
@@ -485,8 +430,8 @@ def _gone(*keys: str) -> Callable[[Any], None]:
     return change
 
 
-def _trained_without(*keys: str) -> Change:
-    return lambda root: edit(trainings(root)[-1] / "summary.json", _gone(*keys))
+def _trained(name: str, change: Callable[[Any], None]) -> Change:
+    return lambda root: edit(trainings(root)[-1] / name, change)
 
 
 def _copied_times(root: Path) -> None:
@@ -500,25 +445,12 @@ def _copied_times(root: Path) -> None:
         path.unlink()
 
 
-def _printed(line: str) -> Change:
-    return lambda root: one(trained(root), "dlio.log").write_text(f"[OUTPUT]\n[METRIC] {line}: 1.5000 (0.1000) \n")
-
-
 def _in_every_config(section: str, key: str, value: object) -> Change:
     def apply(root: Path) -> None:
         for run in trainings(root):
             edit(config_folder(run) / "config.yaml", lambda told: told["workload"][section].update({key: value}))
 
     return apply
-
-
-def _generated(root: Path) -> None:
-    told = leaves(root, "datagen")[0] / "dlio_config/config.yaml"
-    edit(told, lambda told: told["workload"]["dataset"].update(record_length_bytes_stdev=0))
-
-
-def _linked(root: Path) -> None:
-    (trainings(root)[-1] / "notes.txt").symlink_to("/etc/hostname")
 
 
 _OF_ALL_RANKS = (
@@ -532,47 +464,6 @@ _OF_ALL_RANKS = (
     ("summary", "cache_stats", "tier_storage_kv_bytes_read_gb"),
     ("end_to_end_latencies",),
 )
-
-
-def _without_in_ranks(*keys: str) -> Change:
-    def apply(root: Path) -> None:
-        ranks = sorted(root.rglob("kvcache_results_*.json"))
-        if not ranks:
-            raise Inapplicable
-        for path in ranks:
-            edit(path, _gone(*keys))
-
-    return apply
-
-
-def _of_the_sums(begin: str) -> Change:
-    """Delete the figures of such names from the sums of all runs."""
-
-    def apply(root: Path) -> None:
-        for path in root.rglob("results.json"):
-            rows = json.loads(path.read_text())
-            for row in rows if isinstance(rows, list) else [rows]:
-                if found := [key for key in row if key.startswith(begin)]:
-                    for key in found:
-                        del row[key]
-                    path.write_text(json.dumps(rows))
-                    return
-        raise Inapplicable
-
-    return apply
-
-
-def _with_a_setting(root: Path) -> None:
-    config = _first(root, "checkpointing/*/2*/dlio_config/config.yaml")
-    edit(config, lambda told: told["workload"].setdefault("reader", {}).update(preloaded=True))
-
-
-def _without_p95(told: Any) -> None:
-    del told["options"]["1"]["aggregated_p95_latency_ms"]
-
-
-def _without_a_rate(root: Path) -> None:
-    edit(one(root, "summary.json"), lambda told: told["metric"]["train_throughput_samples_per_second"].pop())
 
 
 def _kv_waits(root: Path) -> None:
@@ -593,16 +484,11 @@ def _kv_tokens(root: Path) -> None:
     more = 0.05 * told["total_tokens"] / told["elapsed_time"]
     edit(path, lambda told: told["summary"].update({key: told["summary"][key] + more}))
     edit(
-        _kv_summary(root),
+        _first(root, KV_SUMMARY),
         lambda told: told["options"]["1"].update(
             {f"aggregated_{key}": told["options"]["1"][f"aggregated_{key}"] + more / 3}
         ),
     )
-
-
-def _kv_copied(root: Path) -> None:
-    source, target = kv(root), kv(root, "option_1/trial_1")
-    shutil.copy(source, target)
 
 
 def _less_work(told: Any) -> None:
@@ -612,51 +498,9 @@ def _less_work(told: Any) -> None:
         last[key] = first[key] + (last[key] - first[key]) // 10
 
 
-def vectors(root: Path) -> list[Path]:
-    """The runs of a vector database."""
-    found = sorted(path.parent for path in root.rglob("vector_database/**/run/*/statistics.json"))
-    if not found:
-        raise Inapplicable
-    return found
-
-
-def _of_vector(change: Callable[[Any], Any], name: str = "statistics.json") -> Change:
-    return lambda root: edit(next(iter(vectors(root)[0].glob(name))), change)
-
-
-def _found_nothing(told: Any) -> None:
-    told["recall"] |= {"recall_at_k": 0.0, "per_query_recall": [0.0] * 4}
-
-
-def _small_on_unknown_memory(root: Path) -> None:
-    summary("host_memory_GB", value=[])(root)
-    summary("num_files_train", value=13_000)(root)
-    config("dataset", "num_files_train", value=13_000)(root)
-
-
-def _odirect(root: Path) -> None:
-    config("model", "name", value="retinanet")(root)
-    config("reader", "odirect", value=True)(root)
-
-
-def _v100(root: Path) -> None:
-    for run in runs(root):
-        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n")
-
-
 def _a_day_later(root: Path) -> None:
     last = runs(root)[-1]
     last.rename(last.with_name((datetime.strptime(last.name, STAMP) + timedelta(days=1)).strftime(STAMP)))
-
-
-def _without_two(root: Path) -> None:
-    for run in runs(root)[:2]:
-        shutil.rmtree(run)
-
-
-def _without_outputs(folder: Path) -> None:
-    for path in calls(folder)[0].glob("*_output.json"):
-        path.unlink()
 
 
 def _workload(root: Path) -> Path:
@@ -698,40 +542,41 @@ def _able(**capabilities: Any) -> Change:
     return lambda folder: edit(_description(folder), change)
 
 
-def _one_host_alone(folder: Path) -> None:
-    processes(8, hosts=2)(folder)
-    _able(multi_host=False)(folder)
-
-
 def _of_checkpoints(change: Callable[[Path], object]) -> Change:
     """Change the folder of a model's checkpoints."""
     return lambda root: change(_first(root, "checkpointing/*"))
 
 
-META = "*_metadata.json"
 _SEPARATE = "dataset.filesystem checkpoint.filesystem"
+_STDEV = "record_length_bytes_stdev"
 _ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
 KINDS: tuple[Forgery, ...] = (
     # trees
-    _forgery("systems/ is gone", "submission.folders", _each_rerun(lambda org: shutil.rmtree(org / "systems"))),
+    _forgery("systems/ is gone", "submission.folders", lambda root: shutil.rmtree(organisation(root) / "systems")),
     _forgery("a foreign folder at the top", "submission.top", lambda root: (root / "notes").mkdir()),
-    _forgery("a foreign folder of the organisation", "submission.folders submission.top", _each_rerun(_foreign)),
-    _forgery("the organisation has a blank", "submission.name", _each_rerun(lambda o: o.rename(o.with_name("a b")))),
-    _forgery("the code's image is gone", "submission.code code.image", lambda root: _remove_code(root)),
+    _forgery("a foreign folder of the organisation", "submission.folders submission.top",
+             lambda root: (organisation(root) / "x").mkdir()),
+    _forgery("the organisation has a blank", "submission.name",
+             lambda root: organisation(root).rename(organisation(root).with_name("a b"))),
+    _forgery("the code's image is gone", "submission.code code.image",
+             lambda root: shutil.rmtree(_first(root, ".code-hash.json").parent)),
     _forgery("a file was added to the code", "code.changed", _tampered_code),
     _forgery("two images in one result", "code.mixed", _two_images),
-    _forgery("metadata of checkpoints are gone", "files.checkpoint", _without_metadata),
+    _forgery("metadata of checkpoints are gone", "files.checkpoint", each(CALLS, Path.unlink)),
     _forgery("a leaf names another edition", "edition.differs", changed(META, lambda told: told.update(edition="2.0"))),
     # papers
-    _forgery("metadata: []", "papers.missing", written(META, "[]")),
-    _forgery("metadata: {}", "papers.missing", written(META, "{}")),
+    _forgery("metadata: []", "papers.missing", lambda root: one(root, META).write_text("[]")),
+    _forgery("metadata: {}", "papers.missing", lambda root: one(root, META).write_text("{}")),
     _forgery("metadata without args", "papers.missing", changed(META, lambda told: told.pop("args"))),
-    _forgery("overrides.yaml: []", "papers.missing", written("dlio_config/overrides.yaml", "[]")),
-    _forgery("hydra.yaml: {}", "papers.missing", written("dlio_config/hydra.yaml", "{}")),
-    _forgery("config.yaml: {}", "papers.missing config.incomplete", written("dlio_config/config.yaml", "{}")),
-    _forgery("summary.json: {}", "summary.incomplete checkpoint.differs unapplied", written("summary.json", "{}")),
-    _forgery("results.json: []", "results.differ", lambda root: _rewrite(root, "results.json", "[]")),
-    _forgery("results.json: {}", "results.differ", lambda root: _rewrite(root, "results.json", "{}")),
+    _forgery("overrides.yaml: []", "papers.missing",
+             lambda root: one(root, "dlio_config/overrides.yaml").write_text("[]")),
+    _forgery("hydra.yaml: {}", "papers.missing", lambda root: one(root, "dlio_config/hydra.yaml").write_text("{}")),
+    _forgery("config.yaml: {}", "papers.missing config.incomplete",
+             lambda root: one(root, "dlio_config/config.yaml").write_text("{}")),
+    _forgery("summary.json: {}", "summary.incomplete checkpoint.differs unapplied",
+             lambda root: one(root, "summary.json").write_text("{}")),
+    _forgery("results.json: []", "results.differ", lambda root: _first(root, "results.json").write_text("[]")),
+    _forgery("results.json: {}", "results.differ", lambda root: _first(root, "results.json").write_text("{}")),
     _forgery("called INVALID", "division.differs", changed(META, _put("verification", value="INVALID"))),
     _forgery("called OPEN", "division.differs", changed(META, _put("verification", value="OPEN"))),
     _forgery("run as whatif", "division.differs", changed(META, _put("args", "mode", value="whatif"))),
@@ -739,11 +584,13 @@ KINDS: tuple[Forgery, ...] = (
     # time
     _forgery("in 2032", "time.year", _to_year(2032)),
     _forgery("in 2016", "time.year", _to_year(2016)),
-    _forgery("epochs overlap", "time.order", _epochs_overlap),
+    _forgery("epochs overlap", "time.order", lambda root: edit(
+        one(trained(root), "*per_epoch_stats.json"), lambda told: told["2"].update(start=told["1"]["start"]))),
     _forgery("checkpoints overlap", "time.order", _checkpoints_overlap),
     _forgery("datagen after the runs", "time.phases", _late("datagen")),
     _forgery("datasize after the runs", "time.phases", _late("datasize")),
-    _forgery("the summary begins late", "time.order checkpoint.differs", lambda root: _late_summary(root)),
+    _forgery("the summary begins late", "time.order checkpoint.differs", lambda root: edit(
+        one(root, "summary.json"), lambda told: told.update(start=later(told["start"], 60)))),
     _forgery("the tool was shorter", "time.length", changed(META, _put("runtime", value=1.0))),
     _forgery("called another day", "runs.misdated", changed(META, _put("run_datetime", value="20260201_010000"))),
     _forgery("began another day", "runs.misdated", changed(META, lambda told: told.update(_ANOTHER_DAY))),
@@ -759,24 +606,27 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("blocks shorter than their steps", "blocks.short",
              _without_steps(_short_blocks, "*per_epoch_stats.json")),
     _forgery("prefetch hides slow first steps", "au.prefetch", _slow_first_steps),
-    Forgery("the audit itself fails", frozenset({"audit.failed"}), trainings, _failing_audit),
+    Forgery("the audit itself fails", frozenset({"audit.failed"}), trainings,
+            partial(patch.object, audited_run, "audit_run", side_effect=RuntimeError("a fault"))),
     _forgery("a model that no edition has", "checkpoint.model", _of_model("gpt-175b")),
     _forgery("8 processes of a larger model", "checkpoint.subset", _of_model("llama3-70b")),
     _forgery("of an edition that never synced", "checkpoint.unsynced", _of_v2),
     # what is gone
-    _forgery("a rank's files are gone", "files.ranks", _ranks_gone),
+    _forgery("a rank's files are gone", "files.ranks",
+             lambda root: for_all(one(root, "3_per_epoch_stats.json").parent.glob("3_*.json"), Path.unlink)),
     _forgery("sums of training are forged", "results.differ", _sums("train_throughput_mean_samples_per_second")),
     _forgery("sums of checkpoints are forged", "results.differ", _sums("save_checkpoint_io_mean_GB_per_second")),
     _forgery("sums of a rehearsal are forged", "results.differ", _sums("save_gib_per_second")),
-    _forgery("the pdf has 0 bytes", "files.empty", _emptied("systems/*.pdf")),
-    _forgery("the description has 0 bytes", "files.empty", _emptied("systems/*.yaml")),
-    _forgery("dlio.log has 0 bytes", "files.empty", _emptied("dlio.log")),
-    _forgery("stdout has 0 bytes", "files.empty", _emptied("*_run.stdout.log")),
-    _forgery("no sidecar of the file system", _SEPARATE, removed("fs_separation.json")),
+    _forgery("the pdf has 0 bytes", "files.empty", lambda root: every(root, "systems/*.pdf")[-1].write_bytes(b"")),
+    _forgery("the description has 0 bytes", "files.empty",
+             lambda root: every(root, "systems/*.yaml")[-1].write_bytes(b"")),
+    _forgery("dlio.log has 0 bytes", "files.empty", lambda root: every(root, "dlio.log")[-1].write_bytes(b"")),
+    _forgery("stdout has 0 bytes", "files.empty", lambda root: every(root, "*_run.stdout.log")[-1].write_bytes(b"")),
+    _forgery("no sidecar of the file system", _SEPARATE, lambda root: one(root, "fs_separation.json").unlink()),
     _forgery("one file system", _SEPARATE, changed("fs_separation.json", _put("same_filesystem", value=True))),
     # key-value caches
     _forgery("kv: a rank's results are gone", "kv.missing", lambda root: kv(root, "option_2/trial_1").unlink()),
-    _forgery("kv: the summary is gone", "kv.missing", lambda root: _kv_summary(root).unlink()),
+    _forgery("kv: the summary is gone", "kv.missing", lambda root: _first(root, KV_SUMMARY).unlink()),
     _forgery("kv: part of it failed", "kv.missing", _kv_told(lambda told: told.update(partial_failure=True))),
     _forgery("kv: an option is gone", "kv.missing", lambda root: shutil.rmtree(kv(root, "option_3").parents[2])),
     _forgery("kv: a published rate is forged", "kv.differs", _kv_sum("read_bandwidth_gbps", 1.05)),
@@ -789,36 +639,48 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: the clock ran longer", "kv.settings", _kv_rank(_put("summary", "elapsed_time", value=600.0))),
     _forgery("kv: another seed", "kv.settings", _kv_rank(_put("seed", value=7))),
     _forgery("kv: fewer users", "kv.settings", _kv_commands("--num-users 200", "--num-users 100")),
-    _forgery("the command had another override", "overrides.differ", _command_override),
-    _forgery("another setting was asked for", "overrides.differ", _asked_for),
-    _forgery("kv: an option without its p95", "unapplied", _kv_told(_without_p95)),
-    _forgery("an epoch has no rate", "epochs.count", _without_a_rate),
+    _forgery("the command had another override", "overrides.differ",
+             changed(META, put("executed_command", value="mpirun dlio ++workload.reader.read_type=memory"))),
+    _forgery("another setting was asked for", "overrides.differ",
+             changed(META, lambda told: told["args"].update(params=["reader.read_threads=4", "train.epochs=1"]))),
+    _forgery("kv: an option without its p95", "unapplied",
+             _kv_told(_gone("options", "1", "aggregated_p95_latency_ms"))),
+    _forgery("an epoch has no rate", "epochs.count",
+             changed("summary.json", lambda told: told["metric"]["train_throughput_samples_per_second"].pop())),
     _forgery("no samples/s of epochs", "summary.incomplete",
-             _trained_without("metric", "train_throughput_samples_per_second")),
-    _forgery("no memory of the hosts", "summary.incomplete", _trained_without("host_memory_GB")),
+             _trained("summary.json", _gone("metric", "train_throughput_samples_per_second"))),
+    _forgery("no memory of the hosts", "summary.incomplete", _trained("summary.json", _gone("host_memory_GB"))),
     _forgery("a call of checkpoints has no figures", "checkpoint.differs",
-             lambda root: edit(_first(root, "checkpointing/*/2*/summary.json"), _gone("metric"))),
+             changed_first("checkpointing/*/2*/summary.json", _gone("metric"))),
     _forgery("block times are another run's", "runs.copied", _copied_times),
-    _forgery("the log printed another AU", "papers.differ", _printed("Training Accelerator Utilization [AU] (%)")),
+    _forgery("the log printed another AU", "papers.differ", lambda root: one(trained(root), "dlio.log").write_text(
+        "[OUTPUT]\n[METRIC] Training Accelerator Utilization [AU] (%): 1.5000 (0.1000) \n")),
     _forgery("a workload file with a setting more", "workload.hash", _in_every_config("workflow", "mine", True)),
-    _forgery("datagen made files of one size", "dataset.differs", _generated),
-    _forgery("a file is a link", "tree.link", _linked),
-    _forgery("sums without their AU", "results.differ", _of_the_sums("train_au_")),
-    _forgery("sums of checkpoints without a rate", "results.differ", _of_the_sums("save_")),
+    _forgery("datagen made files of one size", "dataset.differs",
+             changed_first("datagen/2*/dlio_config/config.yaml", put("workload", "dataset", _STDEV, value=0))),
+    _forgery("a file is a link", "tree.link",
+             lambda root: (trainings(root)[-1] / "notes.txt").symlink_to("/etc/hostname")),
+    _forgery("sums without their AU", "results.differ", _sums("train_au_", None)),
+    _forgery("sums of checkpoints without a rate", "results.differ", _sums("save_", None)),
     _forgery("a reader with a setting more", "workload.differs", _in_every_config("reader", "preloaded", True)),
-    _forgery("checkpoints with a setting more", "checkpoint.settings", _with_a_setting),
-    *(_forgery(f"kv: no rank has {'.'.join(keys)}", "kv.missing", _without_in_ranks(*keys)) for keys in _OF_ALL_RANKS),
+    _forgery("checkpoints with a setting more", "checkpoint.settings",
+             changed_first("checkpointing/*/2*/dlio_config/config.yaml",
+                           lambda told: told["workload"].setdefault("reader", {}).update(preloaded=True))),
+    *(_forgery(f"kv: no rank has {'.'.join(keys)}", "kv.missing",
+               each("kvcache_results_*.json", partial(edit, change=_gone(*keys)))) for keys in _OF_ALL_RANKS),
     _forgery("kv: an option without its rate", "kv.missing",
              _kv_told(_gone("options", "1", "aggregated_read_bandwidth_gbps"))),
     _forgery("kv: a rank without its time", "kv.missing", _kv_rank(_gone("summary", "elapsed_time"))),
     _forgery("kv: the tool was shorter", "time.length", _kv_meta(_put("runtime", value=100.0))),
     _forgery("kv: another folder", "papers.differ", _kv_commands("/mnt/drive/kvcache", "/dev/shm/kvcache")),
-    _forgery("kv: an option failed in part", "kv.missing", _kv_option("1", partial_failure=True)),
-    _forgery("kv: an option of more ranks", "kv.differs", _kv_option("2", rank_count=9)),
+    _forgery("kv: an option failed in part", "kv.missing",
+             _kv_told(put("options", "1", "partial_failure", value=True))),
+    _forgery("kv: an option of more ranks", "kv.differs", _kv_told(put("options", "2", "rank_count", value=9))),
     _forgery("kv: fewer completed", "kv.differs", _kv_rank(_put("requests_completed", value=7))),
     _forgery("kv: the waits are forged", "kv.differs", _kv_waits),
-    _forgery("kv: fewer users in one trial", "kv.settings", _kv_first_command("--num-users 200", "--num-users 100")),
-    _forgery("kv: users of one option's summary", "kv.settings", _kv_option("3", num_users=7)),
+    _forgery("kv: fewer users in one trial", "kv.settings",
+             _kv_commands("--num-users 200", "--num-users 100", 1)),
+    _forgery("kv: users of one option's summary", "kv.settings", _kv_told(put("options", "3", "num_users", value=7))),
     _forgery("kv: memory in the summary", "kv.settings", _kv_told(lambda told: told.update(gpu_mem_gb=16.0))),
     _forgery("kv: tokens/s of a rank are forged", "kv.differs", _kv_tokens),
     _forgery("kv: more memory", "kv.settings", _kv_commands("--cpu-mem-gb 4", "--cpu-mem-gb 64")),
@@ -826,8 +688,9 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: no pause", "kv.settings", _kv_meta(_put("args", "inter_option_delay", value=0))),
     _forgery("kv: memory served reads", "kv.tiers", _kv_stat("tier_cpu_kv_bytes_read_gb", None)),
     _forgery("kv: tokens are counted twice", "kv.tokens", _kv_stat("storage_tokens_processed", 4)),
-    _forgery("kv: a trial is another's copy", "kv.copied", _kv_copied),
-    _forgery("kv: the devices read less", "kv.device", _kv_meta(lambda told: _less_work(told))),
+    _forgery("kv: a trial is another's copy", "kv.copied",
+             lambda root: shutil.copy(kv(root), kv(root, "option_1/trial_1"))),
+    _forgery("kv: the devices read less", "kv.device", _kv_meta(_less_work)),
     _forgery("kv: another number of ranks", "papers.differ kv.missing", _kv_meta(_put("num_processes", value=4))),
     _forgery("kv: in the folder of another model", "papers.differ", _kv_meta(_put("model", value="tiny-1b"))),
     # papers of training
@@ -835,13 +698,17 @@ KINDS: tuple[Forgery, ...] = (
     # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
     _forgery("memory just below the bound", "warning:dataset.near", summary("host_memory_GB", value=[381.5])),
     _forgery("memory just above the bound", "error:dataset.size", summary("host_memory_GB", value=[384])),
-    _forgery("few files on unknown memory", "dataset.steps", _small_on_unknown_memory),
+    _forgery("few files on unknown memory", "dataset.steps", together(
+        summary("host_memory_GB", value=[]), summary("num_files_train", value=13_000),
+        config("dataset", "num_files_train", value=13_000))),
     _forgery("another threshold", "settings.changed", config("metric", "au", value=0.85)),
     _forgery("an override that no division allows", "overrides.unknown", override("++workload.train.seed=7")),
     _forgery("an override that OPEN allows", "overrides.open", override("++workload.reader.data_loader=dali")),
     _forgery("batches read ahead", "overrides.value", config("reader", "prefetch_size", value=16)),
-    _forgery("direct I/O of another workload", "overrides.odirect", _odirect),
-    _forgery("an accelerator of another edition", "workload.unknown", _v100),
+    _forgery("direct I/O of another workload", "overrides.odirect",
+             together(config("model", "name", value="retinanet"), config("reader", "odirect", value=True))),
+    _forgery("an accelerator of another edition", "workload.unknown", lambda root: [
+        (config_folder(run) / "overrides.yaml").write_text("- workload=unet3d_v100\n") for run in runs(root)]),
     _forgery("data beside results", "dataset.folder", metadata("args", "results_dir", value="/data/unet3d")),
     _forgery("metadata without the dataset", "dataset.told", metadata("parameters", value={})),
     _forgery("datagen made fewer files", "dataset.phases", files_of("datagen", 13_000)),
@@ -883,7 +750,7 @@ KINDS: tuple[Forgery, ...] = (
              lambda root: _workload(root).with_name("bert").mkdir()),
     _forgery("no pdf", "error:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink()),
     _forgery("another file in systems/", "systems.files",
-             _each_rerun(lambda org: (org / "systems/notes.docx").write_text("notes"))),
+             lambda root: (organisation(root) / "systems/notes.docx").write_text("notes")),
     _forgery("a system without results", "systems.missing", _second_system),
     _forgery("a system of another name", "systems.name", _described(put("solution", "submission_name", value="other"))),
     _forgery("more hosts described than ran", "systems.hosts", _described(put("clients", value=[client(quantity=2)]))),
@@ -894,7 +761,7 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("a run without metadata", "files.metadata", drop("*_metadata.json"), "2.0"),
     _forgery("a run without overrides.yaml", "files.run_config", drop("dlio_config/overrides.yaml"), "2.0"),
     _forgery("five runs", "warning:runs.count", lambda root: shutil.rmtree(runs(root)[-1]), "2.0"),
-    _forgery("four runs", "error:runs.count", _without_two, "2.0"),
+    _forgery("four runs", "error:runs.count", lambda root: for_all(runs(root)[:2], shutil.rmtree), "2.0"),
     _forgery("a day between two runs of v2.0", "warning:runs.gap", _a_day_later, "2.0"),
     _forgery("one rank's steps are gone from v2.0", "warning:files.ranks", drop("3_output.json"), "2.0"),
     _forgery("no pdf in v2.0", "warning:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink(), "2.0"),
@@ -925,7 +792,8 @@ KINDS: tuple[Forgery, ...] = (
         ("text for a flag", "error:checkpoint.simultaneous", _able(simultaneous_write="yes")),
         ("writing alone", "warning:checkpoint.simultaneous",
          _able(simultaneous_write=False, remap_time_in_seconds=5)),
-        ("two hosts of a system for one", "error:checkpoint.simultaneous", _one_host_alone),
+        ("two hosts of a system for one", "error:checkpoint.simultaneous",
+         together(processes(8, hosts=2), _able(multi_host=False))),
         ("no description", "systems.missing", lambda folder: _description(folder).unlink()),
         ("another override", "checkpoint.overrides",
          edited(META, lambda told: told["override_parameters"].update({"checkpoint.fsync": True}))),
@@ -936,36 +804,16 @@ KINDS: tuple[Forgery, ...] = (
         ("a forged rate", "checkpoint.differs",
          edited("summary.json", lambda told: told["metric"].update(save_checkpoint_io_mean_GB_per_second=9.9))),
         ("no ranks' files", "files.checkpoint",
-         _without_outputs),
+         lambda folder: for_all(calls(folder)[0].glob("*_output.json"), Path.unlink)),
         ("no hydra.yaml", "files.checkpoint_config",
          lambda folder: (calls(folder)[0] / "dlio_config/hydra.yaml").unlink()),
         ("no sums", "files.checkpoint_results", lambda folder: (folder / "results.json").unlink()),
     )),
     # vector databases
-    _forgery("vdb: nothing is found", "vdb.recall", _of_vector(_found_nothing)),
-    _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(vectors(root)[0])),
+    _forgery("vdb: nothing is found", "vdb.recall", changed_first(
+        VECTORS, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0] * 4))),
+    _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(_first(root, VECTORS).parent)),
 )  # fmt: skip
-
-
-def _remove_code(root: Path) -> None:
-    pools = [path.parent for path in root.rglob(".code-hash.json")]
-    if not pools:
-        raise Inapplicable
-    shutil.rmtree(pools[0])
-
-
-def _rewrite(root: Path, name: str, content: str) -> None:
-    found = sorted(root.rglob(name))
-    if not found:
-        raise Inapplicable
-    found[0].write_text(content)
-
-
-def _late_summary(root: Path) -> None:
-    def later(content: Any) -> None:
-        content["start"] = (datetime.fromisoformat(content["start"]) + timedelta(seconds=60)).isoformat()
-
-    edit(one(root, "summary.json"), later)
 
 
 # Every single fact of every paper, changed by itself.
