@@ -146,7 +146,8 @@ class _Builder:
         for known, cutoff in ((own, 0.74), (elsewhere, 0.8)):
             if key in known:
                 return f"unknown key {full}: it belongs at {' or '.join(known[key])}"
-            near = [name for name in known if len(key) > 4 and {*key.split("_")} <= {*name.split("_")}]
+            near = difflib.get_close_matches(key, known, 1, 0.9)  # a slip of a letter, before words in common
+            near = near or [name for name in known if len(key) > 4 and {*key.split("_")} <= {*name.split("_")}]
             if not 1 <= len(near) <= 3:
                 near = difflib.get_close_matches(key, known, 1, cutoff)
             if near:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from dlemu.comm import PeerLostError
 from dlemu.comm.clock import FakeClock
-from dlemu.comm.tree import Frame, Link, LocalTree, parent_of
+from dlemu.comm.tree import Frame, LocalTree, parent_of
 
 PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
@@ -44,9 +44,6 @@ class MemoryLink:
         assert isinstance(item, bytes)
         assert len(item) == num_bytes
         return bytearray(item)
-
-    def relay_bytes(self, num_bytes: int, frame: Frame, target: Link) -> None:
-        target.send_bytes(self.receive_bytes(num_bytes, frame))
 
     def notify(self, message: str) -> None:
         self._outgoing.put(message)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.formats.format_base import FileJob, RecordFormat
-from datagen.generate import Files, files_of
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -36,16 +33,3 @@ def payload(start: int, stop: int, file: int = 7) -> bytes:
     out = np.empty(stop, np.uint8)
     Content(1).fill(out, file, 0)
     return out[start:].tobytes()
-
-
-def memory_dataset(**changes: Any) -> tuple[Files, memory.Storage]:
-    """Make a dataset in memory."""
-    values: dict[str, Any] = {"data_folder": "/data", "num_files_train": 3, "num_samples_per_file": 5}
-    files, storage = files_of(DatasetSpec(**(values | changes))), memory.Storage()
-    for number in range(len(files)):
-        for part in files.parts(number):
-            writer = storage.create(part.path)
-            part.write(writer, AlignedBuffer())
-            writer.commit()
-            assert part.size_bytes == len(storage.files[part.path])
-    return files, storage

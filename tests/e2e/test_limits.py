@@ -123,8 +123,9 @@ def test_a_quota_of_cpu_time_is_named_as_what_limits(dataset: Path, tmp_path: Pa
         (folder / "cpu.shares").write_text("262144")  # before all others on the host: the quota holds it back, not they
         ended = dlemu("train", *settings, launcher=inside(folder))
     assert ended.ran, ended.err
-    assert "limited by: host CPU" in ended.out
-    assert "the CPU limit throttled it in" in " ".join(ended.out.split())
+    limit = summary(tmp_path / "run")["limited_by"]
+    assert (limit["what"], "throttled" in [one["code"] for one in limit["seen"]]) == ("host CPU", True)
+    assert "host CPU" in ended.out
 
 
 JUMPS = """
@@ -154,5 +155,5 @@ def test_runs_that_begin_at_once_each_have_their_own_results(dataset: Path, tmp_
     runs = [start("train", *settings, cwd=tmp_path) for _ in range(3)]
     ends = [wait(run) for run in runs]
     assert all(ended.ran for ended in ends), [ended.err for ended in ends]
-    folders = {line for ended in ends for line in ended.out.splitlines() if line.startswith("results: ")}
+    folders = {line for ended in ends for line in ended.out.splitlines() if line.startswith("  more ")}
     assert len(folders) == len(runs)

@@ -46,7 +46,7 @@ def test_datagen_and_training_on_mpi_ranks(tmp_path: Path) -> None:
     assert "made 48 files" in made.out
     ended = dlemu("train", *settings, launcher=[MPIRUN, "-np", "3"])
     assert ended.ran, ended.err
-    assert ended.out.count("results: ") == 1, "one process speaks"
+    assert ended.out.count("  more ") == 1, "one process speaks"
     told = summary(tmp_path / "run")
     assert told["ranks"] == 3
     assert told["ranks_per_host"] == [3]

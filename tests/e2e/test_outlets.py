@@ -95,7 +95,10 @@ def test_a_full_stdout_and_closed_streams_turn_no_status_and_lose_no_result(
 def test_a_run_is_whole_whatever_becomes_of_its_streams(
     program: str, streams: str, dataset: Path, tmp_path: Path
 ) -> None:
-    command = [program, *["train"] * (program == DLEMU), *run_settings(tmp_path / "run", dataset)]
+    flat = [f"dataset.{key}=0" for key in ("num_files_eval", "num_subfolders_train", "num_subfolders_eval")]
+    # DLIO's workload default evaluates, in folders.
+    as_dlio = ["train"] if program == DLEMU else ["workflow.evaluation=false", *flat]
+    command = [program, *as_dlio, *run_settings(tmp_path / "run", dataset)]
     result = ended(streams, *command, cwd=tmp_path)
     assert (result.returncode in COMPLETED, "Traceback" in result.stdout + result.stderr) == (True, False)
     folder = tmp_path / "run" / ("dlemu" if program == DLIO else "")

@@ -12,9 +12,7 @@ from datagen.formats.format_base import built_in_reads
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import WORKS, Loss, Mean, Metrics, PageCache, Summary
-from dlemu.jobs.training.wording import INCOMPLETE, causes_line, verdict_word
-from dlemu.metrics.changes import SpeedChange, clock
-from dlemu.metrics.stragglers import Straggler
+from dlemu.jobs.training.wording import INCOMPLETE, causes_line, straggler, unsteadiness, verdict_word
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.report.environment import Row, environment_of, facts_table, request_rows
 from dlemu.report.page import STATES, Opened, Page, Text, Words
@@ -23,7 +21,7 @@ from dlemu.report.units import flat, multiple_of, number, percent, plain, size, 
 from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
-_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _SHOWN_CHANGES, _LONG_TABLE = 6, 4, 4, 4, 24
+_SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _LONG_TABLE = 6, 4, 4, 24
 """Maximum numbers of items to list, and the number of epochs above which their table is folded."""
 _MIN_SHOWN_PERCENT = 0.005  # less would be shown as 0.00 %
 _EVICTED = {"never": "", "start": ", evicted once", "epochs": ", evicted"}
@@ -96,8 +94,8 @@ def _reasons(summary: Summary) -> Iterator[Cell]:
     if warning := _warning(summary):
         finding = summary.page_cache and summary.page_cache.finding
         yield Line(warning, "bad" if finding and finding.severity == "loud" else "caution")
-    yield from (Line(sentence, "caution") for sentence in _unsteadiness(summary))
-    yield from (Line(f"straggler: {_straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
+    yield from (Line(sentence, "caution") for sentence in unsteadiness(summary))
+    yield from (Line(f"straggler: {straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
     limit = summary.limited_by
     if limit:
         yield Line(f"limited by: {limit.name} (confidence {limit.confidence})", "strong")
@@ -115,55 +113,16 @@ def _sections(summary: Summary) -> Iterator[Words]:
         yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", evidence)
         if limit.advice:
             yield Words("What would help", limit.advice)
-    unsteady = list(_unsteadiness(summary))
+    unsteady = list(unsteadiness(summary))
     if unsteady:
         yield Words("The storage's speed varied", unsteady)
     if cpu := list(_library_cpu(summary)):
         yield Words("CPU with the format's usual library", cpu)
     if summary.stragglers:
-        yield Words("Stragglers", [_straggler(late) for late in summary.stragglers])
+        yield Words("Stragglers", [straggler(late) for late in summary.stragglers])
     notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
     if notes:
         yield Words("Notes on these numbers", notes)
-
-
-def _unsteadiness(summary: Summary) -> Iterator[str]:
-    """Yield sentences on changes of the storage's speed, on stalls, and on slow folders."""
-    for change in summary.speed_changes[:_SHOWN_CHANGES]:
-        yield (
-            f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
-            f"{number(change.mb_per_second_before)} to {number(change.mb_per_second_after)} MB/s{_reads(change)}"
-        )
-    if len(summary.speed_changes) > _SHOWN_CHANGES:
-        yield f"its speed changed {len(summary.speed_changes)} times in total"
-    if summary.stalls:
-        longest = max(summary.stalls, key=lambda stall: stall.seconds)
-        total = sum(stall.seconds for stall in summary.stalls)
-        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in total"
-        yield f"the storage stalled {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
-    if summary.ran_out and summary.ran_out.times > 1:
-        out = summary.ran_out
-        yield f"{out.times} times the first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
-    for folder in summary.slow_folders[:_SHOWN_CHANGES]:
-        yield (
-            f"folder {folder.name} is slow: {number(folder.ms_per_sample)} ms per sample, the others "
-            f"{number(folder.others_ms_per_sample)} ms"
-        )
-
-
-def _reads(change: SpeedChange) -> str:
-    """Return how long a batch's reads took before and after a change; empty where the change was not found in these."""
-    if change.read_ms_before is None or change.read_ms_after is None:
-        return ""
-    return f" (a batch's reads took {number(change.read_ms_before)} ms before, {number(change.read_ms_after)} ms after)"
-
-
-def _straggler(late: Straggler) -> str:
-    who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
-    return (
-        f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
-        f"{number(late.mean_delay_ms)} ms on average, mainly due to {late.mainly.replace('_', '-')} ({late.where})"
-    )
 
 
 def result_table(summary: Summary, *, title: str) -> Table:

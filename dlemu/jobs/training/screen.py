@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.jobs.training.summary import Summary
-from dlemu.jobs.training.wording import INCOMPLETE, verdict_word
+from dlemu.jobs.training.wording import INCOMPLETE, straggler, unsteadiness, verdict_word
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
@@ -18,7 +18,8 @@ _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 def screen(summary: Summary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
     lines = [_verdict(summary), *_delivered(summary), *_limit(summary), *_proof(summary)]
-    return Screen(title=_title(summary), lines=lines, notes=summary.issues, folder=folder)
+    notes = [*summary.issues, *unsteadiness(summary), *map(straggler, summary.stragglers)]
+    return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 
 def _title(summary: Summary) -> str:
@@ -55,11 +56,9 @@ def _delivered(summary: Summary) -> Iterator[Said]:
     read, whole = summary.metrics.app_mb_per_second, summary.metrics.au_whole_percent
     if read is None or read.mean is None:
         return
-    full = (
-        f"; {count(summary.ranks, 'accelerator')} take {rate(read.mean * 100 / whole.mean)}"
-        if whole and whole.mean
-        else ""
-    )
+    full = ""
+    if whole is not None and whole.mean:
+        full = f"; {count(summary.ranks, 'accelerator')} take {rate(read.mean * 100 / whole.mean)}"
     moved = f"{count(summary.metrics.samples or 0, 'sample')}, {size(summary.metrics.app_bytes or 0)}"
     yield Said("delivers", f"{rate(read.mean)}{full}", f"in training {moved}")
 
@@ -78,11 +77,11 @@ def _limit(summary: Summary) -> Iterator[Said]:
 def _proof(summary: Summary) -> Iterator[Said]:
     """Yield where the bytes came from, and whether each sample was read once."""
     share = summary.page_cache.from_storage_percent.mean if summary.page_cache else None
-    once = [epoch.each_sample_once for epoch in summary.audit]
-    source = (
-        "where the bytes came from is not known"
-        if share is None
-        else f"{with_uncertainty(min(share, 100), None)} of the bytes came from storage"
-    )
-    checked = ", each sample once" if once and all(once) else ""
+    known = "not known how many" if share is None else with_uncertainty(min(share, 100), None)
+    source = f"{known} of the bytes came from storage"
+    wrong = [str(epoch.epoch) for epoch in summary.audit if epoch.each_sample_once is False]
+    if wrong:
+        yield Said("proof", f"NOT each sample was read once in epoch {', '.join(wrong)}; {source}", tone="bad")
+        return
+    checked = ", each sample once" if summary.audit and all(epoch.each_sample_once for epoch in summary.audit) else ""
     yield Said("proof", source + checked)

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from dlemu.config.schema import Recorded
-from dlemu.jobs.training.summary import Issue
+from dlemu.jobs.training.summary import Issue, Summary
 from dlemu.metrics.cache import Cached, CacheProof
+from dlemu.metrics.changes import SpeedChange, clock
 from dlemu.metrics.findings import Finding, Number
 from dlemu.metrics.limit import Advice, Limit, Seen
+from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
-from dlemu.report.units import multiple_of
+from dlemu.report.units import multiple_of, number
 from dlemu.results.wording import Wording, count, sentence, sentences
 
 _AU_NAMES: dict[Number, str] = {
@@ -23,6 +25,7 @@ _AU_NAMES: dict[Number, str] = {
 }
 _HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
 _MAX_SHOWN_EPOCHS = 6
+_SHOWN_CHANGES = 4
 
 # The verdict
 
@@ -302,3 +305,44 @@ _ISSUES: Wording = {
 def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
     """Return each finding as a sentence."""
     return tuple(sentence(finding, _ISSUES) for finding in findings)
+
+
+# Speed that varied, and stragglers
+
+
+def unsteadiness(summary: Summary) -> Iterator[str]:
+    """Yield sentences on changes of the storage's speed, on stalls, and on slow folders."""
+    for change in summary.speed_changes[:_SHOWN_CHANGES]:
+        yield (
+            f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
+            f"{number(change.mb_per_second_before)} to {number(change.mb_per_second_after)} MB/s{_read_times(change)}"
+        )
+    if len(summary.speed_changes) > _SHOWN_CHANGES:
+        yield f"its speed changed {len(summary.speed_changes)} times in total"
+    if summary.stalls:
+        longest = max(summary.stalls, key=lambda stall: stall.seconds)
+        total = sum(stall.seconds for stall in summary.stalls)
+        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in total"
+        yield f"the storage stalled {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
+    if (out := summary.ran_out) and out.times > 1:
+        yield f"{out.times} times the first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
+    for folder in summary.slow_folders[:_SHOWN_CHANGES]:
+        yield (
+            f"folder {folder.name} is slow: {number(folder.ms_per_sample)} ms per sample, the others "
+            f"{number(folder.others_ms_per_sample)} ms"
+        )
+
+
+def _read_times(change: SpeedChange) -> str:
+    """Return how long a batch's reads took before and after a change; empty where the change was not found in these."""
+    if change.read_ms_before is None or change.read_ms_after is None:
+        return ""
+    return f" (a batch's reads took {number(change.read_ms_before)} ms before, {number(change.read_ms_after)} ms after)"
+
+
+def straggler(late: Straggler) -> str:
+    who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
+    return (
+        f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
+        f"{number(late.mean_delay_ms)} ms on average, mainly due to {late.mainly.replace('_', '-')} ({late.where})"
+    )
