@@ -29,7 +29,7 @@ def examine(workload: Workload, *packages: str) -> Iterator[Check]:
     kind = kind_wanted(workload)
     own = kind.load_job().host_checks
     modules: list[HostChecks] = []
-    for folder in packages or (__name__, *filter(None, [own])):
+    for folder in packages or (__name__, *([own.__name__] if own else [])):
         for name in names(folder):
             try:
                 modules.append(cast(HostChecks, importlib.import_module(f"{folder}.{name}")))

@@ -49,7 +49,7 @@ class Component:
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
-    """Uncertainty of the sustained AU of a run."""
+    """Uncertainty of AU of a run."""
 
     expanded_percent: float
     """U (k = 2), in points: the true value is within +- U in about 95 of 100 runs."""

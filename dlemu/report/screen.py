@@ -50,8 +50,7 @@ class Screen:
 
 def print_screen(screen: Screen, console: Console) -> None:
     """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
-    print_title = rich_text(Line(screen.title, "strong"))
-    console.print(print_title, soft_wrap=not console.is_terminal)
+    console.print(rich_text(Line(screen.title, "strong")), soft_wrap=not console.is_terminal)
     plus_minus = "±" if console.encoding.startswith("utf") else "+-"
     lines = screen.said()
     width = max(len(line.label) for line in lines) + 2

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
@@ -83,7 +84,7 @@ class JobParts(Parts):
     follow: Callable[[str, str], Follower] | None = None
     """Given the path of the facts from before the first step, and the live folder, returns what follows the run;
     raises UserError. Without it only the devices of a run are shown."""
-    host_checks: str = ""
+    host_checks: ModuleType | None = None
     """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
     measure_pattern: Callable[..., None] | None = None
     """Reads a workload's data as the job does, with increasing numbers of readers."""

@@ -17,8 +17,10 @@ def screen(summary: CheckpointSummary, folder: str) -> Screen:
         *_phase(summary.write, "writes", 1e3 * (summary.ceiling_gb_per_second or 0)),
         *_phase(summary.read, "reads", 0.0),
         *_training(summary),
-        *_kept(summary),
     ]
+    if kept := summary.what.kept:
+        left = f"{count(kept, 'checkpoint')}, {size(kept * summary.what.bytes)}, in {summary.what.folder}"
+        lines.append(Said("kept", left))
     notes = [*summary.loud_issues, *(issue for issue in summary.issues if issue not in summary.loud_issues)]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
@@ -55,9 +57,3 @@ def _training(summary: CheckpointSummary) -> Iterator[Said]:
             f"loses {cost.wasted_percent:.2g} %"
         )
     yield Said("costs", f"{cost.percent:.2g} % of a training that saves every {duration(cost.interval_seconds)}{best}")
-
-
-def _kept(summary: CheckpointSummary) -> Iterator[Said]:
-    kept, what = summary.what.kept, summary.what
-    if kept:
-        yield Said("kept", f"{count(kept, 'checkpoint')}, {size(kept * what.bytes)}, in {what.folder}")

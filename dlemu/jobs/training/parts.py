@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
+from dlemu.jobs.training import host_checks
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
@@ -57,7 +58,7 @@ PARTS = JobParts(
     advise=_advise,
     predict=_predict,
     follow=LiveTraining,
-    host_checks="dlemu.jobs.training.host_checks",
+    host_checks=host_checks,
     measure_pattern=_measure_pattern,
     exported=exported,
 )

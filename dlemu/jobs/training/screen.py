@@ -12,6 +12,7 @@ from dlemu.report.table import Tone
 from dlemu.report.units import duration, size
 from dlemu.results.wording import count
 
+_TONES: dict[bool | None, Tone] = {True: "good", False: "bad", None: "open"}
 _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 
 
@@ -41,7 +42,7 @@ def _verdict(summary: Summary) -> Said:
     if summary.passed_from_memory:
         return Said("memory", summary.headline, tone="strong")
     word, metrics = verdict_word(summary.verdict_code), summary.metrics
-    tone: Tone = {True: "good", False: "bad", None: "open"}[summary.passed]  # type: ignore[assignment]
+    tone = _TONES[summary.passed]
     if summary.verdict_code not in _JUDGED or metrics.sustained_percent is None:
         return Said(word, summary.verdict.removeprefix(f"{word}: "), tone=tone)
     width = metrics.au_uncertainty.expanded_percent if metrics.au_uncertainty else None
@@ -69,7 +70,7 @@ def _limit(summary: Summary) -> Iterator[Said]:
         return
     why = f": {limit.evidence[0]}" if limit.evidence else ""
     sure = "" if limit.what == "nothing" else f", confidence {limit.confidence}"
-    yield Said("limit", f"{limit.name}{sure}{why}", tone="plain")
+    yield Said("limit", f"{limit.name}{sure}{why}")
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
 

@@ -106,7 +106,7 @@ class Metrics:
     au_sustained_percent: Annotated[Mean | None, Metric("AU", "%", "higher", head="AU\n%", digits=2)] = None
     """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
-    """Uncertainty of the sustained AU; null where too little was measured."""
+    """Uncertainty of AU; null where too little was measured."""
     prefetch_credit_percent: Annotated[
         float | None, Metric("prefetch credit", "%", "neither", head="credit\n%", digits=1)
     ] = None
