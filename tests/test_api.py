@@ -21,7 +21,8 @@ import dlemu
 from dlemu.api import overrides_of
 from dlemu.config import load
 from dlemu.jobs.training.result import Run
-from dlemu.runner.events import DatasetMade, Event, JobBegan, TrainingBegan, TrainingStep
+from dlemu.results.progress import Progress
+from dlemu.runner.events import DatasetMade, Event, JobBegan
 from dlemu.runner.ranks import RunUserError
 from tests.e2e.conftest import dataset as dataset
 from tests.e2e.harness import PYTORCH, rank_of, small_run, until
@@ -112,9 +113,8 @@ def test_a_run_in_a_program_with_threads_and_an_event_loop(
     assert run.summary.au is not None
     assert run.steps.num_rows == len(run.rows) == 3 * 2 * 8
     assert isinstance(events[0], JobBegan)
-    assert isinstance(events[1], TrainingBegan)
-    last = [event for event in events if isinstance(event, TrainingStep)][-1]
-    assert (last.epoch, last.epochs, last.step, last.steps) == (2, 2, 8, 8)
+    last = [event for event in events if isinstance(event, Progress)][-1]
+    assert (last.at, last.done, last.total) == ("epoch 2/2, step 8/8", 16, 16)
     assert psutil.Process().children() == mine
     assert capfd.readouterr() == ("", "")
     loaded = dlemu.load_result(tmp_path / "run")
@@ -149,7 +149,7 @@ def test_a_failed_run_says_what_was_kept(dataset: Path, tmp_path: Path) -> None:
     killed: list[psutil.Process] = []
 
     def kill_a_rank(event: Event) -> None:
-        if isinstance(event, TrainingStep) and event.epoch > 1 and not killed:  # steps are told after its end, too
+        if isinstance(event, Progress) and event.done > 8 and not killed:  # steps are told after its end, too
             killed.append(rank_of(os.getpid(), 1))
             killed[0].kill()
 
@@ -169,7 +169,7 @@ def test_an_exception_of_the_caller_s_ends_the_run_in_order(dataset: Path, tmp_p
     others = psutil.Process().children()
 
     def fail(event: Event) -> None:
-        if isinstance(event, TrainingStep) and event.epoch > 1:
+        if isinstance(event, Progress) and event.done > 8:
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine") as failed:
@@ -181,7 +181,7 @@ def test_an_exception_of_the_caller_s_ends_the_run_in_order(dataset: Path, tmp_p
 SCRIPT = """
 import sys, dlemu
 def show(event):
-    if getattr(event, "epoch", 0) > 1:
+    if getattr(event, "done", 0) > 8:
         print("step", flush=True)
 dlemu.train(sys.argv[1:], on_progress=show)
 """
@@ -217,16 +217,16 @@ def test_an_interrupted_script_leaves_no_process_behind(number: int, dataset: Pa
 @pytest.mark.slow
 def test_a_slow_caller_does_not_hold_up_the_accelerators(dataset: Path, tmp_path: Path) -> None:
     """The run goes on to its end while the caller is busy with its first step."""
-    seen: list[TrainingStep] = []
+    seen: list[Progress] = []
 
     def busy(event: Event) -> None:
-        if isinstance(event, TrainingStep):
+        if isinstance(event, Progress):
             seen.append(event)
             until((tmp_path / "run" / "summary.json").exists, "the run's end")
 
     run = dlemu.train(small_run(tmp_path / "run", dataset, "metric.ceiling_seconds=0"), on_progress=busy)
     assert run.summary.complete
-    assert seen[0].epoch == 1
+    assert seen[0].at.startswith("epoch 1/")
 
 
 @pytest.mark.slow

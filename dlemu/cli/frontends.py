@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -24,16 +23,15 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.dlio.export import export_beside
 from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
-from dlemu.report.progress import CheckpointsProgress, DatagenProgress, TrainingProgress
+from dlemu.report.progress import ProgressLines
 from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
 from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_wanted
+from dlemu.results.progress import Progress
 from dlemu.results.wording import count
 from dlemu.runner.events import (
-    CheckpointProgress,
     DatasetMade,
-    DatasetProgress,
     DatasetVerified,
     Doing,
     Event,
@@ -43,9 +41,6 @@ from dlemu.runner.events import (
     OnEvent,
     RankFailed,
     Refused,
-    Saved,
-    TrainingBegan,
-    TrainingStep,
     Warned,
     to_all,
 )
@@ -101,9 +96,7 @@ class Terminal:
         self._overrides, self._config_dir, self.as_json = overrides, config_dir, as_json
         self.makes_page = False
         """The job's `output.report`, once it has begun."""
-        self._training: TrainingProgress | None = None
-        self._dataset: DatagenProgress | None = None
-        self._checkpoints: CheckpointsProgress | None = None
+        self._lines = ProgressLines(Console(stderr=True))
 
     def advised(self, error: UserError) -> UserError:
         """Return a NoVerdictError (too little data for a verdict) with advice; other errors unchanged."""
@@ -122,26 +115,15 @@ class Terminal:
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
+        if isinstance(event, Progress):
+            self._lines.show([str(event)], last=event.is_over)
+            return
+        self._lines.leave()
         match event:
             case JobBegan():
                 self.makes_page = event.workload.output.report
                 for note in (note for note in event.workload.notes if note.startswith(NOT_INSTALLED)):
                     print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
-            case TrainingBegan():
-                self._training = TrainingProgress(Console(stderr=True), event.epoch_steps)
-            case TrainingStep() if self._training is not None:
-                au = math.nan if event.au_percent is None else event.au_percent
-                self._training.step(event.epoch, event.step, au, event.mb_per_second)
-            case DatasetProgress():
-                if self._dataset is None:
-                    self._dataset = DatagenProgress(Console(stderr=True), ranks=event.ranks, verb=event.verb)
-                self._dataset.update(event.done)
-            case CheckpointProgress():
-                if self._checkpoints is None:
-                    self._checkpoints = CheckpointsProgress(Console(stderr=True))
-                self._checkpoints.update(
-                    event.phase, event.checkpoint, event.checkpoints, event.bytes, event.total_bytes
-                )
             case DatasetMade():
                 rate = f", {event.bytes / 1e6 / event.seconds:.0f} MB/s" if event.bytes else ""
                 there = f"; {event.kept_files} existed already" if event.kept_files else ""
@@ -155,8 +137,6 @@ class Terminal:
                     print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
-            case Saved() if self._checkpoints is not None:
-                self._checkpoints.close()
             case NotSaved(run):
                 self.show(run.facts.kind, run.summary, run.folder, unsaved=True)
             case Refused():

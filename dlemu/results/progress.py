@@ -1,43 +1,72 @@
-"""Progress and speed of a run in progress, as figures for the terminal.
+"""How far a run is: one form for the run's own terminal, for `dlemu watch` and for callers of the Python API.
 
-A kind of job reads them, with its part `live`, from the files that its ranks write into live/ of the run's folder.
+A kind of job reads it, with its part `follow`, from the rows that its ranks write into live/ of the run's folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 RECENT_SECONDS = 10.0
-"""Current rates are means over this time."""
+"""Rates are means over this time."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number of a run in progress, in the base unit that its name ends with."""
+    """A number of a run in progress, with its unit."""
 
     name: str
-    """Ends in `_ratio`, `_bytes_per_second`, `_per_second` or `_seconds`; a plain count or depth has none."""
     value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """What it belongs to where there are several, such as a device."""
+    unit: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:,.4g} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is."""
+    """How far a run is, or the making of a dataset."""
 
     at: str
     """The current position as text: `epoch 2/5, step 3/20`."""
-    done_ratio: float | None = None
-    """0 to 1, of the slowest rank; None where it is not known."""
+    done: int = 0
+    """Steps, checkpoints or bytes done, by the slowest rank."""
+    total: int = 0
+    """Of so many; 0 where that is not known."""
+    au_percent: float | None = None
+    """Accelerator utilisation of the epoch so far; None while no step counts, and for what has none."""
+    mb_per_second: float | None = None
+    """1e6 bytes/s that all ranks read or write now."""
     seconds_left: float | None = None
-    """None where it is not known."""
     figures: tuple[Figure, ...] = ()
-    """Figures of all ranks together."""
-    ranks: Mapping[int, tuple[Figure, ...]] = field(default_factory=dict)
-    """Rank -> its figures, for ranks that have begun."""
+    """What else the job measures."""
+    ranks: Mapping[int, Progress] = field(default_factory=dict)
+    """Rank -> its own numbers, for ranks that have begun; not reported by the run itself."""
+
+    @property
+    def is_over(self) -> bool:
+        return 0 < self.total <= self.done
+
+    def __str__(self) -> str:
+        return "  ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        share = f"{min(100.0, 100 * self.done / self.total):3.0f} % " if self.total else ""
+        yield f"{share}{self.at}"
+        if self.au_percent is not None:
+            yield f"AU {self.au_percent:.2f} %"
+        if self.mb_per_second is not None:
+            yield f"{self.mb_per_second:,.0f} MB/s"
+        if self.seconds_left is not None and not self.is_over:
+            left = round(self.seconds_left)
+            yield f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+
+
+def seconds_left(seconds: float, done: float, total: float) -> float | None:
+    """Return how long the rest takes at the speed so far; None where there is none."""
+    return seconds * max(0, total - done) / done if done > 0 and seconds > 0 else None
 
 
 class Follower(Protocol):
@@ -46,20 +75,3 @@ class Follower(Protocol):
     def look(self) -> Progress | None:
         """Return how far the run is now, None while no rank has begun. Raises OSError where the files are gone."""
         ...
-
-
-def figure_texts(figure: Figure) -> tuple[str, str]:
-    """Return a figure's name without its unit, and its value with it, for people to read."""
-    for unit, (scale, digits, shown) in _UNITS.items():
-        if figure.name.endswith(unit):
-            return figure.name.removesuffix(unit).replace("_", " "), f"{figure.value * scale:,.{digits}f} {shown}"
-    return figure.name.replace("_", " "), f"{figure.value:,.4g}"
-
-
-_UNITS: dict[str, tuple[float, int, str]] = {
-    "_ratio": (100, 1, "%"),
-    "_bytes_per_second": (1e-6, 1, "MB/s"),
-    "_per_second": (1, 1, "/s"),
-    "_seconds": (1, 1, "s"),
-}
-"""Ending of a name -> factor, decimal places and unit to show; a longer ending comes before its own end."""

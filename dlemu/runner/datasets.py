@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Literal
 
 from datagen import manifest
 from datagen.errors import DatasetError, UserError
 from datagen.generate import finish, generate
 from datagen.generate import prepare as prepare_folder
 from datagen.storage.storage_base import open_storage
-from datagen.thread_pool import Progress
+from datagen.thread_pool import Progress as Share
 from datagen.verify import verify
 from datagen.withheld import public_text
 from dlemu.comm import Comm
@@ -19,7 +18,9 @@ from dlemu.comm.environment import existing_folder
 from dlemu.comm.process_control import comes_into_sight
 from dlemu.config import check_data
 from dlemu.config.schema import Workload
-from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, OnEvent, Warned
+from dlemu.results.progress import Progress, seconds_left
+from dlemu.results.wording import count
+from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
 from dlemu.runner.job import JobRequest, cautions
 from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
 
@@ -78,7 +79,7 @@ def make_dataset(workload: Workload, comm: Comm, on_event: OnEvent, *, fsync: bo
     if comm.node > 0 and comm.local_rank == 0:
         _check_shared(workload, made_on_rank_0)
     comm.all_reduce_max(0)  # a barrier: no rank writes on a host that is refused
-    progress = _progress(comm, "made", on_event)
+    progress = _progress(comm, "in place", on_event)
     made = generate(
         spec, storage, rank=comm.rank, ranks=comm.size, threads=_threads(comm), fsync=fsync, progress=progress
     )
@@ -135,10 +136,28 @@ def verify_dataset(workload: Workload, comm: Comm, on_event: OnEvent) -> None:
         )
 
 
-def _progress(comm: Comm, verb: Literal["made", "verified"], on_event: OnEvent) -> Callable[[Progress], None] | None:
+def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], None] | None:
+    """Return what reports rank 0's share of the files; what the others do is known at the end."""
     if comm.rank != 0:
         return None
-    return lambda done: on_event(DatasetProgress(verb=verb, ranks=comm.size, done=done))
+    first: Share | None = None
+
+    def report(share: Share) -> None:
+        nonlocal first
+        first = first or share  # files that existed before do not count for the rate
+        seconds, added = share.seconds - first.seconds, share.bytes - first.bytes
+        who = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
+        on_event(
+            Progress(
+                at=f"{who}{count(share.files, 'file')} {verb}",
+                done=share.bytes,
+                total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
+                mb_per_second=added / 1e6 / seconds if seconds > 0 else None,
+                seconds_left=seconds_left(seconds, added, share.total_bytes - first.bytes),
+            )
+        )
+
+    return report
 
 
 def _threads(comm: Comm) -> int:

@@ -1,17 +1,20 @@
-"""The events that a running job reports on rank 0 (`RankFailed` on any), for terminals, callers and exporters."""
+"""The events that a running job reports on rank 0 (`RankFailed` on any), for terminals, callers and exporters.
+
+`Progress` tells how far the job is, once a second.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.results.measured import MeasuredRun
+from dlemu.results.progress import Progress
 
 if TYPE_CHECKING:  # most jobs make and verify nothing
-    from datagen.thread_pool import Progress
     from datagen.verify import Damage
 
 
@@ -21,15 +24,6 @@ class JobBegan:
 
     workload: Workload
     ranks: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class DatasetProgress:
-    """Progress of rank 0 with its share of a dataset's files; the shares differ by a file at most."""
-
-    verb: Literal["made", "verified"]
-    ranks: int
-    done: Progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,45 +49,6 @@ class DatasetVerified:
     files: int
     findings: tuple[Damage, ...]
     """Files that are wrong, and how."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingBegan:
-    """The first epoch begins."""
-
-    epoch_steps: tuple[int, ...]
-    """Planned steps of each epoch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingStep:
-    """A training step of rank 0; reported at most twice a second, and at the end of each epoch."""
-
-    epoch: int
-    """From 1."""
-    epochs: int
-    step: int
-    """Within its epoch, from 1."""
-    steps: int
-    """Steps of its epoch."""
-    au_percent: float | None
-    """Accelerator utilisation (AU) of the epoch so far on rank 0; None while no step counts yet."""
-    mb_per_second: float
-    """1e6 bytes/s of all ranks in the epoch so far, assuming that each reads as much as rank 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointProgress:
-    """Progress of a checkpoint, assuming that all ranks are as far as rank 0; reported after each file."""
-
-    phase: Literal["write", "read"]
-    checkpoint: int
-    """From 1."""
-    checkpoints: int
-    """Number to be written, or read."""
-    bytes: int
-    """Bytes done, of all ranks."""
-    total_bytes: int
 
 
 @dataclass(frozen=True)
@@ -166,12 +121,9 @@ class Making:
 
 Event = (
     JobBegan
-    | DatasetProgress
+    | Progress
     | DatasetMade
     | DatasetVerified
-    | TrainingBegan
-    | TrainingStep
-    | CheckpointProgress
     | PartMeasured
     | OnlyDataMade
     | Warned

@@ -1,4 +1,6 @@
-"""Watches a running job from another process, through the files that its ranks write into its folder."""
+"""Follows a running job through the files that its ranks write into its folder: from the run itself, or another
+process.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,15 @@ from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import goes_on
-from dlemu.results.measured import RunFacts, read_facts, read_saved
+from dlemu.results.measured import read_saved
 from dlemu.results.progress import Figure, Follower, Progress
+from dlemu.runner.events import OnEvent
 from dlemu.telemetry._log import LiveReadings
 
+LOOK_SECONDS = 1.0
+"""Minimum time between two looks at a run."""
+_COST_SHARE = 0.002
+"""The run itself looks less often where looking takes more than this share of rank 0's time."""
 QUIET_SECONDS = 20.0
 """If no lock is seen, a run counts as dead when its files have not changed for this long: the lock of a run on another
 host may be invisible here, and a failed run may still be saving."""
@@ -25,11 +32,34 @@ FAILED = 3
 """Exit status of a run that left no complete result, as in docs/results.md."""
 
 
+class Reporter:
+    """Reports the progress of a run from its rank 0, which calls it at every step or file."""
+
+    def __init__(self, follower: Follower, on_event: OnEvent) -> None:
+        self._follower, self._on_event, self._due = follower, on_event, 0.0
+
+    def __call__(self) -> None:
+        if time.monotonic() >= self._due:
+            self.look()
+
+    def look(self) -> None:
+        """Report the progress now."""
+        began = time.monotonic()
+        try:
+            progress = self._follower.look()
+        except OSError:  # what a run can't say of itself does not end it
+            progress = None
+        now = time.monotonic()
+        if progress is not None:
+            self._due = now + max(LOOK_SECONDS, (now - began) / _COST_SHARE)
+            self._on_event(replace(progress, ranks={}))
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunState:
     """The state of a run at one moment."""
 
-    state: Literal["starts", "runs", "ended", "dead"]
+    state: Literal["runs", "ended", "dead"]
     progress: Progress | None = None
     """Progress of an active run, once a rank has begun."""
     sentence: str = ""
@@ -52,10 +82,10 @@ class RunFollower:
         self._live = os.path.join(self.folder, LIVE)
         self._readings = LiveReadings(self._live)
         self._follower: Follower | None = None
-        self._last: object = None
+        self._last: tuple[object, float] | None = None
         self._changed_at = _newest(self._live) - time.time() + time.monotonic()
-        self.workload, self.kind = "", ""
-        """Names; empty until the run has written facts.json."""
+        self._begun = False
+        """Whether the run has written its facts."""
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
@@ -65,27 +95,29 @@ class RunFollower:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # it has just ended
             progress = self._progress()
         if goes_on(self.folder):
-            return RunState(state="starts" if progress is None else "runs", progress=progress)
-        return self._without_lock(progress)
-
-    def _without_lock(self, progress: Progress | None) -> RunState:
-        now = time.monotonic()
-        if (state := (progress, _newest(self._live))) != self._last:
-            self._last, first = state, self._last is None
-            self._changed_at = self._changed_at if first else now
+            return RunState(state="runs", progress=progress)
         if os.path.lexists(os.path.join(self.folder, SUMMARY)):
             return self._ended()
         if not os.path.isdir(self._live):
             return RunState(state="dead", status=FAILED, sentence=f"the run left no result in {self.folder}")
-        if now - self._changed_at < QUIET_SECONDS:
+        quiet_seconds = self._quiet_seconds(progress)
+        if quiet_seconds < QUIET_SECONDS:
             return RunState(state="runs", progress=progress)
         return RunState(
             state="dead",
             status=FAILED,
             sentence=f"the run in {self.folder} ended before it could write its result, killed or without space: "
-            f"nothing there has changed for {now - self._changed_at:.0f} s; `dlemu report "
-            f"{shlex.quote(self.folder)}` shows what it had measured",
+            f"nothing there has changed for {quiet_seconds:.0f} s; `dlemu report {shlex.quote(self.folder)}` shows "
+            "what it had measured",
         )
+
+    def _quiet_seconds(self, progress: Progress | None) -> float:
+        """Return for how long nothing has changed: neither files, nor rows, as those of mapped files change no time."""
+        now, state = time.monotonic(), (progress and (progress.at, progress.done), _newest(self._live))
+        if state != self._last:
+            self._changed_at = now if self._last else self._changed_at
+            self._last = state
+        return now - self._changed_at
 
     def _ended(self) -> RunState:
         kind = kind_of(self.folder)
@@ -98,19 +130,19 @@ class RunFollower:
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)
-        if not self.kind:
-            if not os.path.exists(facts_path):
+        if not self._begun:
+            kind = kind_of(self.folder) if os.path.exists(facts_path) else None
+            if kind is None:
                 return None
-            facts, kind = read_facts(facts_path, RunFacts), kind_of(self.folder)
-            assert kind is not None  # its facts.json exists
-            self.workload, self.kind = facts.workload.model.name, kind.name
-            follow = kind.load_job().follow
+            follow, self._begun = kind.load_job().follow, True
             self._follower = follow(facts_path, self._live) if follow else None
-        progress = self._follower.look() if self._follower else None
+        progress = self._follower.look() if self._follower else Progress(at="in progress")
         self._readings.look()
-        devices = _device_figures(self._readings)
-        if progress is None and self._follower is None and devices:  # this kind of job reports no progress itself
-            return Progress(at="in progress", figures=devices)
+        devices = (
+            Figure(f"{name} ({host}, {device})", value, unit)
+            for metric, (name, unit) in _DEVICE_METRICS.items()
+            for (host, device), value in self._readings.of_devices(metric).items()
+        )
         return None if progress is None else replace(progress, figures=(*progress.figures, *devices))
 
 
@@ -121,17 +153,9 @@ def _newest(folder: str) -> float:
         return 0.0
 
 
-def _device_figures(readings: LiveReadings) -> tuple[Figure, ...]:
-    return tuple(
-        Figure(name, value * scale, {"host": host, "device": device})
-        for metric, (name, scale) in _DEVICE_METRICS.items()
-        for (host, device), value in readings.of_devices(metric).items()
-    )
-
-
 _DEVICE_METRICS = {
-    "read_mb_per_second": ("device_read_bytes_per_second", 1e6),
-    "write_mb_per_second": ("device_write_bytes_per_second", 1e6),
-    "mean_queue_depth": ("device_queue_depth", 1.0),
+    "read_mb_per_second": ("device read", "MB/s"),
+    "write_mb_per_second": ("device write", "MB/s"),
+    "mean_queue_depth": ("queue depth", ""),
 }
-"""Metric of the device telemetry -> name of the figure, and factor to its unit."""
+"""Metric of the device telemetry -> what it is called here, and its unit."""

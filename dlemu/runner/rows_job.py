@@ -6,17 +6,19 @@ rank is killed, and if saving was impossible, it is read from the ranks' files i
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
+from datagen.errors import UserError
 from datagen.withheld import scrubbed
 from dlemu.comm import Comm
 from dlemu.comm.environment import describe_folder, describe_hosts, existing_folder
@@ -40,7 +42,9 @@ from dlemu.results.measured import (
     sent_state,
 )
 from dlemu.results.parts import Environment, JobSummary
+from dlemu.results.progress import Figure, Progress
 from dlemu.results.tables import read_rows, rows_table, write_table
+from dlemu.results.wording import count
 from dlemu.runner.job import Job, JobKind, Notify
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.telemetry import Telemetry, read_logs
@@ -202,6 +206,27 @@ def _new_journal() -> RunJournal:
     return RunJournal(wall_clock_offset_ns=time.time_ns() - now_ns, started_ns=now_ns)
 
 
+class LiveRows:
+    """Follows a run by the metrics of its rows so far."""
+
+    def __init__(self, job: RowsKind, facts_path: str, live_folder: str) -> None:
+        """Raises UserError for damaged facts."""
+        self._job, self._folder, self._facts = job, live_folder, read_facts(facts_path, RunFacts)
+
+    def look(self) -> Progress | None:
+        """Return the run's progress; None before the first row."""
+        log = self._job.salvage(self._folder)
+        if log is None or not len(log):
+            return None
+        facts = replace(self._facts, journal=log.journal)
+        figures: tuple[Figure, ...] = ()
+        with contextlib.suppress(UserError):  # rows that are not complete yet
+            summary = RowsRun(self._folder, facts, log.rows, log.telemetry, self._job).summary
+            known = ((metric, getattr(summary, metric.name)) for metric in declared(self._job.summary_type))
+            figures = tuple(Figure(metric.title, value, metric.unit) for metric, value in known if value is not None)
+        return Progress(at=count(len(log), "row"), figures=figures)
+
+
 def rows_parts(job: RowsKind) -> JobParts:
     """Return the code of a kind of job that has no more than its `RowsKind`: all else comes from its summary."""
 
@@ -230,4 +255,5 @@ def rows_parts(job: RowsKind) -> JobParts:
         catalogue=catalogue,
         figures=figures,
         conditions=conditions,
+        follow=partial(LiveRows, job),
     )

@@ -23,6 +23,6 @@ def test_a_run_is_watched_to_its_end(tmp_path: Path) -> None:
     ended = wait(run)
     assert ended.status in COMPLETED, ended.err
     assert watched.status == ended.status
-    assert "rank 2  au " in watched.out
+    assert "rank 2  AU " in watched.out
     assert "epoch 6/6, step" in watched.out
     assert watched.out.splitlines()[-1] in ended.out

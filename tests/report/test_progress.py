@@ -7,8 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from datagen.thread_pool import Progress
-from dlemu.report.progress import PLAIN_SECONDS, REDRAW_SECONDS, DatagenProgress, TrainingProgress
+from dlemu.report.progress import PLAIN_SECONDS, ProgressLines
 
 
 class Time:
@@ -18,45 +17,30 @@ class Time:
         return self.seconds
 
 
-def console(**terminal: bool) -> Console:
-    return Console(file=io.StringIO(), width=100, color_system=None, **terminal)  # type: ignore[arg-type]
-
-
-def text_of(console: Console) -> str:
+def shown(console: Console) -> str:
+    """Show 200 steps of a second, of which one is interrupted by a message; return what was written."""
+    clock = Time()
+    lines = ProgressLines(console, now=clock)
+    for step in range(1, 201):
+        clock.seconds += 1
+        lines.show(
+            [f"step {step}/200", f"a second line that is longer than the terminal: {'x' * 200}"], last=step == 200
+        )
+        if step == 100:
+            lines.leave()
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def train(console: Console, clock: Time, step_seconds: float, steps: tuple[int, ...] = (100, 100)) -> str:
-    progress = TrainingProgress(console, steps, now=clock)
-    for epoch, count in enumerate(steps, start=1):
-        for step in range(1, count + 1):
-            clock.seconds += step_seconds
-            progress.step(epoch, step, 97.25, 1234.0)
-    return text_of(console)
+def test_without_a_terminal_there_is_a_line_now_and_then_and_the_last() -> None:
+    lines = shown(Console(file=io.StringIO(), width=100)).splitlines()
+    steps = [line for line in lines if line.startswith("step")]
+    assert len(steps) == pytest.approx(200 / PLAIN_SECONDS, abs=2)
+    assert steps[-1] == "step 200/200"
+    assert "\x1b" not in "".join(lines)
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then_and_one_an_epoch() -> None:
-    lines = train(console(), Time(), step_seconds=1.0).splitlines()
-    assert len(lines) == pytest.approx(200 / PLAIN_SECONDS, abs=2)
-    assert lines[-1] == "100 % epoch 2/2 step 100/100, AU 97.25 %, 1,234 MB/s"
-    assert any(line.startswith(" 50 % epoch 1/2 step 100/100") for line in lines)
-    quick = train(console(), Time(), step_seconds=0.01).splitlines()
-    assert len(quick) == 2
-
-
-def test_a_terminal_is_redrawn_at_most_four_times_a_second() -> None:
-    drawn = train(console(force_terminal=True), Time(), step_seconds=0.01)
-    redraws = drawn.count("epoch 1/2 step") + drawn.count("epoch 2/2 step")
-    assert 4 <= redraws <= 2 / REDRAW_SECONDS + 4
-    assert drawn.endswith("\n\x1b[?25h")
-    assert "97.25 %" in drawn
-
-
-def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
-    shown, clock = console(), Time()
-    progress = DatagenProgress(shown, now=clock)
-    progress.update(Progress(90, 900_000_000, 1_000_000_000, 100, 0.0))
-    clock.seconds += 11
-    progress.update(Progress(91, 910_000_000, 1_000_000_000, 100, 10.0))
-    assert text_of(shown).endswith("1 MB/s, 0:01:30 left\n")
+def test_on_a_terminal_they_are_redrawn_in_place() -> None:
+    drawn = shown(Console(file=io.StringIO(), width=100, force_terminal=True))
+    assert drawn.count("\x1b[2F\x1b[J") == 200 - 2, "neither at first, nor over a message"
+    assert max(len(line) for line in drawn.replace("\x1b[2F\x1b[J", "").splitlines()) < 100, "wrapped ones would stay"

@@ -29,8 +29,9 @@ from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.report.units import size
 from dlemu.results.file_names import KILLED
 from dlemu.results.live import going_on
+from dlemu.results.progress import Progress
 from dlemu.results.untrusted_files import decode_untrusted
-from dlemu.runner.events import CheckpointProgress, Event, JobBegan, Saved
+from dlemu.runner.events import Event, JobBegan, Saved
 from dlemu.runner.job import JobRequest, run_alone
 from dlemu.runner.job import prepare as prepare_job
 from dlemu.runner.ranks import RunFailedError
@@ -226,7 +227,7 @@ def test_a_full_disk_leaves_what_is_complete_and_removes_the_rest(
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == ("write", 2)
     assert 1 <= summary.partial.files < summary.partial.of_files, "rank 1 had written its first file"
-    assert not [event for event in started.events if not isinstance(event, CheckpointProgress | JobBegan | Saved)]
+    assert not [event for event in started.events if not isinstance(event, Progress | JobBegan | Saved)]
 
 
 @pytest.mark.parametrize(

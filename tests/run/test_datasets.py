@@ -14,10 +14,12 @@ from datagen.errors import DatasetError, UserError
 from datagen.generate import prepare
 from datagen.manifest import Manifest
 from datagen.storage.storage_base import open_storage
+from datagen.thread_pool import Progress as Share
 from dlemu.comm.local import LocalComm
 from dlemu.config import load
-from dlemu.runner.datasets import make_dataset, verify_dataset
-from dlemu.runner.events import DatasetMade, DatasetProgress, DatasetVerified, Event
+from dlemu.results.progress import Progress
+from dlemu.runner.datasets import _progress, make_dataset, verify_dataset
+from dlemu.runner.events import DatasetMade, DatasetVerified, Event
 
 
 def test_made_kept_and_verified(tmp_path: Path) -> None:
@@ -29,8 +31,8 @@ def test_made_kept_and_verified(tmp_path: Path) -> None:
     assert isinstance(made, DatasetMade)
     assert (made.folder, made.files, made.kept_files) == (str(tmp_path), 6, 0)
     assert made.bytes == sum(file.stat().st_size for file in files)
-    assert isinstance(progress[-1], DatasetProgress)
-    assert (progress[-1].verb, progress[-1].ranks, progress[-1].done.files) == ("made", 1, 6)
+    assert isinstance(progress[-1], Progress)
+    assert (progress[-1].at, progress[-1].is_over) == ("6 files in place", True)
     files[2].unlink()
     make_dataset(workload, LocalComm(), events.append)
     again = events[-1]
@@ -38,6 +40,15 @@ def test_made_kept_and_verified(tmp_path: Path) -> None:
     assert (again.files, again.kept_files) == (1, 5)
     verify_dataset(workload, LocalComm(), events.append)
     assert events.pop() == DatasetVerified(folder=str(tmp_path), files=6, findings=())
+
+
+def test_what_a_resumed_dataset_had_already_does_not_count_as_speed() -> None:
+    events: list[Event] = []
+    report = _progress(LocalComm(), "in place", events.append)
+    assert report is not None
+    report(Share(90, 900_000_000, 1_000_000_000, 100, 0.0))
+    report(Share(91, 910_000_000, 1_000_000_000, 100, 10.0))
+    assert str(events[-1]) == " 91 % 91 files in place  1 MB/s  0:01:30 left"
 
 
 def test_nothing_is_made_on_a_host_that_does_not_share_the_folder(

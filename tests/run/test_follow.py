@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from datagen.errors import UserError
@@ -13,16 +16,18 @@ from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
 from dlemu.jobs.training.steplog import StepRows, log_name
+from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 from dlemu.results.live import going_on, write_live_facts
-from dlemu.results.progress import Figure
-from dlemu.runner.follow import FAILED, QUIET_SECONDS, RunFollower
-from tests.runs import make_job, make_log
+from dlemu.results.progress import Progress
+from dlemu.runner.events import Event
+from dlemu.runner.follow import FAILED, Reporter, RunFollower
+from tests.runs import make_job, make_log, with_blocks
 
 
-def begun(folder: Path) -> tuple[TrainingJob, StepRows]:
+def begun(folder: Path, **settings: Any) -> tuple[TrainingJob, StepRows]:
     """A run's folder as it is before the first step, and the rows that its ranks are going to write."""
-    job = make_job(folder=str(folder), ranks=2, epochs=2, steps=12)
+    job = make_job(folder=str(folder), ranks=2, epochs=2, steps=12, **settings)
     (folder / LIVE).mkdir(parents=True)
     write_live_facts(str(folder), TRAINING.facts_ahead(job), advice="")
     return job, make_log(job).rows
@@ -36,51 +41,58 @@ def write(folder: Path, rows: StepRows, steps: int) -> None:
         mine.tofile(folder / LIVE / log_name(rank))
 
 
-def value(figures: tuple[Figure, ...], name: str) -> float:
-    return next(figure.value for figure in figures if figure.name == name)
+def follow(folder: Path) -> LiveTraining:
+    return LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
 
 
-def test_the_figures_are_those_of_the_rows_so_far(tmp_path: Path) -> None:
+def test_the_numbers_are_those_of_the_rows_so_far(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     _, rows = begun(folder)
     write(folder, rows, 0)
-    follower = LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
-    assert follower.look() is None, "no step yet"
+    assert follow(folder).look() is None, "no step yet"
 
     write(folder, rows, 6)
-    follower = LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
-    seen = follower.look()
+    seen = follow(folder).look()
     assert seen is not None
-    assert seen.done_ratio == pytest.approx(6 / 24)
-    assert seen.at == "epoch 1/2, step 6/12"
-    counted = rows[(rows["epoch"] == 1) & (rows["step"] > 1) & (rows["step"] <= 6)]
-    every = sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
-    assert value(seen.figures, "au_ratio") == pytest.approx(counted["compute_ns"].sum() / every)
+    assert (seen.at, seen.done, seen.total) == ("epoch 1/2, step 6/12", 6, 24)
     assert set(seen.ranks) == {0, 1}
-    together = sum(value(figures, "read_bytes_per_second") for figures in seen.ranks.values())
-    assert value(seen.figures, "read_bytes_per_second") == pytest.approx(together)
-    assert 0 < value(seen.figures, "wait_ratio") < 1
-    assert seen.seconds_left is not None
+    together = sum(own.mb_per_second or 0 for own in seen.ranks.values())
+    assert seen.mb_per_second == pytest.approx(together)
+    assert 0 < next(figure.value for figure in seen.figures if figure.name == "wait") < 100
     first, last = (rows[(rows["rank"] == 0) & (rows["step"] == step)][0] for step in (1, 6))
     assert seen.seconds_left == pytest.approx(3 * (last["met_ns"] - first["asked_ns"]) / 1e9, rel=0.3)
 
 
-def test_a_rank_that_goes_on_is_followed_row_by_row(tmp_path: Path) -> None:
+def test_the_au_so_far_is_that_of_the_epochs_kept_steps_whenever_one_looks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    _, rows = begun(folder)
-    write(folder, rows, 3)
-    follower = LiveTraining(str(folder / LIVE / FACTS), str(folder / LIVE))
-    assert (before := follower.look()) is not None
-    for rank in range(2):
-        mine = rows[rows["rank"] == rank]
-        with open(folder / LIVE / log_name(rank), "r+b") as file:
-            file.write(mine[:20].tobytes())
-    after = follower.look()
-    assert after is not None
-    assert (before.at, after.at) == ("epoch 1/2, step 3/12", "epoch 2/2, step 8/12")
-    counted = rows[(rows["epoch"] == 2) & (rows["step"] > 1) & (rows["step"] <= 8)]
-    every = sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
-    assert value(after.figures, "au_ratio") == pytest.approx(counted["compute_ns"].sum() / every), "of this epoch"
+    job, rows = begun(folder, **with_blocks(5))
+    follower = follow(folder)
+    for steps in (1, 2, 5, 6, 12, 13, 20, 24):
+        write(folder, rows, steps)
+        seen = follower.look()
+        assert seen is not None
+        done = np.concatenate([rows[rows["rank"] == rank][:steps] for rank in range(2)])
+        so_far = kept_rows(done[done["epoch"] == done["epoch"][-1]], job.workload.metric.exclude_start_steps, 0)
+        assert (seen.done, seen.is_over) == (steps, steps == 24)
+        assert seen.au_percent == (pytest.approx(au_percent(so_far)) if len(so_far) else None)
+
+
+def test_a_run_reports_itself_at_most_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, looks = list[Event](), []
+
+    class Fake:
+        def look(self) -> Progress:
+            looks.append(time.monotonic())
+            if len(looks) == 2:
+                raise FileNotFoundError
+            return Progress(at="here", done=len(looks), total=3, ranks={0: Progress(at="rank 0")})
+
+    monkeypatch.setattr("dlemu.runner.follow.LOOK_SECONDS", 0.05)
+    reporter = Reporter(Fake(), events.append)
+    while len(looks) < 3:
+        reporter()
+    assert events == [Progress(at="here", done=1, total=3), Progress(at="here", done=3, total=3)]
+    assert looks[2] - looks[0] >= 0.05, "a look that finds nothing is repeated at once"
 
 
 def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None:
@@ -100,22 +112,22 @@ def test_an_end_is_reported_by_the_status_of_the_command(tmp_path: Path) -> None
         assert seen.sentence == (changes["failure"] or text["verdict"])
 
 
-def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path) -> None:
+def test_a_run_that_was_killed_is_named_once_nothing_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "run"
     _, rows = begun(folder)
     write(folder, rows, 6)
     with going_on(str(folder)):
         assert RunFollower(str(folder)).look().state == "runs"
-    fresh = RunFollower(str(folder)).look()
-    assert fresh.state == "runs", "one of another host holds no lock that is seen here, and one that failed is saved"
+    fresh = RunFollower(str(folder))
+    assert fresh.look().state == "runs", "one of another host has no lock that is seen here, one that failed is saved"
+    monkeypatch.setattr("dlemu.runner.follow.QUIET_SECONDS", 0.0)
+    assert fresh.look().state == "dead", "only time has passed"
     for entry in os.scandir(folder / LIVE):
         os.utime(entry.path, (1e9, 1e9))
-    follower = RunFollower(str(folder))
-    seen = follower.look()
+    seen = RunFollower(str(folder)).look()
     assert (seen.state, seen.status) == ("dead", FAILED)
     assert f"`dlemu report {folder}`" in seen.sentence
     assert "ended before it could write its result, killed or without space" in seen.sentence
-    assert QUIET_SECONDS > 10, "saving a failed run takes its time"
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

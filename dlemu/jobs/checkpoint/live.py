@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, IoRows, read_logs
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import Figure, Progress
+from dlemu.results.progress import Progress, seconds_left
 
 
 class LiveCheckpoints:
-    """Watches a running checkpoint run, whose ranks log a row after each file they write or read."""
+    """Follows a checkpoint run, whose ranks log a row after each file that they write or read."""
 
     def __init__(self, facts_path: str, live_folder: str) -> None:
         """Raises UserError if the facts are damaged."""
@@ -25,29 +27,28 @@ class LiveCheckpoints:
         rows, _ = read_logs(self._folder)
         if not len(rows):
             return None
-        whole, total = rows[rows["file"] == WHOLE], max(1, self._writes + self._reads)
-        ends = [len(whole[whole["rank"] == rank]) for rank in range(self._ranks)]
-        done = min(ends) / total
-        seconds = (rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9
+        whole, total = rows[rows["file"] == WHOLE], self._writes + self._reads
+        done = int(np.bincount(whole["rank"], minlength=self._ranks).min())
         last = rows[np.argmax(rows["ended_ns"])]
         verb, count = ("written", self._writes) if last["phase"] == WRITE else ("read", self._reads)
-        return Progress(
-            at=f"checkpoint {last['checkpoint']}/{count} {verb}",
-            done_ratio=done,
-            seconds_left=float(seconds * (1 - done) / done) if done else None,
-            figures=_figures(rows, int(last["phase"]), int(last["checkpoint"])),
+        files = rows[
+            (rows["phase"] == last["phase"]) & (rows["checkpoint"] == last["checkpoint"]) & (rows["file"] != WHOLE)
+        ]
+        return replace(
+            _progress(f"checkpoint {last['checkpoint']}/{count} {verb}", files),
+            done=done,
+            total=total,
+            seconds_left=seconds_left((rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9, done, total),
             ranks={
-                rank: _figures(rows[rows["rank"] == rank], int(last["phase"]), int(last["checkpoint"]))
-                for rank in np.unique(rows["rank"]).tolist()
+                rank: _progress(f"rank {rank}", files[files["rank"] == rank])
+                for rank in np.unique(files["rank"]).tolist()
             },
         )
 
 
-def _figures(rows: IoRows, phase: int, checkpoint: int) -> tuple[Figure, ...]:
-    """Return the throughput of one checkpoint so far; () before its first file."""
-    files = rows[(rows["phase"] == phase) & (rows["checkpoint"] == checkpoint) & (rows["file"] != WHOLE)]
+def _progress(at: str, files: IoRows) -> Progress:
+    """Return the speed of these files of one checkpoint, if there are any yet."""
     if not len(files):
-        return ()
+        return Progress(at=at)
     seconds = max(1, int(files["ended_ns"].max() - files["started_ns"].min())) / 1e9
-    name = "write" if phase == WRITE else "read"
-    return (Figure(f"{name}_bytes_per_second", float(files["bytes"].sum() / seconds)),)
+    return Progress(at=at, mb_per_second=float(files["bytes"].sum() / 1e6 / seconds))

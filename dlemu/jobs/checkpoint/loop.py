@@ -42,8 +42,8 @@ _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
-Watcher = Callable[[int, int, int, int], None]
-"""Called with the phase, the checkpoint, the bytes that rank 0 has moved of it so far, and rank 0's total."""
+Watcher = Callable[[], None]
+"""Called after each file."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,6 @@ class _CheckpointRank:
         def done(number: int, moved: MovedFile) -> None:
             files.append(moved)
             self._add_file(WRITE, checkpoint, began_ns, number, moved)
-            self._notify(WRITE, checkpoint, files)
 
         writer.write(done)
         if self._job.settings.fsync:
@@ -371,7 +370,6 @@ class _CheckpointRank:
         def done(number: int, file: MovedFile) -> None:
             moved.append(file)
             self._add_file(READ, source.checkpoint, began_ns, number, file)
-            self._notify(READ, source.checkpoint, moved)
 
         reader.read(files, done)
         ended_ns = self._end_time()
@@ -407,6 +405,8 @@ class _CheckpointRank:
         self.log.add(
             rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file.columns(), file=number
         )
+        if self._watch is not None:
+            self._watch()
 
     def _add_checkpoint(
         self,
@@ -441,11 +441,6 @@ class _CheckpointRank:
             folder_sync_ns=folder_sync_ns,
         )
         self.log.add_progress(phase, checkpoint, [file.timings for file in files])
-
-    def _notify(self, phase: int, checkpoint: int, files: list[MovedFile]) -> None:
-        if self._watch is not None:
-            done = sum(file.bytes for file in files)
-            self._watch(phase, checkpoint, done, self._job.rank_bytes[self._comm.rank])
 
     def _update_journal(self, **changes: object) -> None:
         self._journal = self._journal.noting(**changes)

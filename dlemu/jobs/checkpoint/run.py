@@ -18,7 +18,8 @@ from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
 from dlemu.config.literal import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.loop import CheckpointLog, Watcher, run_checkpoints, salvage_checkpoints
+from dlemu.jobs.checkpoint.live import LiveCheckpoints
+from dlemu.jobs.checkpoint.loop import CheckpointLog, run_checkpoints, salvage_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.prepare import (
@@ -29,13 +30,11 @@ from dlemu.jobs.checkpoint.prepare import (
     with_writes_first,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
-from dlemu.results.file_names import KILLED
-from dlemu.runner.events import CheckpointProgress, Making
+from dlemu.results.file_names import FACTS, KILLED
+from dlemu.runner.events import Making
+from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify
 from dlemu.runner.run_folder import Kept
-
-_PROGRESS_SECONDS = 0.5
-"""Minimum time between two `CheckpointProgress` events."""
 
 
 class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
@@ -84,7 +83,12 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         check_checkpoint_host(job, local_ranks)
 
     def run_rank(self, job: CheckpointJob, comm: Comm, notify: Notify | None) -> CheckpointLog | None:
-        return run_checkpoints(job, comm, None if notify is None else _progress_of(job, notify))
+        if notify is None:
+            return run_checkpoints(job, comm)
+        reporter = Reporter(LiveCheckpoints(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
+        log = run_checkpoints(job, comm, reporter)
+        reporter.look()
+        return log
 
     def salvage(self, live_folder: str) -> CheckpointLog | None:
         return salvage_checkpoints(live_folder)
@@ -179,24 +183,3 @@ def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
                 remove_checkpoint(storage, folder, job.plan.names)
                 removed.append(left.pop())
     return removed, left
-
-
-def _progress_of(job: CheckpointJob, notify: Notify) -> Watcher:
-    due = 0.0
-
-    def look(phase: int, number: int, done: int, total: int) -> None:
-        nonlocal due
-        if time.monotonic() < due and done < total:
-            return
-        due = time.monotonic() + _PROGRESS_SECONDS
-        notify(
-            CheckpointProgress(
-                phase="write" if phase == WRITE else "read",
-                checkpoint=number,
-                checkpoints=job.writes if phase == WRITE else len(job.sources),
-                bytes=done * job.ranks,
-                total_bytes=total * job.ranks,
-            )
-        )
-
-    return look

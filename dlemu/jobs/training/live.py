@@ -1,170 +1,23 @@
-"""Progress of a running training job: rank 0 reports it from its own step log, other processes from those of all."""
+"""Progress of a running training job, from the step logs that its ranks write."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dlemu.jobs.training.loop import StepRange, Watcher
 from dlemu.jobs.training.measured import Facts
-from dlemu.jobs.training.plan import TrainingJob
-from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepLog, StepRows, log_name
+from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import RECENT_SECONDS, Figure, Progress
-from dlemu.runner.events import Event, TrainingBegan, TrainingStep
+from dlemu.results.progress import RECENT_SECONDS, Figure, Progress, seconds_left
 
-PROGRESS_SECONDS = 0.5
-"""Minimum time between two `TrainingStep` events of an epoch; the epoch's last step is always reported."""
-
-
-class EpochSums:
-    """Sums over one rank's steps of the current epoch; each row is read once, however long the epoch."""
-
-    def __init__(self, exclude_start_steps: int) -> None:
-        self._exclude, self._rows_seen, self._epoch = exclude_start_steps, 0, 0
-        self._begin_epoch(0)
-
-    def _begin_epoch(self, epoch: int) -> None:
-        self._epoch, self._block, self._block_rows = epoch, 0, 0
-        self.compute_ns = self.all_ns = self.read_bytes = 0
-        self._first_ns = self._last_ns = 0
-
-    def add(self, rows: StepRows, epoch: int) -> None:
-        """Add the rows logged since the last call, `rows` being the whole log; a new `epoch` first resets the sums."""
-        if epoch != self._epoch:
-            self._begin_epoch(epoch)
-        new, self._rows_seen = rows[self._rows_seen :], len(rows)
-        new = new[(new["epoch"] == epoch) & (new["phase"] == TRAINING)]
-        for block in np.unique(new["block"]).tolist():
-            part = new[new["block"] == block]
-            if block != self._block:
-                self._block, self._block_rows = block, 0
-            counted = part[max(0, self._exclude - self._block_rows) :]
-            self._block_rows += len(part)
-            self.compute_ns += int(counted["compute_ns"].sum())
-            self.all_ns += sum(int(counted[name].sum()) for name in ("wait_ns", "compute_ns", "sync_ns"))
-        if len(new):
-            self._first_ns = self._first_ns or int(new["asked_ns"][0])
-            self._last_ns = int(new["met_ns"][-1])
-            self.read_bytes += int(new["app_bytes"].sum())
-
-    @property
-    def au_percent(self) -> float | None:
-        """AU of the epoch so far, without the steps excluded at the start of blocks; None while no step counts."""
-        return 100 * self.compute_ns / self.all_ns if self.all_ns else None
-
-    @property
-    def elapsed_ns(self) -> int:
-        """Time from the start of the epoch's first wait to the end of its last step so far."""
-        return self._last_ns - self._first_ns
-
-
-def progress_of(job: TrainingJob, notify: Callable[[Event], None]) -> Watcher:
-    """Return a watcher of the loop that reports rank 0's progress, at most every PROGRESS_SECONDS."""
-    epoch_steps = tuple(epoch.steps for epoch in job.schedule)
-    notify(TrainingBegan(epoch_steps=epoch_steps))
-    due, sums = 0.0, EpochSums(job.workload.metric.exclude_start_steps)
-
-    def watch(step_range: StepRange, step: int, log: StepLog) -> None:
-        nonlocal due
-        if step_range.phase != TRAINING:
-            return
-        steps, now = epoch_steps[step_range.epoch - 1], time.monotonic()
-        if now < due and step < steps:
-            return
-        due = now + PROGRESS_SECONDS
-        sums.add(log.rows, step_range.epoch)
-        notify(
-            TrainingStep(
-                epoch=step_range.epoch,
-                epochs=len(epoch_steps),
-                step=step,
-                steps=steps,
-                au_percent=sums.au_percent,
-                mb_per_second=job.ranks * sums.read_bytes * 1e3 / max(1, sums.elapsed_ns),
-            )
-        )
-
-    return watch
-
-
-_MAX_RECENT_ROWS = 4096
-"""Maximum number of rows read for the rates of the last seconds."""
-_CHUNK_ROWS = 4096
-"""Rows examined at a time for the end of the log: its file is mapped, and only pages that are accessed are read."""
-
-
-@dataclass(frozen=True)
-class _Recent:
-    """What a rank did in the last RECENT_SECONDS."""
-
-    seconds: float
-    read_bytes: float
-    samples: float
-    wait_ratio: float
-
-
-class _RankLog:
-    """One rank's log, mapped; the sums of an epoch read each row once."""
-
-    def __init__(self, path: str, exclude_start_steps: int) -> None:
-        self._rows: StepRows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
-        self._used, self._grew_at = 0, time.monotonic()
-        self.sums = EpochSums(exclude_start_steps)
-        self.steps = 0
-        """Training steps so far."""
-
-    def look(self) -> None:
-        """Read the rows that were added since the last call."""
-        before = self._used
-        while self._used < len(self._rows):  # the unused rest of the file may be large
-            steps = self._rows["step"][self._used : self._used + _CHUNK_ROWS]
-            written = int(np.count_nonzero(np.logical_and.accumulate(steps > 0)))
-            self._used += written
-            if written < len(steps):
-                break
-        if self._used == before:
-            return
-        self._grew_at = time.monotonic()
-        new = self._rows[before : self._used]
-        self.steps += int(np.count_nonzero(new["phase"] == TRAINING))
-        for epoch in np.unique(new["epoch"]).tolist():
-            end = before + int(np.flatnonzero(new["epoch"] == epoch)[-1]) + 1
-            self.sums.add(self._rows[:end], epoch)  # skips the rows that it was given before
-
-    @property
-    def last(self) -> np.void | None:
-        """The last row, None while there is none."""
-        return self._rows[self._used - 1] if self._used else None
-
-    @property
-    def first_ns(self) -> int:
-        """Start of the first step's wait, on the rank's clock."""
-        return int(self._rows["asked_ns"][0])
-
-    @property
-    def now_ns(self) -> int:
-        """The current time on the clock of the rank's host: that of the last row plus the time since it appeared."""
-        return int(self._rows["met_ns"][self._used - 1] + (time.monotonic() - self._grew_at) * 1e9)
-
-    def recent(self) -> _Recent:
-        """Return what the rank did in the last RECENT_SECONDS; a step that began before counts in proportion."""
-        rows = np.array(self._rows[max(0, self._used - _MAX_RECENT_ROWS) : self._used])
-        end_ns = self.now_ns
-        begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
-        took_ns = np.maximum(1, rows["met_ns"] - rows["free_ns"])
-        share = np.clip((rows["met_ns"] - begin_ns) / took_ns, 0, 1)
-        timeline = share @ (rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"])
-        return _Recent(
-            seconds=max(1e-9, (end_ns - begin_ns) / 1e9),
-            read_bytes=float(share @ rows["app_bytes"]),
-            samples=float(share @ rows["samples"]),
-            wait_ratio=float(share @ rows["wait_ns"] / timeline) if timeline else 0.0,
-        )
+_MOST_ROWS = 2000
+"""The last rows of a rank that are read: the numbers of a longer epoch are those of its last steps."""
 
 
 class LiveTraining:
@@ -176,45 +29,95 @@ class LiveTraining:
         self._folder, self._ranks = live_folder, facts.ranks
         self._epoch_steps = [epoch.steps for epoch in facts.schedule]
         self._exclude = facts.workload.metric.exclude_start_steps
-        self._logs: dict[int, _RankLog] = {}
+        self._last_ns: dict[int, tuple[int, float]] = {}
+        """Rank -> end of its last step, on the clock of its host, and when that was first seen, on ours."""
+        self._first_ns: dict[int, int] = {}
+        """Rank -> start of its first step's wait."""
 
     def look(self) -> Progress | None:
         """Return the run's progress; None before the first step."""
-        for rank in range(self._ranks):
-            path = os.path.join(self._folder, log_name(rank))
-            if rank not in self._logs and os.path.exists(path) and os.path.getsize(path) >= STEP_DTYPE.itemsize:
-                self._logs[rank] = _RankLog(path, self._exclude)
-        for log in self._logs.values():
-            log.look()
-        begun = {rank: log for rank, log in self._logs.items() if log.last is not None}
-        if not begun:
+        logs = {rank: rows for rank in range(self._ranks) if len(rows := self._last_rows(rank))}
+        if not logs:
             return None
-        slowest = min(begun.values(), key=lambda log: log.steps)
-        recent = {rank: log.recent() for rank, log in begun.items()}
-        done = slowest.steps / max(1, sum(self._epoch_steps))
-        seconds = (slowest.now_ns - slowest.first_ns) / 1e9
-        return Progress(
-            at=self._at(slowest),
-            done_ratio=done,
-            seconds_left=seconds * (1 - done) / done if done else None,
-            figures=_figures(list(begun.values()), list(recent.values())),
-            ranks={rank: _figures([log], [recent[rank]]) for rank, log in begun.items()},
+        slowest = min(logs, key=lambda rank: self._steps_done(logs[rank]))
+        done, total = self._steps_done(logs[slowest]), sum(self._epoch_steps)
+        elapsed = (self._now_ns(slowest) - self._first_ns[slowest]) / 1e9
+        sums = {rank: self._sums(rank, rows) for rank, rows in logs.items()}
+        return replace(
+            _progress(self._at(logs[slowest]), list(sums.values())),
+            done=done,
+            total=total,
+            seconds_left=seconds_left(elapsed, done, total),
+            ranks={rank: _progress(f"rank {rank}", [own]) for rank, own in sums.items()},
         )
 
-    def _at(self, log: _RankLog) -> str:
-        assert log.last is not None  # `log` is of a rank that has begun
-        epoch, phase = int(log.last["epoch"]), "" if log.last["phase"] == TRAINING else "evaluation after "
-        done = log.steps - sum(self._epoch_steps[: epoch - 1])
-        steps = self._epoch_steps[min(epoch, len(self._epoch_steps)) - 1]
-        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {done}/{steps}"
+    def _last_rows(self, rank: int) -> StepRows:
+        """Return a rank's last rows; of the mapped file, as large as the whole run, only few pages are read."""
+        path = os.path.join(self._folder, log_name(rank))
+        if not os.path.exists(path) or os.path.getsize(path) < STEP_DTYPE.itemsize:
+            return np.empty(0, STEP_DTYPE)
+        rows = np.memmap(path, dtype=STEP_DTYPE, mode="r")
+        used = bisect_left(range(len(rows)), True, key=lambda row: bool(rows["step"][row] == 0))
+        last = np.array(rows[max(0, used - _MOST_ROWS) : used])
+        if used:
+            self._first_ns.setdefault(rank, int(rows["asked_ns"][0]))
+            if self._last_ns.get(rank, (0, 0.0))[0] != last["met_ns"][-1]:
+                self._last_ns[rank] = int(last["met_ns"][-1]), time.monotonic()
+        return last
+
+    def _now_ns(self, rank: int) -> float:
+        """Return the time on the clock of the rank's host: its last step's end, plus the time since that was seen."""
+        last_ns, seen = self._last_ns[rank]
+        return last_ns + (time.monotonic() - seen) * 1e9
+
+    def _steps_done(self, rows: StepRows) -> int:
+        """Return how many training steps the rank has done."""
+        last, (before,) = rows[-1], rows["epoch"][-1:]
+        steps = int(last["step"]) if last["phase"] == TRAINING else self._epoch_steps[before - 1]
+        return sum(self._epoch_steps[: before - 1]) + steps
+
+    def _at(self, rows: StepRows) -> str:
+        epoch, phase = int(rows[-1]["epoch"]), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
+        step = self._steps_done(rows) - sum(self._epoch_steps[: epoch - 1])
+        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {step}/{self._epoch_steps[epoch - 1]}"
+
+    def _sums(self, rank: int, rows: StepRows) -> _Sums:
+        epoch = rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)]
+        _, first, block = np.unique(epoch["block"], return_index=True, return_inverse=True)
+        counted = epoch[np.arange(len(epoch)) - first[block] >= self._exclude]
+        end_ns = self._now_ns(rank)
+        begin_ns = max(end_ns - RECENT_SECONDS * 1e9, int(rows["free_ns"][0]))
+        # a step that began before counts in proportion
+        share = np.clip((rows["met_ns"] - begin_ns) / np.maximum(1, rows["met_ns"] - rows["free_ns"]), 0, 1)
+        return _Sums(
+            compute_ns=float(counted["compute_ns"].sum()),
+            all_ns=float(_timeline_ns(counted).sum()),
+            bytes_per_second=float(share @ rows["app_bytes"]) * 1e9 / max(1, end_ns - begin_ns),
+            samples_per_second=float(share @ rows["samples"]) * 1e9 / max(1, end_ns - begin_ns),
+            wait_share=float(share @ rows["wait_ns"]) / max(1.0, float(share @ _timeline_ns(rows))),
+        )
 
 
-def _figures(logs: list[_RankLog], recent: list[_Recent]) -> tuple[Figure, ...]:
-    compute_ns, all_ns = sum(log.sums.compute_ns for log in logs), sum(log.sums.all_ns for log in logs)
-    au = [Figure("au_ratio", compute_ns / all_ns)] if all_ns else []
-    return (
-        *au,
-        Figure("read_bytes_per_second", sum(part.read_bytes / part.seconds for part in recent)),
-        Figure("samples_per_second", sum(part.samples / part.seconds for part in recent)),
-        Figure("wait_ratio", sum(part.wait_ratio for part in recent) / len(recent)),
+class _Sums(NamedTuple):
+    """What a rank did: AU's times in the epoch so far, rates of the last RECENT_SECONDS."""
+
+    compute_ns: float
+    all_ns: float
+    bytes_per_second: float
+    samples_per_second: float
+    wait_share: float
+
+
+def _timeline_ns(rows: StepRows) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = rows["wait_ns"] + rows["compute_ns"] + rows["sync_ns"]
+    return total
+
+
+def _progress(at: str, ranks: list[_Sums]) -> Progress:
+    compute_ns, all_ns, bytes_per_second, samples_per_second, waits = map(sum, zip(*ranks, strict=True))
+    return Progress(
+        at=at,
+        au_percent=100 * compute_ns / all_ns if all_ns else None,
+        mb_per_second=bytes_per_second / 1e6,
+        figures=(Figure("samples", samples_per_second, "/s"), Figure("wait", 100 * waits / len(ranks), "%")),
     )

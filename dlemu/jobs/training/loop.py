@@ -38,8 +38,8 @@ STOP_NS = 1 << 61
 Stop = Callable[[], bool]
 """Called in each step, on rank 0 only; returns whether the run is to end after this step."""
 
-Watcher = Callable[[StepRange, int, StepLog], None]
-"""Called in each step, while the accelerator computes: step range, step in the epoch, log of the previous steps."""
+Watcher = Callable[[], None]
+"""Called in each step, while the accelerator computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class StepLoop:
             if nominal_ns or waits_for_others:  # else the next batch is waited for at once
                 batch_queue.read_ahead()
             if self.watch is not None:
-                self.watch(step_range, step, self.log)
+                self.watch()
             computed_ns = 0
             if step_range.cpu_seconds is not None and self.burn is not None:
                 self.burn(float(step_range.cpu_seconds[step - step_range.first_step]))

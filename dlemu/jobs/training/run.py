@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from collections.abc import Iterable
 from functools import partial
@@ -18,7 +19,7 @@ from dlemu.comm import Comm
 from dlemu.config import check_data, check_runnable, datagen_command
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import enough, refuse_unjudged, to_make, too_small
-from dlemu.jobs.training.live import progress_of
+from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import Facts, Journal
 from dlemu.jobs.training.plan import TrainingJob, loader_class, make_job
 from dlemu.jobs.training.preflight import check_before_making, check_host
@@ -26,9 +27,10 @@ from dlemu.jobs.training.result import Run, RunLog, make_facts, make_run, salvag
 from dlemu.jobs.training.steplog import STEP_DTYPE, log_name
 from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
-from dlemu.results.file_names import KILLED
+from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
+from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
 from dlemu.runner.ranks import Ranks
 
@@ -139,7 +141,13 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         loader = loader_class(job.workload)
         if notify is None:
             return run_rank(job, comm, loader)
-        log = run_rank(job, comm, loader, progress_of(job, notify), lambda activity: notify(Doing(activity)))
+        reporter = Reporter(LiveTraining(os.path.join(job.live_folder, FACTS), job.live_folder), notify)
+
+        def on_activity(activity: str) -> None:
+            reporter.look()  # what follows a run's last step follows its last progress
+            notify(Doing(activity))
+
+        log = run_rank(job, comm, loader, reporter, on_activity)
         if log is not None:
             notify(Doing(f"computing the result of {count(len(log.rows), 'step')}"))
         return log
