@@ -23,8 +23,7 @@ from datagen.registry import installed_part
 from datagen.regular import open_standard_streams
 from dlemu.comm import Interrupted, detect_launcher
 from dlemu.config import load
-from dlemu.config.literal import override
-from dlemu.config.overrides import given_keys
+from dlemu.config.overrides import given_keys, override
 from dlemu.config.published import check_letters
 from dlemu.config.schema import Workload
 from dlemu.results.kinds import kind_of_command, kind_wanted, read_result

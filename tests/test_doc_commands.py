@@ -14,7 +14,7 @@ import pytest
 
 from dlemu.cli import cli, commands
 from dlemu.config import load
-from dlemu.config.points import check_points, points
+from dlemu.config.overrides import check_points, points
 from dlemu.dlio.command import load_command, read_command
 from dlemu.results.kinds import kinds
 from tests.doc_blocks import PAGES, ROOT, WITH_COMMANDS, lines

@@ -33,8 +33,7 @@ def command(overrides: tuple[str, ...]) -> None:
     from datagen.errors import UserError
     from dlemu.cli.frontends import Terminal, job_request, show_job
     from dlemu.comm import detect_launcher
-    from dlemu.config.literal import override
-    from dlemu.config.overrides import given_keys
+    from dlemu.config.overrides import given_keys, override
 
     if detect_launcher() != "none":
         raise UserError("the demo starts its ranks by itself: run `dlemu demo` without a launcher such as mpirun")

@@ -13,8 +13,7 @@ from rich.console import Console
 from datagen.errors import SpaceError
 from dlemu.cli import complain
 from dlemu.comm import Interrupted, interrupt_on
-from dlemu.config.literal import override
-from dlemu.config.overrides import take_word
+from dlemu.config.overrides import override, take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.t_interval import plus_minus

@@ -106,7 +106,7 @@ def command(
 
     from dlemu.cli.options import say_part, show_answer
     from dlemu.comm import interrupt_on
-    from dlemu.config.literal import override
+    from dlemu.config.overrides import override
     from dlemu.jobs.probe.run import probe_target, probe_workload
     from dlemu.runner.events import Event, NotSaved
 

@@ -14,15 +14,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from datagen.registry import is_built_in
-from dlemu.config.compose import YAML_LOADER
 from dlemu.config.duration import Duration
-from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
-from dlemu.config.overrides import parse
+from dlemu.config.overrides import override, parse
 from dlemu.config.published import published, without_secrets
 from dlemu.config.schema import Output, Storage, Workload
 from dlemu.config.sections import OWN, plain, tree
-from dlemu.config.workload_files import workload_names
+from dlemu.config.workload_files import workload_names, yaml_loader
 
 DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
 """Sections that determine a dataset; other overrides are left out of the command that makes it."""
@@ -76,7 +74,7 @@ def explained(workload: Workload) -> str:
     """Return the YAML of `to_yaml` with the meaning of each setting as a comment above it."""
     text = to_yaml(workload)
     pieces, done = [], 0
-    for place, comment in _comments(yaml.compose(text, YAML_LOADER), tree()):
+    for place, comment in _comments(yaml.compose(text, yaml_loader()), tree()):
         pieces += [text[done:place], comment]
         done = place
     return "".join([*pieces, text[done:]])

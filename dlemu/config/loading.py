@@ -12,14 +12,13 @@ from datagen.errors import UserError
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
 from datagen.withheld import scrubbed
-from dlemu.config.compose import composed, read_plain, resolved
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import replaced, to_workload
 from dlemu.config.sections import tree as settings_tree
 from dlemu.config.translate import KeyPath, renamed, translated
 from dlemu.config.validate import check, check_folder, check_model_name
-from dlemu.config.workload_files import SUFFIX, nearest, workload_names
+from dlemu.config.workload_files import SUFFIX, composed, nearest, read_plain, resolved, workload_names
 
 DEFAULT_WORKLOAD = "default"
 

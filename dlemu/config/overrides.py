@@ -1,26 +1,30 @@
-"""Parses overrides in Hydra's grammar: `KEY=VALUE`, also with + or ++, or with DLIO's prefix `workload.`."""
+"""Overrides in Hydra's grammar, `KEY=VALUE`: parses them, also several values for a key, and writes them."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from datagen.errors import UserError
 from datagen.spec import joined_problems
 from datagen.withheld import scrubbed
-from dlemu.config.literal import is_plain
-from dlemu.config.published import check_letters, given_options
+from dlemu.config.published import check_letters, given_options, without_secrets
 from dlemu.config.translate import KeyPath
 from dlemu.config.workload_files import workload_names
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a list or a message needs no grammar
     from hydra.core.override_parser.types import Override
 
+T = TypeVar("T")
 WORKLOAD = ("workload",)
+DRIVES = "drives"
+"""`drives=A,B` stands for `dataset.data_folder=A,B`."""
+DATA_FOLDER = "dataset.data_folder"
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Request:
 
 
 def parse(overrides: Sequence[str]) -> Request:
-    """Parse overrides, with or without `++` and `workload.`; raises UserError that lists all that are wrong."""
+    """Parse overrides, also with + or ++, or DLIO's `workload.`; raises UserError that lists all that are wrong."""
     parsed, problems = [], []
     for text in overrides:
         try:
@@ -66,59 +70,32 @@ def given_keys(overrides: Sequence[str]) -> set[str]:
 
 
 def _parse_one(text: str) -> Setting:
+    from hydra.errors import HydraException
+
     if text.startswith("~"):
         raise UserError(f"{text}: nothing can be deleted, every setting has a default; {text[1:]}=null restores it")
     if "=" not in text:
         hint = f"did you mean workload={text}? " if text in workload_names() else ""
         raise UserError(f"{text!r} is not a setting: {hint}wanted KEY=VALUE, as in workload=unet3d or ranks=4")
-    setting = plain_setting(text) or _by_grammar(text)
-    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
-        raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
-    return setting
-
-
-def plain_setting(text: str) -> Setting | None:
-    """Parse a key with an unquoted number, word or path, as nearly all are; None where it needs Hydra (0.1 CPU s)."""
-    key, _, value = text.partition("=")
-    if not _PLAIN_KEY.fullmatch(key):
-        return None
-    path = _inner(tuple(key.lstrip("+").split(".")))
-    if value in _CONSTANTS:
-        return Setting(path, _CONSTANTS[value], text)
-    if _PLAIN_NUMBER.fullmatch(value):
-        return Setting(path, float(value) if "." in value else int(value), text)
-    return Setting(path, value, text) if is_plain(value) else None
-
-
-def _by_grammar(text: str) -> Setting:
-    from hydra.errors import HydraException
-
-    from dlemu.config.points import parse_word
-
     key, value = text.split("=", 1)
+    in_quotes = shlex.quote('{}="{}"'.format(key, value.replace('"', "")))
     try:
         parsed = parse_word(text)
     except HydraException as error:
-        raise UserError(_grammar_problem(key, value, error)) from None
+        reason = str(error).split("\n", 1)[0]
+        raise UserError(
+            f"{text} is not in hydra's grammar ({reason}): wanted KEY=VALUE; a value with special characters needs "
+            f"quotes, in a shell: {in_quotes}"
+        ) from None
     if parsed.is_sweep_override():
         raise UserError(
             f"{text} has several values: dlemu takes one value for each key; start it once for each value,"
-            f" write a list as {key}=[...], or quote a text: {_quoted_example(key, value)}"
+            f" write a list as {key}=[...], or quote a text: {in_quotes}"
         )
-    return Setting(_path(parsed, text), parsed.value(), text)
-
-
-def _grammar_problem(key: str, value: str, error: Exception) -> str:
-    reason = str(error).split("\n", 1)[0]
-    return (
-        f"{key}={value} is not in hydra's grammar ({reason}): wanted KEY=VALUE;"
-        f" a value with special characters needs quotes, in a shell: {_quoted_example(key, value)}"
-    )
-
-
-def _quoted_example(key: str, value: str) -> str:
-    inner = value.replace('"', "")
-    return shlex.quote(f'{key}="{inner}"')
+    setting = Setting(_path(parsed, text), parsed.value(), text)
+    if setting.path == WORKLOAD and not (isinstance(setting.value, str) and setting.value):
+        raise UserError(f"{text}: wanted workload=NAME, or the path of a .yaml file")
+    return setting
 
 
 def _path(parsed: Override, text: str) -> KeyPath:
@@ -129,17 +106,40 @@ def _path(parsed: Override, text: str) -> KeyPath:
     parts = tuple(parsed.key_or_group.replace("/", ".").split("."))
     if not all(parts):
         raise UserError(f"{text}: the key is empty; wanted KEY=VALUE, as in reader.batch_size=4")
-    return _inner(parts)
-
-
-def _inner(parts: KeyPath) -> KeyPath:
-    """Return a key's path without DLIO's prefix `workload`."""
     return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
-_PLAIN_KEY = re.compile(r"\+{0,2}[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
-_PLAIN_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-_CONSTANTS = {"true": True, "false": False, "null": None, "": ""}
+_STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
+"""The start of a list, a dictionary, a quotation or a call such as `range(1,9)`; or an empty value."""
+
+
+def parse_word(text: str) -> Override:
+    """Parse one `KEY=VALUE` by Hydra's grammar; raises HydraException.
+
+    A text that the grammar refuses, such as /mnt/ä or /mnt/a(1), is read as if it were quoted, as is each of several,
+    unless it may be an unfinished list, dictionary, call, quotation or reference.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+
+    def quoted_if_needed(part: str) -> str:
+        try:
+            parser.parse_override(f"key={part}")
+        except HydraException:
+            return _quoted(part)
+        return part
+
+    try:
+        return parser.parse_override(text)
+    except HydraException:
+        key, _, value = text.partition("=")
+        parts = [value] if "'" in value or '"' in value else value.split(",")
+        whole = all(not ("${" in part or "\\" in part or _STRUCTURED.match(part)) for part in parts)
+        if "," in parts[0] or not whole:  # a comma beside quotes may separate
+            raise
+        return parser.parse_override(f"{key}={','.join(quoted_if_needed(part.strip()) for part in parts)}")
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:
@@ -162,3 +162,93 @@ def text_of(word: str) -> str:
     if value is None:
         return ""
     return os.path.expanduser(value if isinstance(value, str) else word.split("=", 1)[1].strip("\"'"))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    settings: dict[str, str]
+    words: tuple[str, ...]
+
+
+def points(words: Sequence[str]) -> list[Point]:
+    """Return the runs of a sweep, one for each combination of values as in `ranks=1,2,4`; raises UserError.
+
+    The last key that has several values changes fastest.
+    """
+    from hydra.errors import HydraException
+
+    fixed, axes = [], []
+    for word in words:
+        try:
+            parsed = parse_word(word)
+        except HydraException:  # reported when the points are loaded
+            parsed = None
+        if parsed is None or not parsed.is_sweep_override():
+            fixed.append(_renamed(word))
+            continue
+        key = _renamed(parsed.get_key_element())
+        if without_secrets([word]) != [word]:
+            raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
+        axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
+    return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
+
+
+def _renamed(word: str) -> str:
+    key, equals, value = word.partition("=")
+    return f"{DATA_FOLDER}{equals}{value}" if key.lstrip("+") == DRIVES else word
+
+
+def check_points(runs: Sequence[Point]) -> None:
+    if len(runs) < 2:
+        raise UserError(
+            "a sweep needs several values for a key, as in ranks=1,2,4,8 or drives=/mnt/a,/mnt/b; `dlemu train` makes "
+            "one run"
+        )
+
+
+def check_each(runs: Sequence[Point], check: Callable[[Point], T]) -> list[T]:
+    """Return the result of `check` for each point; raises a single UserError with all of its errors."""
+    checked: list[T] = []
+    problems: dict[str, str] = {}
+    for point in runs:
+        try:
+            checked.append(check(point))
+        except UserError as error:
+            problems.setdefault(str(error), named(point.settings))  # the same problem of several points is listed once
+    if problems:
+        raise UserError("\n".join(f"{name}: {error}" if name else error for error, name in problems.items()))
+    return checked
+
+
+def named(settings: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+_PLAIN = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[a-z/]|\.(?!\d))[\w/.-]*", re.ASCII | re.IGNORECASE)
+"""Texts that the grammar reads as they are, without quotes."""
+
+
+def override(path: Iterable[str], value: object) -> str:
+    """Write one override that `parse` reads back as this value; strings are quoted where the grammar needs it."""
+    return f"{'.'.join(path)}={_literal(value)}"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_literal(item) for item in value) + "]"
+    return str(value) if _PLAIN.fullmatch(str(value)) else _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """Quote a text for the grammar, in single quotes: backslashes before a quote or the end are doubled."""
+    return "'" + re.sub(r"(\\*)('|\Z)", lambda end: 2 * end[1] + ("\\'" if end[2] else ""), text) + "'"

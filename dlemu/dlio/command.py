@@ -10,9 +10,8 @@ from datetime import datetime
 
 from datagen.errors import UserError
 from dlemu.config import load, workload_names
-from dlemu.config.literal import override
 from dlemu.config.loading import DEFAULT_WORKLOAD
-from dlemu.config.overrides import parse
+from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import OWN_FOLDER, DlioFolders
 

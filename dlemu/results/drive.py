@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import UserError
 from datagen.settings import build
-from dlemu.config.compose import read_plain
+from dlemu.config.workload_files import read_plain
 from dlemu.results.kinds import kind_of
 
 READ_AHEAD_BYTES, READ_AHEAD_REQUESTS = 128 << 10, 2

@@ -17,7 +17,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
 from dlemu.comm import Interrupted, die_with_parent
 from dlemu.comm.failure import RANK, Role, killed_by, overdue
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.metrics.verdict import COMPLETED
 
 LOG = "console.txt"

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from datagen.spec import DatasetSpec, Hdf5, ParquetColumn, ParquetSpec
 from dlemu.config import completed, datagen_command, explained, load, to_yaml
-from dlemu.config.literal import override
-from dlemu.config.overrides import parse
+from dlemu.config.overrides import override, parse
 from dlemu.config.schema import Accelerator, Model, Reader, Train, Workload
 from dlemu.config.sections import sections, tree
 from dlemu.config.validate import check

@@ -18,14 +18,10 @@ from hypothesis import strategies as st
 
 from datagen.errors import UserError
 from dlemu.config import check_runnable, datagen_command, load, loading, to_yaml, workload_names
+from dlemu.config.overrides import parse_word, points, take_word
+from dlemu.config.schema import Duration, Workload
 
 # X, load, to_yaml, workload_names
-from dlemu.config.compose import composed
-from dlemu.config.hydra_files import read_text
-from dlemu.config.overrides import parse, plain_setting, take_word
-from dlemu.config.points import parse_word, points
-from dlemu.config.schema import Duration, Workload
-from dlemu.config.workload_files import workload_file
 from dlemu.dlio.config import dlio_yaml
 
 
@@ -255,7 +251,7 @@ def test_several_problems_come_in_one_message() -> None:
     [
         ("reader: {batch_size: 3\n", "line 1"),
         ("reader: {nice: 1, nice: 2}\n", "duplicate key nice"),
-        ("- a\n", "can't be composed"),
+        ("- a\n", "can't be composed: it is a list: wanted a mapping"),
         ("defaults: [nowhere]\nreader: {}\n", "Could not load 'nowhere'"),
         ("model: {name: '???'}\n", "(at model.name)"),
         ("workload: {ranks: 2}\nranka: 3\n", "unknown key ranka: did you mean ranks?"),
@@ -304,23 +300,6 @@ def test_endings_of_pictures_are_names_of_their_formats(word: str, format_name: 
 
 
 TEXTS = st.text("aZ09/._- =()[]{}#&!~^;:<>|`'\"@%+*?\u00e4\u65e5", max_size=12)
-
-
-NUMBERS = st.integers().map(str) | st.from_regex(r"[-+]?[0-9_]{1,4}(\.[0-9]{1,3})?(e[0-9])?", fullmatch=True)
-WORDS = st.text("aeEnNuUtTrR/._-09", max_size=6)
-WORDS |= st.sampled_from(["true", "False", "null", "NaN", "inf", "-inf", "1e3"])
-
-
-@given(st.sampled_from(["ranks", "workload.train.epochs", "++reader.batch_size", "a.b"]), TEXTS | NUMBERS | WORDS)
-def test_a_plain_word_means_what_hydras_grammar_makes_of_it(key: str, value: str) -> None:
-    word = f"{key}={value}"
-    taken = plain_setting(word)
-    if taken is not None:
-        meant = OverridesParser.create().parse_override(word)
-        assert repr(taken.value) == repr(meant.value())
-        assert not meant.is_sweep_override()
-        (taken_again,) = parse([word]).all
-        assert taken_again == taken
 
 
 @given(TEXTS | st.lists(TEXTS, min_size=2, max_size=3).map(",".join))
@@ -397,55 +376,6 @@ def test_the_home_folder_is_the_same_for_every_folder(monkeypatch: pytest.Monkey
 def test_several_texts_are_several_runs() -> None:
     runs = points(["drives=/mnt/\u00e4 1,/mnt/b", "ranks=1"])
     assert [load(run.words).dataset.data_folder for run in runs] == ["/mnt/\u00e4 1", "/mnt/b"]
-
-
-@pytest.mark.parametrize("name", workload_names())
-def test_a_file_that_draws_in_no_other_is_read_as_hydra_composes_it(name: str, tmp_path: Path) -> None:
-    text = Path(workload_file(name, None)).read_text()
-    hydras = write(tmp_path, f"{name}.yaml", f"# @package _global_\n{text}")  # a header is hydra's to understand
-    assert composed(hydras, None) == composed(name, None)
-
-
-ODD_VALUES = r"""
-1e6
--1E-3
-1_0e5
-1._e5
-1.5
-1:30
-1:30.5
-0x1F
-012
-1_000
-.inf
-2001-01-01
-2001-01-01 10:00:00
-./data
-10.0.0.1
-1e
-yes
-~
-""
-'1e6'
-???
-'???'
-${b}
-'\\${b}'
-!!str 1e6
-!!float 1
-[1e6, {b: 1e6}]
-{1: 2}
-{<<: {b: 1}}
-[&anchor {b: [1]}, *anchor]
-'ä 😀'
-{}
-"""
-
-
-@pytest.mark.parametrize("value", ODD_VALUES.strip().split("\n"))
-def test_values_are_those_that_omegaconf_reads(value: str, tmp_path: Path) -> None:
-    text = f"a: {value}\n"
-    assert repr(composed(write(tmp_path, "a.yaml", text), None)) == repr(read_text(text))
 
 
 @pytest.mark.parametrize("name", ["indexed_binary", "mmap_indexed_binary"])

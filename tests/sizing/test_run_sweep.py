@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from datagen.errors import UserError
-from dlemu.config.points import DATA_FOLDER, check_points, points
+from dlemu.config.overrides import DATA_FOLDER, check_points, points
 
 
 def test_a_sweep_is_every_combination() -> None:

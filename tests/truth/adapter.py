@@ -19,7 +19,7 @@ from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX,
 from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
 from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.contrib.pack.result import PackDevice, PackFigures, PackLimit, PackShares, What
 from dlemu.metrics.cache import COUNTED
 from dlemu.metrics.findings import Confidence, Finding

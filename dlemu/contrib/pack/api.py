@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from datagen import owned
 from dlemu.api import main_thread, make_dataset, overrides_of
 from dlemu.config import digest
-from dlemu.config.overrides import take_word
-from dlemu.config.points import check_each, named, points
+from dlemu.config.overrides import check_each, named, points, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack.process import PackProgress as PackProgress

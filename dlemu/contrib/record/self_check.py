@@ -16,7 +16,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, Data, Recording, Replay
 from dlemu.contrib.record.data_seen import cached_before, cached_words
 from dlemu.contrib.record.hook import ROWS, with_hook

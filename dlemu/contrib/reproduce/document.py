@@ -12,7 +12,7 @@ import msgspec
 import yaml
 
 from datagen.registry import nearest
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.extend import UserError
 
 FOLDER = os.path.join(os.path.dirname(__file__), "documents")

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dlemu.config import digest, load
-from dlemu.config.literal import override
-from dlemu.config.points import points
+from dlemu.config.overrides import override, points
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.contrib.reproduce.document import Command, DocumentQuestion, Step, document_named

@@ -16,7 +16,7 @@ from dlemu.checkpoints.io_rows import PARTS, WHOLE, WRITE, finished_path, rows_p
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
-from dlemu.config.literal import override
+from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.live import LiveCheckpoints
 from dlemu.jobs.checkpoint.loop import CheckpointLog, run_checkpoints, salvage_checkpoints

@@ -11,8 +11,7 @@ from datagen.generate import SPACE_USED
 from datagen.storage.storage_base import open_storage
 from dlemu.comm.environment import existing_folder
 from dlemu.config import load
-from dlemu.config.literal import override
-from dlemu.config.overrides import given_keys
+from dlemu.config.overrides import given_keys, override
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.enough import ENOUGH_STEPS, Need, can_be_judged, enough, steps_of
 from dlemu.metrics.cache import WANTED_RATIO

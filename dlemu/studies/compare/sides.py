@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.config.points import DATA_FOLDER
+from dlemu.config.overrides import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures

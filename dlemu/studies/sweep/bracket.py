@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.config import digest, load
-from dlemu.config.literal import override
-from dlemu.config.overrides import take_word
+from dlemu.config.overrides import override, take_word
 from dlemu.config.published import without_secrets
 from dlemu.results.kinds import kind_wanted
 from dlemu.runner.events import ignore

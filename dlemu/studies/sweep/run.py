@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config import digest, load
-from dlemu.config.overrides import take_word
-from dlemu.config.points import Point, check_each, check_points, named, points
+from dlemu.config.overrides import Point, check_each, check_points, named, points, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
 from dlemu.report.series import RunSeries, first_run, point_of

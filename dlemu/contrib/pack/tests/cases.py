@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from datagen.manifest import PACKED_NAME
-from dlemu.config.points import points
+from dlemu.config.overrides import points
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack import api, process, worker
 from dlemu.contrib.pack.process import PackedSet

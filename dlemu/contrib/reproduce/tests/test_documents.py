@@ -9,7 +9,7 @@ import pytest
 from datagen.errors import UserError
 from dlemu.cli.probe import command as probe_command
 from dlemu.config import load
-from dlemu.config.points import check_points, points
+from dlemu.config.overrides import check_points, points
 from dlemu.contrib.reproduce import document
 from dlemu.contrib.reproduce.document import DocumentQuestion, document_named, document_names
 from dlemu.contrib.reproduce.page import PANELS, document_page
