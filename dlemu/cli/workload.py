@@ -123,15 +123,8 @@ def _rows(workload: Workload) -> Iterator[Row]:
 def _recording(workload: Workload) -> Iterator[Row]:
     recorded = workload.recorded
     if recorded.version:
-        rate = recorded.samples_per_second
-        who = f"{count(recorded.ranks, 'rank')} with {count(recorded.workers, 'worker')} each"
-        yield "recorded", count(recorded.steps, "step"), who
+        yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"
         yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
-        yield (
-            "  samples/s",
-            f"{rate.recorded:,.4g}",
-            f"{rate.replayed:,.4g} replayed" if rate.replayed else "not replayed",
-        )
         states = {True: "yes", False: "no", None: "not verified"}
         yield "  replayable", states[recorded.replayable], recorded.reason
 

@@ -364,34 +364,8 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedLoader:
-    """The data loader of a recorded job."""
-
-    dataset: Literal["", "map", "iterable"] = ""
-    """Samples are picked by number, or come as a stream."""
-    start_method: Literal["", "fork", "forkserver", "spawn"] = ""
-    """How Python started the workers."""
-    prefetch_factor: Annotated[int, at_least(0)] = 0
-    """Batches that each worker had ready or under way."""
-    pin_memory: bool = False
-    """Batches were copied to pinned memory."""
-    persistent_workers: bool = False
-    """Workers lived longer than an epoch."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """A number of the recorded job, and of its replay on the same storage."""
-
-    recorded: Annotated[float, at_least(0)] = 0.0
-    """In the job itself."""
-    replayed: Annotated[float, at_least(0)] = 0.0
-    """In its replay, right after; 0 where there was none."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Where a recorded workload comes from. No measurement depends on it; notes of a run do."""
+    """Where a recorded workload comes from; record.json has all that was measured of the job."""
 
     BY_USERS = False  # no key of a user's is taken for one of these
     version: Annotated[int, at_least(0)] = 0
@@ -402,36 +376,12 @@ class Recorded:
     """Why it is not replayable, or not verified."""
     coverage_percent: Annotated[float, at_least(0)] = 0.0
     """Share of the bytes read, as counted by the kernel, that the recorder saw."""
-    steps: Annotated[int, at_least(0)] = 0
-    """Steps that were recorded."""
     ranks: Annotated[int, at_least(0)] = 0
     """Ranks of the job."""
-    workers: Annotated[int, at_least(0)] = 0
-    """Workers of each rank."""
-    files_per_sample: Annotated[int, at_least(1)] = 1
-    """Files that a sample of the job is read from; in the workload each is a sample of its own."""
-    samples_per_second: Replayed = Replayed()
-    """Samples/s of all ranks."""
-    wait_p50_seconds: Replayed = Replayed()
-    """Median wait for a batch."""
-    wait_p99_seconds: Replayed = Replayed()
-    """99th percentile of the waits."""
-    hand_over_seconds: Replayed = Replayed()
-    """Median time that the trainer takes to receive a batch that is ready."""
-    calls_per_sample: Annotated[float, at_least(0)] = 0.0
-    """Read calls per sample."""
-    device_bytes_per_sample: Annotated[float, at_least(0, MAX_BYTES), BYTES] = 0.0
-    """Bytes per sample that the kernel fetched from the storage."""
-    torch: str = ""
-    """Version of PyTorch."""
-    python: str = ""
-    """Version of Python."""
-    cores: Annotated[float, at_least(0)] = 0.0
-    """Cores that the job could use."""
-    memory_gib: Annotated[float, at_least(0)] = 0.0
-    """Memory of the host, in GiB."""
-    loader: RecordedLoader = RecordedLoader()
-    """The job's data loader."""
+    samples_per_second: Annotated[float, at_least(0)] = 0.0
+    """Samples/s of all ranks of the job."""
+    hand_over_seconds: Annotated[float, at_least(0), SECONDS] = 0.0
+    """Median time in which the trainer of the replay received a batch that was ready; 0: not replayed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,11 @@
 """Writes the recipe: a short workload file that emulates the recorded job, and can be shared.
 
-It contains only numbers and words of dlemu's own, no paths or names. The section `recorded` has the job's measurements.
-Counts and sizes are rounded to 3 digits; mean times are exact.
+It contains only numbers and words of dlemu's own, no paths or names. The section `recorded` says how far to trust it;
+record.json has the job's measurements. Counts and sizes are rounded to 3 digits; mean times are exact.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +18,6 @@ PIECES = "indexed_binary"
 """Format of files of which parts are read: dlemu cuts a user's files of this format into records, without an index."""
 _NARROW = 0.001
 """If all quantiles of a time lie within this share of its mean, it is written as one number."""
-_VERSION = re.compile(r"\d+(\.\d+){0,2}")
 
 _HEAD = """\
 # A training job as recorded by dlemu: a workload like any other.
@@ -141,39 +139,15 @@ def _step_cpu(recording: Recording) -> Spread:
 
 
 def _recorded(recording: Recording, *, replayable: bool | None, reason: str, replay: Replay | None) -> dict[str, Any]:
-    loading = recording.loading
     return {
         "version": RECIPE_VERSION,
         "replayable": replayable,
         "reason": reason,
         "coverage_percent": _few(recording.coverage_percent),
-        "steps": recording.steps,
         "ranks": recording.ranks,
-        "workers": loading.workers,
-        "files_per_sample": recording.files_per_sample,
-        "samples_per_second": _both("samples_per_second", recording, replay),
-        "wait_p50_seconds": _both("wait_p50", recording, replay),
-        "wait_p99_seconds": _both("wait_p99", recording, replay),
-        "hand_over_seconds": _both("hand_over", recording, replay),
-        "calls_per_sample": _few(recording.calls_per_sample),
-        "device_bytes_per_sample": int(rounded(recording.device_bytes_per_sample)),
-        "torch": _version(recording.torch),
-        "python": _version(recording.python),
-        "cores": recording.cores,
-        "memory_gib": recording.memory_gib,
-        "loader": {
-            "dataset": "iterable" if loading.iterable else "map",
-            "start_method": loading.start_method,
-            "prefetch_factor": loading.prefetch,
-            "pin_memory": loading.pin,
-            "persistent_workers": loading.persistent,
-        },
+        "samples_per_second": _few(recording.samples_per_second),
+        "hand_over_seconds": 0.0 if replay is None else _few(replay.hand_over),
     }
-
-
-def _both(name: str, recording: Recording, replay: Replay | None) -> dict[str, float]:
-    sides = {"recorded": recording, "replayed": replay}
-    return {side: _few(getattr(one, name)) for side, one in sides.items() if one is not None}
 
 
 def duration(spread: Spread) -> float | dict[str, Any]:
@@ -198,11 +172,6 @@ def rounded(value: float) -> float:
 def _few(value: float) -> float:
     return float(f"{value:.4g}")
 
-
-def _version(text: str) -> str:
-    """Return the numeric part of a version: the suffix of a private build may identify its site."""
-    found = _VERSION.match(text)
-    return found[0] if found else ""
 
 
 class _Dumper(yaml.SafeDumper):

@@ -80,7 +80,7 @@ def test_a_recipe_names_nobody_and_rounds_sizes_but_not_means_of_times(tmp_path:
     sizes = tree["dataset"]["record_length_bytes_quantiles"]
     assert sizes == sorted(sizes)
     assert all(size == float(f"{size:.3g}") for size in sizes)
-    assert (tree["recorded"]["torch"], tree["recorded"]["replayable"]) == ("2.4.0", True)
+    assert tree["recorded"]["replayable"] is True
     assert tree["checkpoint"]["steps_between_checkpoints"] == 30
 
 
@@ -138,7 +138,6 @@ def test_samples_of_several_files_are_replayed_file_by_file(tmp_path: Path) -> N
     )
     assert tree["dataset"]["record_length_bytes"] == 60_000
     assert tree["dataset"]["record_length_bytes_resize"] == 40_000
-    assert tree["recorded"]["files_per_sample"] == 2
     (note,) = simplified(recording, data)
     assert "from 2 files (.jpg, .png)" in note
 

@@ -64,7 +64,6 @@ def test_a_replay_and_a_dataset_made_by_the_recipe_are_as_the_job_and_its_data(d
     assert (quantiles[0], quantiles[-1]) == pytest.approx((min(sizes), max(sizes)), rel=0.01)
     assert tree["train"]["synchronous"] is True
     assert tree["recorded"]["coverage_percent"] > 95
-    assert tree["recorded"]["loader"]["dataset"] == "map"
 
     replay = found.replays[-1]
     steps = read_run(str(answer / replay.folder / "results")).training

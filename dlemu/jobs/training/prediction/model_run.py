@@ -247,7 +247,7 @@ class Model:
                 costs=replace(
                     costs,
                     hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
-                    take_seconds=self.workload.recorded.hand_over_seconds.replayed if reader.tensors else 0.0,
+                    take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
                 ),
             )
             times = simulate(scene)
