@@ -31,7 +31,6 @@ ELSEWHERE = {
     "gs://": "a bucket",
     "s3://": "a bucket",
     "--preset micron-6550": "512 workers",
-    "telemetry.block_trace": "root: tests/telemetry",
     "kv.trace=": "a trace of the reader's: dlemu/contrib/kvcache/tests",
     "workload=deepseek_v3": "as llama3_1_8b, with more bytes",
     "workload=mlperf_kv": "dlemu/contrib/kvcache/tests",

@@ -351,8 +351,6 @@ class Telemetry:
     """Record what the devices and the hosts do during the run; one recorder on each host."""
     interval_seconds: Annotated[float, at_least(0.01, MOST_SECONDS), SECONDS] = 0.5
     """Time between two readings; costly ones are taken less often automatically."""
-    block_trace: bool = False
-    """Trace every request of the dataset's devices: exact queue depths, latencies and sizes. Needs root."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SUMMARY, FACTS, CONFIG = "summary.json", "facts.json", "config.yaml"
-TELEMETRY, BLOCK_TRACE = "telemetry.parquet", "block_trace.parquet"
+TELEMETRY = "telemetry.parquet"
 LIVE = "live"
 """Subfolder with the files that ranks write while the run goes on."""
 KILLED = "the run ended before it could write its result: killed, or without space"

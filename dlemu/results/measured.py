@@ -20,14 +20,14 @@ from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
 from dlemu.results.answer_files import to_json
-from dlemu.results.file_names import BLOCK_TRACE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
+from dlemu.results.file_names import CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.journal import RunJournal
 from dlemu.results.kinds import SummaryHead
 from dlemu.results.live import salvaged
 from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
 from dlemu.results.tables import ADVICE, read_telemetry, write_table
 from dlemu.results.untrusted_files import check_version, decode_untrusted
-from dlemu.telemetry import RecorderHead, Telemetry, to_table, trace_to_table
+from dlemu.telemetry import RecorderHead, Telemetry, to_table
 
 FACTS_VERSION = 1
 
@@ -111,9 +111,6 @@ def write_measured(run: MeasuredRun) -> None:
     run.write_rows()
     if run.telemetry:
         write_table(folder, TELEMETRY, to_table(run.telemetry))
-        trace = trace_to_table(run.telemetry)
-        if trace is not None:
-            write_table(folder, BLOCK_TRACE, trace)
     write_text(folder, FACTS, to_json(run.facts), advice=ADVICE)  # last: until it exists, live/ is the result
 
 

@@ -14,7 +14,7 @@ from datagen.atomic import write_file
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
-from dlemu.results.file_names import BLOCK_TRACE, CONFIG, TELEMETRY
+from dlemu.results.file_names import CONFIG, TELEMETRY
 from dlemu.results.untrusted_files import open_untrusted
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
@@ -81,7 +81,7 @@ def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
     readings = read_table(folder, TELEMETRY)
     if readings is None or not heads:
         return ()
-    telemetry = from_tables(heads, readings, read_table(folder, BLOCK_TRACE))
+    telemetry = from_tables(heads, readings)
     for host in telemetry:
         if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
             raise ValueError("it holds readings that are not numbers")

@@ -37,7 +37,6 @@ def recorder_for(
     scope = Scope(
         folders=within(timeout_seconds, lambda: tuple(folders()), f"looking for the devices of {what}"),
         ranks=ranks,
-        block_trace=settings.block_trace,
         cpu_groups=limiting_groups(),
         request_folder=request_folder,
     )

@@ -11,7 +11,6 @@ from dlemu.telemetry._readings import Series as Series
 from dlemu.telemetry._readings import Telemetry as Telemetry
 from dlemu.telemetry._readings import from_tables as from_tables
 from dlemu.telemetry._readings import to_table as to_table
-from dlemu.telemetry._readings import trace_to_table as trace_to_table
 from dlemu.telemetry._recorder import Recorder as Recorder
 from dlemu.telemetry._recorder import Task as Task
 from dlemu.telemetry._recorder import start_recorder as start_recorder

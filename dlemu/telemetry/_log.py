@@ -15,7 +15,7 @@ import numpy as np
 from datagen.errors import SpaceError
 from datagen.regular import open_regular
 from dlemu.telemetry._readings import HostTelemetry, Series, Telemetry
-from dlemu.telemetry.probe_base import Bin, DeviceFacts, Reading
+from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 _PREFIX = "telemetry_"
 
@@ -34,7 +34,7 @@ class LogHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Any other line: new series, the readings of one probe at one moment, a note, a block trace, or the end."""
+    """Any other line: new series, the readings of one probe at one moment, a note, or the end."""
 
     series: tuple[Series, ...] = ()
     """New series; numbered consecutively through all lines."""
@@ -45,9 +45,6 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     v: tuple[float, ...] = ()  # values
     note: str | None = None
     """A note for the reader of the result."""
-    trace: tuple[Bin, ...] | None = None
-    """Histograms of the block trace so far, with `notes`; the last such line is valid."""
-    notes: tuple[str, ...] = ()
     end: int | None = None
     """CLOCK_MONOTONIC in ns, with `cpu_seconds`; the last such line is valid."""
     cpu_seconds: float = 0.0  # used by the recorder itself so far
@@ -121,7 +118,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
     except msgspec.DecodeError:
         return None
     decoder = msgspec.json.Decoder(LogLine)
-    ended_ns, cpu_seconds, notes, closing = head.begun_ns, 0.0, list(head.notes), LogLine()
+    ended_ns, cpu_seconds, notes = head.begun_ns, 0.0, list(head.notes)
     series: list[Series] = []
     times: list[int] = []
     which: list[int] = []
@@ -142,8 +139,6 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             value += line.v
         elif line.note is not None:
             notes.append(line.note)
-        elif line.trace is not None:
-            closing = line
         elif line.end is not None:
             ended_ns, cpu_seconds = line.end, line.cpu_seconds
     return HostTelemetry(
@@ -153,8 +148,7 @@ def parse_log(data: bytes) -> HostTelemetry | None:
         interval_seconds=head.interval_seconds,
         probes=head.probes,
         devices=head.devices,
-        notes=tuple(dict.fromkeys([*notes, *closing.notes])),
-        trace=closing.trace or (),
+        notes=tuple(dict.fromkeys(notes)),
         cpu_seconds=cpu_seconds,
         seconds=(ended_ns - head.begun_ns) / 1e9,
         series=tuple(series),

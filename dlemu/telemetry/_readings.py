@@ -1,7 +1,7 @@
 """The telemetry of a run: in memory (`HostTelemetry`), and as the Arrow tables that are saved in the run's folder.
 
-A host's telemetry consists of its head (`RecorderHead`, small, typed), its readings (`to_table`) and the histograms of
-its block trace (`trace_to_table`); `from_tables` combines the three again.
+A host's telemetry consists of its head (`RecorderHead`, small, typed) and its readings (`to_table`); `from_tables`
+combines the two again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.telemetry.probe_base import Bin, DeviceFacts
+from dlemu.telemetry.probe_base import DeviceFacts
 
 if TYPE_CHECKING:  # not imported in ranks, which do not need Arrow
     import pyarrow as pa
@@ -33,7 +33,7 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RecorderHead:
-    """A host's telemetry without its readings and its block trace."""
+    """A host's telemetry without its readings."""
 
     host: str
     node: int
@@ -53,8 +53,6 @@ class RecorderHead:
 class HostTelemetry(RecorderHead):
     """All telemetry of one host; reading i is `value[i]` of `series[which[i]]` at `time_ns[i]`."""
 
-    trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace, if one was requested."""
     series: tuple[Series, ...]
     """The series in the order of their first readings."""
     which: NDArray[np.int32]
@@ -64,7 +62,7 @@ class HostTelemetry(RecorderHead):
 
     @property
     def head(self) -> RecorderHead:
-        """The telemetry without readings and trace."""
+        """The telemetry without readings."""
         return RecorderHead(**{part.name: getattr(self, part.name) for part in fields(RecorderHead)})
 
     def readings(self, probe: str, source: str, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -102,28 +100,10 @@ def to_table(telemetry: Telemetry) -> pa.Table:
     return pa.concat_tables(parts).unify_dictionaries().replace_schema_metadata({_ROW_COUNTS_KEY: counts})
 
 
-def trace_to_table(telemetry: Telemetry) -> pa.Table | None:
-    """Return the histograms of the block traces, a row per bin, with the host's name; None if no host traced."""
-    import pyarrow as pa
-
-    rows = [{"host": host.host} | bin._asdict() for host in telemetry for bin in host.trace]
-    if not rows:
-        return None
-    words, numbers = ("host", "device", "operation", "kind"), ("low", "high", "weight")
-    types = [(name, pa.string()) for name in words] + [(name, pa.float64()) for name in numbers]
-    return pa.Table.from_pylist(rows, schema=pa.schema(types))
-
-
-def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Table | None = None) -> Telemetry:
-    """Combine heads, readings and block traces again; `heads` in the order that `to_table` was given.
-
-    If two hosts have the same name (containers of one machine), the first gets the block trace of both.
-    """
+def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
+    """Combine heads and readings again; `heads` in the order that `to_table` was given."""
     hosts, start = [], 0
     counts = msgspec.json.decode((readings.schema.metadata or {})[_ROW_COUNTS_KEY], type=list[int])
-    bins: dict[str, list[Bin]] = {}
-    for row in trace.to_pylist() if trace is not None else ():
-        bins.setdefault(row.pop("host"), []).append(Bin(**row))
     for head, count in zip(heads, counts, strict=True):
         rows = readings.slice(start, count)
         start += count
@@ -131,7 +111,6 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table, trace: pa.Tab
         hosts.append(
             HostTelemetry(
                 **{part.name: getattr(head, part.name) for part in fields(RecorderHead)},
-                trace=tuple(bins.pop(head.host, ())),
                 series=series,
                 which=which,
                 time_ns=rows["time_ns"].to_numpy(),

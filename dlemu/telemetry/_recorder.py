@@ -1,7 +1,7 @@
 """The recorder: one low-priority process per node that reads all probes at intervals and appends readings to a log.
 
 It is a process, not a thread, so that it never holds the interpreter lock of a rank. It ends with the rank that forked
-it, after its probes have cleaned up: a block trace would otherwise stay in the kernel.
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 from typing import NoReturn
 
 import psutil
@@ -122,11 +121,11 @@ def start_recorder(task: Task, folder: str) -> Recorder:
 def _record(task: Task, parent: int, control: int, log: int) -> NoReturn:
     try:
         _detach(control, log)
-        die_with_parent(parent, signal.SIGTERM)
+        die_with_parent(parent, signal.SIGKILL)
         name_process("dlemu-recorder")
-        with contextlib.closing(Recording(task, LogWriter(_LOG))) as recording:
-            os.nice(NICE)
-            recording.run(_CONTROL)
+        recording = Recording(task, LogWriter(_LOG))
+        os.nice(NICE)
+        recording.run(_CONTROL)
     finally:
         os._exit(0)
 
@@ -136,23 +135,11 @@ def _detach(control: int, log: int) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _stop_by_signal)
     kept = (control, log, os.open(os.devnull, os.O_RDWR))
     control, log, null = (fcntl.fcntl(descriptor, fcntl.F_DUPFD, 10) for descriptor in kept)
     for source, target in ((null, _NULL), (null, 1), (null, 2), (control, _CONTROL), (log, _LOG)):
         os.dup2(source, target)
     os.closerange(_LOG + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def _stop_by_signal(number: int, frame: FrameType | None) -> None:
-    """End on SIGTERM: replace the control socket by /dev/null, whose end of file makes the loop return.
-
-    An exception raised here could interrupt the creation or removal of a trace. A rank that dies closes the socket
-    before the kernel reports its death, so probes are often cleaning up already when this is called.
-    """
-    os.dup2(_NULL, _CONTROL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(_SHUTDOWN_SECONDS)  # in case a probe hangs
 
 
 @dataclass
@@ -206,19 +193,9 @@ class Recording:
         for entry in [entry for entry in self._scheduled if entry.probe.exact]:
             entry.probe.train(command == BEGIN, self._now())
             self._read_one(entry)
-            if command != BEGIN:
-                description = entry.probe.describe()
-                if description.trace:
-                    self._log.write(LogLine(trace=description.trace, notes=description.notes))
         if command == STOP:
             self.read(early_share=_LAST_EARLY_SHARE)
-            self.close()
         self._log.write(LogLine(end=self._now(), cpu_seconds=time.process_time()))
-
-    def close(self) -> None:
-        """Let the probes clean up."""
-        for entry in self._scheduled:
-            entry.probe.close()
 
     def read(self, early_share: float = _EARLY_SHARE) -> None:
         """Read the probes that are due within this share of the interval."""

@@ -37,8 +37,6 @@ class Scope:
     """The dataset's folder, and subfolders that may be separate mounts."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """Process id of each rank on this host."""
-    block_trace: bool = False
-    """Trace every request to the dataset's block devices (trace.py)."""
     cpu_groups: tuple[str, ...] = ()
     """Folders of the cgroups that limit the CPU time of this host's ranks."""
     request_folder: str = ""
@@ -69,29 +67,14 @@ class DeviceFacts:
     requests_counted: bool | None = None
 
 
-class Bin(NamedTuple):
-    """One bin of a block trace histogram: low <= value < high."""
-
-    device: str
-    operation: str
-    kind: str
-    """queue_depth_seconds, latency_us or request_kib."""
-    low: float
-    high: float
-    weight: float
-    """Seconds at this queue depth, or number of requests."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a probe found on this host, and what it has collected besides readings."""
+    """What a probe found on this host."""
 
     devices: tuple[DeviceFacts, ...] = ()
     """Devices or network mounts that the dataset is on."""
     notes: tuple[str, ...] = ()
     """Remarks shown to the user with the result."""
-    trace: tuple[Bin, ...] = ()
-    """Histograms of the block trace so far; empty for other probes."""
 
 
 class ProbeBase:
@@ -111,7 +94,7 @@ class ProbeBase:
         """Find the counters, and open their files."""
 
     def describe(self) -> Description:
-        """Return devices, notes and histograms; exact probes are asked again after each epoch."""
+        """Return devices and notes."""
         return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
@@ -120,9 +103,6 @@ class ProbeBase:
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Yield all readings. A rate is the mean since the last call, so the first call yields no rates."""
         raise NotImplementedError  # the only method that every probe must override
-
-    def close(self) -> None:
-        """Remove whatever the probe set up in the kernel."""
 
 
 def read_text(path: str) -> str:

@@ -44,7 +44,6 @@ OTHERS_THAT_REMOVE = {
     "dlemu/jobs/probe/object_gets.py": "objects that this probe made",
     "dlemu/jobs/probe/probe_file.py": "files of its own and of killed probes, by their name, lock and owner",
     "dlemu/jobs/checkpoint/run.py": "the token that this run left",
-    "dlemu/telemetry/trace.py": "tracefs: instances that this process made",
 }
 """Files besides owned.py that remove something, and what."""
 REMOVING = {"rmtree", "unlink", "rmdir", "removedirs", "remove_folder", "remove_unfinished"}

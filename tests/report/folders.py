@@ -1,4 +1,4 @@
-"""Results made by hand, with telemetry and a block trace, for tests of pages and figures."""
+"""Results made by hand, with telemetry, for tests of pages and figures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import dlemu.results.measured
 from datagen.atomic import write_text
 from dlemu.jobs.training.result import Run, RunLog, make_run
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
-from dlemu.telemetry.probe_base import Bin
 from tests.runs import make_job, make_log
 
 HOST = "node0"
@@ -62,7 +61,6 @@ def telemetry_of(log: RunLog, interval_ns: int = 100_000_000) -> tuple[HostTelem
                 notes=(),
                 cpu_seconds=0.01,
                 seconds=float(times[-1] - times[0]) / 1e9,
-                trace=block_trace() if node == 0 else (),
                 series=tuple(Series(*reading[:3]) for reading in _READINGS),
                 which=np.tile(np.arange(len(_READINGS), dtype=np.int32), len(times)),
                 time_ns=np.repeat(times, len(_READINGS)),
@@ -70,17 +68,6 @@ def telemetry_of(log: RunLog, interval_ns: int = 100_000_000) -> tuple[HostTelem
             )
         )
     return tuple(hosts)
-
-
-def block_trace() -> tuple[Bin, ...]:
-    """Bins of each kind, for two devices that share them."""
-    bins: list[Bin] = []
-    for device in ("nvme0n1", "nvme1n1"):
-        bins += [Bin(device, "read", "queue_depth_seconds", float(n), n + 1.0, 1.0 + n % 3) for n in range(40)]
-        bins += [Bin(device, "read", "latency_us", 2.0**n, 2.0 ** (n + 1), 100.0 - 5 * n) for n in range(4, 16)]
-        bins += [Bin(device, "write", "latency_us", 2.0**n, 2.0 ** (n + 1), 10.0) for n in range(3, 8)]
-        bins += [Bin(device, "read", "request_kib", 4.0 * 2**n, 8.0 * 2**n, 1.0 + n**3) for n in range(6)]
-    return tuple(bins)
 
 
 _READINGS = (
@@ -91,8 +78,6 @@ _READINGS = (
     ("block", "nvme0n1", "mean_read_latency_ms", 8, 8),
     ("block", "nvme0n1", "writes_per_second", 0, 0),
     ("block", "nvme0n1", "mean_write_latency_ms", 0, 0),
-    ("trace", "nvme0n1", "queue_depth_read", 0, 40),
-    ("trace", "nvme0n1", "queue_depth_write", 0, 3),
     ("cpu", "", "user_percent", 10, 40),
     ("cpu", "", "system_percent", 5, 20),
     ("cpu", "", "iowait_percent", 0, 30),

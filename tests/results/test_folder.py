@@ -27,7 +27,6 @@ from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.measured import read_saved, write_measured, write_run, write_summary
 from dlemu.results.tables import ADVICE
-from dlemu.telemetry.probe_base import Bin
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import kind_held, make_job, make_log, with_blocks, with_evaluation, with_telemetry
 
@@ -65,22 +64,6 @@ def test_so_is_a_run_whose_files_were_read_as_streams(tmp_path: Path) -> None:
     assert again.summary == run.summary
     picked = make_run(make_job(), make_log(make_job())).facts
     assert (picked.plan, picked.stream_plan, picked.train_plan) == (make_job().train_plan, None, make_job().train_plan)
-
-
-def test_the_block_trace_is_read_with_the_readings(tmp_path: Path) -> None:
-    job = make_job(folder=str(tmp_path))
-    log = with_telemetry(make_log(job))
-    trace = (
-        Bin("nvme0n1", "read", "latency_us", 64.0, 128.0, 17.0),
-        Bin("nvme0n1", "write", "request_kib", 4.0, 8.0, 3.0),
-    )
-    run = make_run(job, replace(log, telemetry=tuple(replace(host, trace=trace) for host in log.telemetry)))
-    write_run(run)
-    again = read_run(str(tmp_path))
-    assert [host.trace for host in again.telemetry] == [trace]
-    assert again.block_trace is not None
-    assert again.block_trace == run.block_trace
-    assert again.block_trace.num_rows == 2
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ def test_a_ranks_cpu_time_is_known_for_an_epoch_shorter_than_the_interval(tmp_pa
     assert telemetry is not None
     _, seconds = telemetry.readings("process", "rank 7", "cpu_seconds")
     used = sum(after[:4]) - sum(before[:4])
-    assert used >= 0.6
+    assert used > 0.5
     assert seconds[-1] - seconds[0] == pytest.approx(used, abs=0.3)
     assert len(telemetry.readings("cpu", "", "idle_percent")[1]), "the host's CPU time is known for the same period"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,17 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dlemu.telemetry import (
-    DeviceFacts,
-    HostTelemetry,
-    RecorderHead,
-    Series,
-    Telemetry,
-    from_tables,
-    to_table,
-    trace_to_table,
-)
-from dlemu.telemetry.probe_base import Bin
+from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series, Telemetry, from_tables, to_table
 
 
 def host(node: int, name: str, readings: int) -> HostTelemetry:
@@ -49,26 +38,18 @@ def assert_equal(found: Telemetry, expected: Telemetry) -> None:
         assert one.which.dtype == np.int32
         for name in ("which", "time_ns", "value"):
             assert getattr(one, name).tolist() == getattr(other, name).tolist()
-        assert one.trace == other.trace
-
-
-BINS = (Bin("sda", "read", "latency_us", 1.0, 2.0, 3.0), Bin("sda", "write", "request_kib", 4.0, 4.5, 1.0))
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b", "c"), ("same", "same")])
 @pytest.mark.parametrize("readings", [0, 2, 100])
 def test_a_results_folder_preserves_telemetry(names: tuple[str, ...], readings: int, tmp_path: Path) -> None:
     telemetry = tuple(host(node, name, readings + node) for node, name in enumerate(names))
-    telemetry = (replace(telemetry[0], trace=BINS), *telemetry[1:])
     pq.write_table(to_table(telemetry), tmp_path / "telemetry.parquet", compression="zstd")
     heads = msgspec.json.decode(msgspec.json.encode([one.head for one in telemetry]), type=tuple[RecorderHead, ...])
-    assert_equal(
-        from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet"), trace_to_table(telemetry)), telemetry
-    )
+    assert_equal(from_tables(heads, pq.read_table(tmp_path / "telemetry.parquet")), telemetry)
 
 
 def test_without_telemetry_the_table_is_empty() -> None:
     table = to_table(())
     assert table.column_names == ["time_ns", "host", "probe", "source", "metric", "value"]
     assert from_tables((), table) == ()
-    assert trace_to_table(()) is None

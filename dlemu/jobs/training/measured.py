@@ -22,7 +22,7 @@ from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
-from dlemu.telemetry import Telemetry, trace_to_table
+from dlemu.telemetry import Telemetry
 
 READ_BINS = 320
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
@@ -192,11 +192,6 @@ class MeasuredTraining:
                 seconds = (times[order] - start_ns) / 1e9
                 found.append(Series(host.host, key.probe, key.source, key.metric, seconds, values[order]))
         return tuple(sorted(found, key=lambda series: (series.host, series.probe, series.source, series.metric)))
-
-    @cached_property
-    def block_trace(self) -> pa.Table | None:
-        """Histograms of the devices' requests, a row per bin and host; None if no host traced requests."""
-        return trace_to_table(self.telemetry)
 
 
 def exported(run: MeasuredTraining) -> ExportedSteps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 
 import psutil
@@ -37,8 +36,6 @@ def check_before_making(workload: Workload, ranks: int, *, wants_verdict: bool =
 def check_host(job: TrainingJob, local_ranks: int) -> None:
     """Raise SpaceError when this host's limits are too low for its ranks, UserError when a setting can't work on it."""
     _check_evictable(job)
-    if job.workload.telemetry.enabled and job.workload.telemetry.block_trace and os.geteuid() != 0:
-        raise UserError("telemetry.block_trace=true needs root on each host: run as root, or leave it out")
     accelerator_class(job.workload).check_host(job.accelerator_spec(0))
     _check_files(job)
     _check_memory(job, local_ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlemu.jobs.training.figures.accelerators import loss_parts, step_split, utilisation
-from dlemu.jobs.training.figures.histograms import batch_time, latency, queue_depth_share, request_size
+from dlemu.jobs.training.figures.histograms import batch_time, queue_depth_share
 from dlemu.jobs.training.figures.over_time import host_timeline, hosts, queue_depth, throughput
 
 FIGURES = (
@@ -13,8 +13,6 @@ FIGURES = (
     throughput,
     queue_depth,
     queue_depth_share,
-    latency,
-    request_size,
     batch_time,
     hosts,
     host_timeline,

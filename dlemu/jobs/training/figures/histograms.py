@@ -8,7 +8,6 @@ from typing import Literal
 
 import altair as alt
 import numpy as np
-import pyarrow.compute as pc
 
 from dlemu.jobs.training.result import Run
 from dlemu.metrics.over_time import Floats
@@ -53,21 +52,6 @@ class Bins:
         place = max(place, 0)
         share = (percent - below[place]) / (below[place + 1] - below[place])
         return float(self.lows[place] + share * (self.highs[place] - self.lows[place]))
-
-
-def traced_bins(run: Run, kind: str, operation: str) -> Bins | None:
-    """Return the block trace's histogram of a kind, such as `latency_us`; None when it is empty."""
-    if run.block_trace is None:
-        return None
-    table = run.block_trace
-    table = table.filter(pc.and_(pc.equal(table["kind"], kind), pc.equal(table["operation"], operation)))
-    lows, highs, weights = (table[name].to_numpy() for name in ("low", "high", "weight"))
-    if not len(weights) or weights.sum() <= 0:
-        return None
-    edges, places = np.unique(lows, return_inverse=True)
-    tops = np.zeros(len(edges))
-    np.maximum.at(tops, places, highs)
-    return Bins(edges, tops, np.bincount(places, weights).astype(np.float64))
 
 
 def histogram(
@@ -130,20 +114,19 @@ _MAX_SAMPLED_BINS = 64  # deeper queues share bins, as narrower bars could not b
 
 def queue_depth_share(run: Run, canvas: Canvas) -> Figure | None:
     """Histogram of the time at each queue depth: most devices need several requests at once to be fast."""
-    histograms = _by_operation(run, "queue_depth_seconds")
-    caption = "Share of the run's time at each depth of the device's queue, exact, by operation (block trace)."
-    if not histograms:
-        sampled = _sampled(run)
-        if sampled is None:
-            return None
-        histograms = {"request": sampled}
-        caption = (
-            "Share of the samples that found this many requests in the device's queue, reads and writes together. "
-            "telemetry.block_trace=true measures it exactly."
-        )
+    sampled = _sampled(run)
+    if sampled is None:
+        return None
     chart = histogram(
-        histograms, canvas, x="requests in the queue", y="share of time, %", log=False, marks=False, counts=True
+        {"request": sampled},
+        canvas,
+        x="requests in the queue",
+        y="share of time, %",
+        log=False,
+        marks=False,
+        counts=True,
     )
+    caption = "Share of the samples that found this many requests in the device's queue, reads and writes together."
     return Figure("Time at each queue depth", caption, chart)
 
 
@@ -159,29 +142,6 @@ def _sampled(run: Run) -> Bins | None:
     counts = np.bincount((values // width).astype(int))
     lows = np.arange(len(counts), dtype=np.float64) * width
     return Bins(lows, lows + width, counts.astype(np.float64))
-
-
-def latency(run: Run, canvas: Canvas) -> Figure | None:
-    """Histogram of the device's latency per request, with percentiles; only a block trace shows it."""
-    caption = "From a request's issue to its completion in the device's driver (block trace); percentiles of reads."
-    histograms = _by_operation(run, "latency_us")
-    return _of_requests(histograms, canvas, "latency, us (log)", "Device latency", caption) if histograms else None
-
-
-def request_size(run: Run, canvas: Canvas) -> Figure | None:
-    """Histogram of the sizes of the requests that reached the device, after the kernel split and merged them."""
-    caption = "Sizes as the device saw them (block trace), after requests were split and merged."
-    histograms = _by_operation(run, "request_kib")
-    return _of_requests(histograms, canvas, "request, KiB (log)", "Request sizes", caption) if histograms else None
-
-
-def _of_requests(histograms: dict[str, Bins], canvas: Canvas, x: str, title: str, caption: str) -> Figure:
-    chart = histogram(histograms, canvas, x=x, y="share of requests, %", log=True, marks=True)
-    return Figure(title, caption, chart)
-
-
-def _by_operation(run: Run, kind: str) -> dict[str, Bins]:
-    return {name: bins for name in OPERATIONS if (bins := traced_bins(run, kind, name))}
 
 
 _BINS = 60

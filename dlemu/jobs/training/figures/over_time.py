@@ -179,7 +179,6 @@ def throughput(run: Run, canvas: Canvas) -> Figure | None:
     return Figure("Throughput over time", caption, chart.properties(width=canvas.width, height=220))
 
 
-_TRACED = {"queue_depth_read": "reads", "queue_depth_write": "writes"}
 _COUNTED = {
     "reads": ("reads_per_second", "mean_read_latency_ms"),
     "writes": ("writes_per_second", "mean_write_latency_ms"),
@@ -217,9 +216,6 @@ def _depths(run: Run) -> tuple[list[tuple[str, str, Series]], str]:
     def device(series: Series) -> str:
         return f"{series.host}: {series.source}" if several else series.source or series.host
 
-    traced = [(_TRACED[series.metric], device(series), series) for series in run.series("trace", *_TRACED)]
-    if traced:
-        return traced, "exactly, from the block trace"
     counted = [
         (operation, device(series), series)
         for operation, (rate, latency) in _COUNTED.items()
