@@ -32,10 +32,8 @@ _YOUNG_OBJECTS = 50_000
 """First threshold of the garbage collector; Python's default is 700. Importing frameworks creates hundreds of thousands
 of long-lived objects, and collecting among them took a sixth of the import's time."""
 
-_ORDER = (
-    *("demo", "train", "checkpoint", "datagen", "size", "probe", "predict", "sweep", "together", "compare"),
-    *("watch", "report", "schema", "workloads", "workload", "doctor"),
-)
+_FIRST = ("demo", "train", "size", "predict", "checkpoint", "record", "compare", "report")
+_MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor", "schema")
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
@@ -60,7 +58,6 @@ _WITHOUT_KIND = {
     "report": "Make a page with figures from results.",
     "schema": "Print the JSON Schema of a command's result.",
     "workloads": "List the workloads and what each accelerator demands of the storage.",
-    "workload": "Show what a workload demands of the storage; write one of your own.",
     "doctor": "Check this host before a run.",
 }
 """Commands that do not produce a kind of result, with their help."""
@@ -71,7 +68,8 @@ def commands() -> dict[str, str]:
     known = {kind.command: kind.help for kind in kinds() if kind.help} | _WITHOUT_KIND
     added = {name: entry for name, entry in installed(_PLUGINS).items() if name not in known}
     known |= {name: entry.load().get_short_help_str(limit=200) for name, entry in added.items()}
-    return {name: known[name] for name in (*_ORDER, *sorted(known.keys() - set(_ORDER))) if name in known}
+    order = (*_FIRST, *_MORE, *sorted(known.keys() - {*_FIRST, *_MORE}))
+    return {name: known[name] for name in order if name in known}
 
 
 class _Commands(click.Group):
@@ -87,7 +85,7 @@ class _Commands(click.Group):
         if kind is not None:
             command: click.Command = importlib.import_module("dlemu.cli.job_command").job_command(kind)
             return command
-        if cmd_name not in _ORDER or importlib.util.find_spec(f"dlemu.cli.{cmd_name}") is None:
+        if cmd_name not in (*_FIRST, *_MORE) or importlib.util.find_spec(f"dlemu.cli.{cmd_name}") is None:
             return None
         return cast(click.Command, importlib.import_module(f"dlemu.cli.{cmd_name}").command)
 
@@ -101,14 +99,17 @@ class _Commands(click.Group):
         if args[0] == "help":
             args = [args[1], "--help"]
         name = args[0]
-        if name not in _ORDER and not name.startswith("-") and name not in (known := commands()):
+        if not name.startswith("-") and name not in _FIRST + _MORE and name not in (known := commands()):
             hint = nearest(name.lower(), known)
             raise click.UsageError(f"there is no command {name!r}: {hint}known: {', '.join(known)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(commands().items()))
+        """List the commands that most users need first."""
+        known = commands()
+        for title, names in (("Commands", _FIRST), ("More", known.keys() - {*_FIRST})):
+            with formatter.section(title):
+                formatter.write_dl([(name, known[name]) for name in known if name in names])
 
 
 @click.group(
@@ -178,10 +179,9 @@ def guarded(command: click.Command, name: str) -> None:
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return KEY=... for a setting that was typed as an option: a known key, or a name similar to no option.
+    """Return KEY=... for a setting that was typed as an option; of other programs' options all that were given.
 
-    Of other programs' options, such as mlpstorage's, all that were given. Empty if an option was intended, or if the
-    command takes no settings.
+    Empty if an option was intended, or if the command takes no settings.
     """
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
@@ -195,13 +195,8 @@ def _intended_setting(error: click.NoSuchOption) -> str:
         if "workload" in meant:
             meant["workload"] = meant["workload"].replace("-", "_")  # mlpstorage's llama3-8b
         return " ".join(f"{ours}={value}" for ours, value in meant.items()) or f"{theirs[key]}=..."
-    if not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS:
-        return ""
-    if not error.possibilities:
-        return f"{key}=..."
-    from dlemu.config.schema import Workload
-
-    return f"{key}=..." if key.partition(".")[0] in Workload.__dataclass_fields__ else ""
+    is_option = not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS or error.possibilities
+    return "" if is_option and "." not in key else f"{key}=..."
 
 
 def _see_current_folder() -> None:

@@ -1,8 +1,9 @@
-"""`dlemu workloads`: list the workloads, what each accelerator needs from the storage, and the sizes of checkpoints."""
+"""`dlemu workloads`: list the workloads, and show what one demands of the storage."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,14 +13,24 @@ from dlemu.cli.options import config_dir_option
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointSize
+    from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
+
+Row = tuple[str, ...]
+SHOWN_SHARES = (0, 10, 50, 90, 100)
+"""Percentiles of file sizes that are shown."""
 
 
 @click.command(name="workloads", short_help="List the workloads and what each accelerator demands of the storage.")
+@click.argument("words", nargs=-1, metavar="[WORKLOAD [KEY=VALUE]...]")
 @config_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")
-def command(config_dir: str | None, as_json: bool) -> None:
-    """List the workloads and what each accelerator needs from the storage.
+def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> None:
+    """List the workloads and what each accelerator needs from the storage; or show one WORKLOAD, a name or a file.
+
+    \b
+    dlemu workloads
+    dlemu workloads my.yaml dataset.data_folder=/data/images
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator reads when it never waits; N accelerators need N x threshold
     of that to reach the AU threshold. Workloads that only save and load checkpoints are in a second table: a
@@ -31,13 +42,19 @@ def command(config_dir: str | None, as_json: bool) -> None:
     from dlemu.metrics.demand import demand
     from dlemu.results.kinds import kind_wanted
 
+    if words:
+        workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
+        _print(f"workload {workload.model.name}", ("", "value", ""), [*_rows(workload)], right=(1,))
+        for note in workload.notes:
+            click.echo(f"- {note}")
+        return
     demands, sizes, commands = [], [], []
     for name in workload_names(config_dir):
         workload = load([f"workload={name}"], config_dir=config_dir)
         if workload.workflow.train:
             for accelerator in workload.accelerators or [""]:
-                words = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
-                demands.append(demand(name, load(words, config_dir=config_dir)))
+                chosen = [f"workload={name}", *([f"accelerator={accelerator}"] if accelerator else [])]
+                demands.append(demand(name, load(chosen, config_dir=config_dir)))
         elif workload.workflow.checkpoint:
             sizes.append(checkpoint_size(name, workload))
         else:
@@ -45,21 +62,26 @@ def command(config_dir: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([*map(asdict, demands), *map(asdict, sizes), *commands], indent=2))
         return
-    _print(demands)
-    _print_sizes(sizes)
+    _print_all(demands, sizes)
     for other in commands:
         click.echo(f"dlemu {other['command']} workload={other['workload']}")
 
 
-def _print(demands: list[Demand]) -> None:
+def _print(title: str, names: Sequence[str], rows: Sequence[Row], *, right: Sequence[int], whole: bool = False) -> None:
     from rich.console import Console
 
     from dlemu.report.table import Table, columns, print_table
 
-    stored = Table(
-        title="datasets, and kB read per sample",
-        columns=columns("workload", "format", "files", "samples", "kB read", "GB", right=range(2, 6), whole=range(6)),
-        rows=[
+    heads = columns(*names, right=right, whole=range(len(names)) if whole else ())
+    print_table(Table(title=title, columns=heads, rows=rows, dense=whole), Console())
+
+
+def _print_all(demands: Sequence[Demand], sizes: Sequence[CheckpointSize]) -> None:
+    stored = {data.workload: data for data in demands}.values()
+    _print(
+        "datasets, and kB read per sample",
+        ("workload", "format", "files", "samples", "kB read", "GB"),
+        [
             (
                 data.workload,
                 data.format,
@@ -68,45 +90,33 @@ def _print(demands: list[Demand]) -> None:
                 _short(data.sample_bytes / 1e3),
                 _short(data.dataset_gb) if data.dataset_gb < 1000 else f"{data.dataset_gb:,.0f}",
             )
-            for data in {demand.workload: demand for demand in demands}.values()
+            for data in stored
         ],
-        dense=True,
+        right=range(2, 6),
+        whole=True,
     )
-    names = ("workload", "accelerator", "batch", "step s", "samples/s", "MB/s", "AU wanted")
-    asked = Table(
-        title="what one busy accelerator demands",
-        columns=columns(*names, right=range(2, 7), whole=range(7)),
-        rows=[
+    _print(
+        "what one busy accelerator demands",
+        ("workload", "accelerator", "batch", "step s", "samples/s", "MB/s", "AU wanted"),
+        [
             (
                 demand.workload,
                 demand.accelerator or "-",
                 str(demand.batch_size),
                 f"{demand.computation_seconds:g}",
-                _rate(demand.samples_per_second),
-                _rate(demand.mb_per_second),
+                "no limit" if demand.samples_per_second is None else _short(demand.samples_per_second),
+                "no limit" if demand.mb_per_second is None else _short(demand.mb_per_second),
                 f"{demand.au_threshold_percent:g} %",
             )
             for demand in demands
         ],
-        dense=True,
+        right=range(2, 7),
+        whole=True,
     )
-    console = Console()
-    print_table(stored, console)
-    print_table(asked, console)
-
-
-def _print_sizes(sizes: list[CheckpointSize]) -> None:
-    from rich.console import Console
-
-    from dlemu.report.table import Table, columns, print_table
-
-    if not sizes:
-        return
-    names = ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB")
-    table = Table(
-        title="size of one checkpoint, and of its largest rank",
-        columns=columns(*names, right=(1, 2, 4, 5, 6, 7, 8), whole=range(9)),
-        rows=[
+    _print(
+        "size of one checkpoint, and of its largest rank",
+        ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB"),
+        [
             (
                 size.workload,
                 f"{size.parameters / 1e9:,.1f}e9",
@@ -120,14 +130,49 @@ def _print_sizes(sizes: list[CheckpointSize]) -> None:
             )
             for size in sizes
         ],
-        dense=True,
+        right=(1, 2, 4, 5, 6, 7, 8),
+        whole=True,
     )
-    print_table(table, Console())
-
-
-def _rate(value: float | None) -> str:
-    return "no limit" if value is None else _short(value)
 
 
 def _short(value: float) -> str:
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
+
+
+def _rows(workload: Workload) -> Iterator[Row]:
+    from dlemu.config.duration import mean_seconds
+    from dlemu.metrics.demand import demand
+    from dlemu.report.units import size
+    from dlemu.results.wording import count
+
+    data, reader, train = workload.dataset, workload.reader, workload.train
+    asked = demand(workload.model.name, workload)
+    yield "files", f"{asked.num_files:,}", data.format
+    yield "samples", f"{asked.num_samples:,}", f"{data.num_samples_per_file:,} in each file"
+    yield "dataset", f"{asked.dataset_gb:,.4g} GB", data.data_folder
+    yield "sample", size(asked.sample_bytes), "mean"
+    if data.sizes_vary:
+        import numpy as np
+
+        from dlemu.jobs.training.prediction.batches import bytes_by_file
+
+        shown = ", ".join(size(round(value)) for value in np.percentile(bytes_by_file(data), SHOWN_SHARES))
+        yield "", "", f"{', '.join(f'p{share}' for share in SHOWN_SHARES)}: {shown}"
+    recorded = workload.recorded
+    if recorded.version:
+        yield "recorded", count(recorded.ranks, "rank"), f"{recorded.samples_per_second:,.4g} samples/s"
+        yield "  coverage", f"{recorded.coverage_percent:.1f} %", "of the bytes that the job read were recorded"
+        states = {True: "yes", False: "no", None: "not verified"}
+        yield "  replayable", states[recorded.replayable], recorded.reason
+    yield "batch", str(reader.batch_size), f"{count(reader.read_threads, 'worker')} per rank"
+    yield "step", f"{1e3 * asked.computation_seconds:,.4g} ms", f"mean, {train.computation_time.type}"
+    if asked.samples_per_second is None or asked.mb_per_second is None:
+        yield "demand", "no limit", "train.computation_time is 0: no computation"
+        return
+    yield "demand of one accelerator", f"{asked.samples_per_second:,.4g} /s", "samples, when it never waits"
+    yield "", f"{asked.mb_per_second:,.4g} MB/s", f"{workload.metric.au:.0%} of it to pass"
+    burned = asked.samples_per_second * mean_seconds(reader.preprocess_time)
+    if burned and reader.preprocess == "burn":
+        yield "", f"{burned:,.3g} cores", "preprocessing in the workers"
+    if cores := mean_seconds(train.step_cpu_time) / asked.computation_seconds:
+        yield "", f"{cores:,.3g} cores", "the trainer itself"

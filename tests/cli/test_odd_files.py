@@ -233,10 +233,6 @@ def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {
     "a page": ("report", "run", "--output", "place"),
     "a page of several": ("report", "run", "other", "--output", "place"),
-    "a workload": (
-        *("workload", "new", "place.yaml", "--data-folder", "images", "--batch-size", "1", "--workers", "1"),
-        *("--step-seconds", "1", "--preprocess-seconds", "0"),
-    ),
     **of_parts("FILES_WRITTEN"),
 }
 """What is written under a name that a user gives, and the command that writes it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ def test_every_shipped_pair_is_listed_once() -> None:
     assert sizes["llama3_8b"]["total_gib"] == 104.70452117919922
     h100 = next(one for one in listed if (one["workload"], one["accelerator"]) == ("unet3d", "h100"))
     assert h100["mb_per_second"] == pytest.approx(3177, rel=1e-3)
+
+
+def test_a_file_of_ones_own_is_shown_with_its_demand(tmp_path: Path) -> None:
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    for number in range(10):
+        (tmp_path / "images" / "cat" / f"{number}.jpg").write_bytes(bytes(1000 * (number + 1)))
+    (tmp_path / "my.yaml").write_text(
+        f"dataset: {{source: folder, data_folder: {tmp_path}/images}}\n"
+        "reader: {batch_size: 8, read_threads: 2, preprocess_time: 0.001}\ntrain: {computation_time: 0.02}\n"
+    )
+    shown = re.sub(r"\s+", " ", CliRunner().invoke(command, [str(tmp_path / "my.yaml")]).output)
+    for words in ("files 10", "5,500 bytes", "p0, p10, p50", "400 /s samples", "2.2 MB/s", "0.4 cores preprocessing"):
+        assert words in shown
 
 
 def test_a_folder_of_ones_own_is_listed_too(tmp_path: Path) -> None:

@@ -137,11 +137,15 @@ def commands(sources: Path) -> dict[str, Command]:
 
 def readings(sources: Path) -> dict[str, Command]:
     """Return what looks at data and results in a folder and writes a file or a page."""
-    data, images, run = (sources / name for name in ("data", "images", "run"))
-    asked = ("--batch-size", "8", "--step-seconds", "0.02", "--workers", "2", "--preprocess-seconds", "0.001")
+    images, run = (sources / name for name in ("images", "run"))
     return {
-        "workload new": lambda at: [DLEMU, "workload", "new", f"{at}.yaml", "--data-folder", str(images), *asked],
-        "workload show": lambda at: [DLEMU, "workload", "show", "default", f"dataset.data_folder={data}"],
+        "workloads": lambda at: [
+            DLEMU,
+            "workloads",
+            "default",
+            "dataset.source=folder",
+            f"dataset.data_folder={images}",
+        ],
         "compare": lambda at: [DLEMU, "compare", str(run), str(run), "--output", str(at)],
         "report": lambda at: [DLEMU, "report", str(run), "--output", f"{at}.html"],
         **{name: partial(words, sources) for name, words in of_parts("READINGS").items()},

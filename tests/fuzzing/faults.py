@@ -83,7 +83,6 @@ PLACES = ("", "/live", "/point-01", "/trial-01-1", "/replay-1", "/rows", "/summa
 OWN_PLACES = {
     **dict.fromkeys(("checkpoint", "together"), "-checkpoints"),
     "datagen": "-made",
-    "workload new": ".yaml",
     "report": ".html",
     **of_parts("OWN_PLACES"),
 }
@@ -97,7 +96,7 @@ INPUTS = {
 }
 """What of the dataset, the images, the results is odd."""
 READ = {
-    "workload new": "images",
+    "workloads": "images",
     **dict.fromkeys(("compare", "report"), "run"),
     **of_parts("READ"),
 }

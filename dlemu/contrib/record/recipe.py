@@ -173,7 +173,6 @@ def _few(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-
 class _Dumper(yaml.SafeDumper):
     """Writes lists of numbers in flow style."""
 

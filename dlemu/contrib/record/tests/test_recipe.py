@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
-from dlemu.cli.workload import _recording
+from dlemu.cli.workloads import _rows
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
@@ -442,7 +442,7 @@ def test_a_recipe_is_a_workload_of_dlemus_and_all_that_read_it_know_three_states
     assert (workload.notes, workload.unsupported) == ((), ())
     assert mean_seconds(workload.train.computation_time) == pytest.approx(recording.computation.mean)
     assert (workload.recorded.replayable, workload.recorded.reason) == (replayable, "so")
-    assert ("  replayable", shown, "so") in _recording(workload)
+    assert ("  replayable", shown, "so") in _rows(workload)
     found = list(recording_notes(workload.recorded, 1))
     assert [("not verified: so" in note, "not replayable: so" in note) for note in found] == [
         (replayable is None, replayable is False)
