@@ -133,7 +133,7 @@ def size(
     from dlemu.studies.size import find_size
 
     return find_size.size(
-        source if isinstance(source, Workload) and not settings else overrides_of(source, settings),
+        _source(source, settings),
         launcher=launcher,
         config_dir=config_dir,
         at_least=at_least,
@@ -149,7 +149,7 @@ def size(
 def predict(
     source: Source = (),
     *,
-    from_folder: Folder | Run | None = None,
+    from_folder: Folder | Run | CheckpointRun | None = None,
     mb_per_second: float | None = None,
     drive: Folder | None = None,
     hosts: int = 1,
@@ -161,15 +161,17 @@ def predict(
     config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
-) -> Prediction:
-    """Predict how busy a storage would keep accelerators: `dlemu predict`.
+) -> Any:
+    """Predict how busy a storage would keep accelerators: `dlemu predict`; returns a Prediction.
+
+    For a checkpoint workload, a CheckpointPrediction: how long checkpoints take, and how they slow down training.
 
     Arguments as of `dlemu.runner.prediction_request.PredictionRequest`. With `ranks` it predicts for that many, without
     for the largest number that passes. `from_folder` is a run or its folder (DLIO's too); `make` makes the dataset
     before it is probed.
     """
-    from dlemu.jobs.training.prediction.run_prediction import run_prediction
     from dlemu.runner.prediction_request import PredictionRequest
+    from dlemu.studies import predict
 
     request = PredictionRequest(
         from_folder=_folder(from_folder),
@@ -186,40 +188,7 @@ def predict(
         on_event=on_progress or ignore,
     )
     with main_thread("predict"):
-        return run_prediction(
-            source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
-        )[0]
-
-
-def predict_checkpoints(
-    source: Source = (),
-    *,
-    from_folder: Folder | CheckpointRun | None = None,
-    mb_per_second: float | None = None,
-    drive: Folder | None = None,
-    hosts: int = 1,
-    others_mb_per_second: float = 0.0,
-    config_dir: str | None = None,
-    **settings: object,
-) -> CheckpointPrediction:
-    """Predict how long checkpoints take, and how they slow down training: `dlemu predict` for a checkpoint workload.
-
-    `from_folder` is a checkpoint run or its folder; `mb_per_second` and `drive` describe a storage instead.
-    """
-    from dlemu.jobs.checkpoint.prediction.run_prediction import run_prediction
-    from dlemu.runner.prediction_request import PredictionRequest
-
-    request = PredictionRequest(
-        from_folder=_folder(from_folder),
-        mb_per_second=mb_per_second,
-        drive=_folder(drive),
-        hosts=hosts,
-        others_mb_per_second=others_mb_per_second,
-        config_dir=config_dir,
-    )
-    return run_prediction(
-        source if isinstance(source, Workload) and not settings else overrides_of(source, settings), request
-    )[0]
+        return predict.predict(_source(source, settings), request)[0]
 
 
 def probe(
@@ -336,10 +305,13 @@ def make_dataset(workload: Workload) -> None:
     _make(replace(workload, ranks=len(os.sched_getaffinity(0))), None, fsync=True)
 
 
+def _source(source: Source, settings: Mapping[str, object]) -> Workload | list[str]:
+    return source if isinstance(source, Workload) and not settings else overrides_of(source, settings)
+
+
 def _workload(source: Source, settings: Mapping[str, object], config_dir: str | None) -> Workload:
-    if isinstance(source, Workload) and not settings:
-        return source
-    return load(overrides_of(source, settings), config_dir=config_dir)
+    given = _source(source, settings)
+    return given if isinstance(given, Workload) else load(given, config_dir=config_dir)
 
 
 def overrides_of(source: Source, settings: Mapping[str, object], *, several: bool = False) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import click
 
@@ -25,17 +26,10 @@ def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
     cfg: bool,
-    from_folder: str | None,
-    mb_per_second: float | None,
-    drive: str | None,
-    hosts: int,
-    host_cores: int | None,
-    others_mb_per_second: float,
-    most: int | None,
     make: bool,
     yes: bool,
-    cached: bool,
     as_json: bool,
+    **storage: Any,
 ) -> None:
     """Predict how busy a storage would keep accelerators, or how many it feeds.
 
@@ -71,14 +65,7 @@ def command(
     interrupt_on(signal.SIGTERM)
 
     request = PredictionRequest(
-        from_folder=from_folder,
-        mb_per_second=mb_per_second,
-        drive=drive,
-        hosts=hosts,
-        host_cores=host_cores,
-        others_mb_per_second=others_mb_per_second,
-        most=most,
-        cached=cached,
+        **storage,
         config_dir=config_dir,
         make=partial(make_here, as_json=as_json, yes=yes) if make else None,
         read_foreign=installed_part("dlemu.foreign", "run"),

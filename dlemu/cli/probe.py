@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dlemu.cli.options import Number, answer_options, config_dir_option
-
-if TYPE_CHECKING:
-    from dlemu.jobs.probe.result import Access
 
 _ACCESSES = ("randread", "read", "randwrite", "write")
 
@@ -34,11 +31,13 @@ def _bytes(text: str) -> int:
     return bytes_of(text)
 
 
-def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...] | None]:
+def _each(convert: Callable[[str], Any]) -> Callable[..., tuple[Any, ...]]:
     """Return click's callback for an option whose value is `A,B,...`."""
-    return lambda context, option, text: (
-        None if text is None else tuple(convert(part.strip()) for part in text.split(","))
-    )
+    return lambda context, option, text: tuple(convert(part.strip()) for part in text.split(",")) if text else ()
+
+
+def _size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    return _bytes(text) if text else None
 
 
 _counts = _each(_count)
@@ -58,34 +57,35 @@ _counts = _each(_count)
 @click.option("--depths", metavar="LIST", callback=_counts, help="Requests that each job keeps in flight: 1,8,32,128.")
 @click.option("--jobs", metavar="LIST", callback=_counts, help="Parallel jobs: 1 (fio's threads, else processes).")
 @click.option("--seconds", type=Number(0.1, 1e6), default=2.0, show_default=True, help="Time per size and depth.")
-@click.option("--file-size", metavar="SIZE", help="Size of the test file: 4g in a folder, 1g in a bucket.")
+@click.option(
+    "--file-size",
+    "file_bytes",
+    metavar="SIZE",
+    callback=_size,
+    help="Size of the test file: 4g in a folder, 1g in a bucket.",
+)
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: these counts, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
 @click.option("--precondition", type=click.IntRange(0, 10), default=0, help="First write the whole target N times.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option(
-    "--output", type=click.Path(file_okay=False), help="Folder of the results [default: results/probe/TIME-PROCESS]."
+    "--output",
+    type=click.Path(file_okay=False),
+    default="",
+    help="Folder of the results [default: results/probe/TIME-PROCESS].",
 )
 @config_dir_option
 @answer_options("probe.json")
 def command(
     target: tuple[str, ...],
     preset: str | None,
-    accesses: tuple[Access, ...] | None,
-    sizes: tuple[int, ...] | None,
-    depths: tuple[int, ...] | None,
-    jobs: tuple[int, ...] | None,
-    seconds: float,
-    file_size: str | None,
-    engine: str,
-    readers: tuple[int, ...] | None,
-    cached: bool,
-    precondition: int,
-    steady: bool,
-    output: str | None,
+    output: str,
     config_dir: str | None,
     as_json: bool,
+    readers: tuple[int, ...],
+    cached: bool,
+    **requests: Any,
 ) -> None:
     """Measure what a storage can do, before any training.
 
@@ -121,7 +121,8 @@ def command(
     places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
-        if places or preset or accesses or sizes or depths or jobs or precondition or steady:
+        given = ("accesses", "sizes", "depths", "jobs", "precondition", "steady")
+        if places or preset or any(requests[name] for name in given):
             raise click.UsageError(
                 f"{overrides[0]} is a workload's setting, and a workload's own reads take no TARGET, --preset, --rw, "
                 "--sizes, --depths or --jobs: leave out one or the other (results go to --output FOLDER)"
@@ -129,29 +130,16 @@ def command(
         if output:
             overrides.append(override(("output", "folder"), output))
         answer, folder = probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=readers or (), on_event=report
+            overrides, config_dir=config_dir, cached=cached, readers=readers, on_event=report
         )
     else:
         if len(places) != 1:
             raise click.UsageError("wanted one TARGET, or workload=NAME with dataset.data_folder=...")
         if readers or cached or config_dir:
             raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
-        if bucket and engine != "auto":
+        if bucket and requests["engine"] != "auto":
             raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
         answer, folder = probe_target(
-            places[0],
-            preset=preset or "",
-            accesses=accesses or (),
-            sizes=sizes or (),
-            depths=depths or (),
-            jobs=jobs or (),
-            seconds=seconds,
-            engine=engine,
-            file_bytes=_bytes(file_size) if file_size else None,
-            precondition=precondition,
-            steady=steady,
-            options=overrides,
-            folder=output or "",
-            on_event=report,
+            places[0], preset=preset or "", **requests, options=overrides, folder=output, on_event=report
         )
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

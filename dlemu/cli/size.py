@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")
 @click.option(
-    "--confidence", type=Number(50, 99.99), default=95.0, show_default=True, help="Confidence of verdicts, in percent."
+    "--confidence",
+    "confidence_percent",
+    type=Number(50, 99.99),
+    default=95.0,
+    show_default=True,
+    help="Confidence of verdicts, in percent.",
 )
 @click.option(
     "--trial-seconds",
@@ -34,14 +39,10 @@ def command(
     overrides: tuple[str, ...],
     config_dir: str | None,
     cfg: bool,
-    at_least: int | None,
-    most: int,
-    confidence: float,
-    trial_seconds: float,
     make: bool,
     yes: bool,
-    cached: bool,
     as_json: bool,
+    **limits: Any,
 ) -> None:
     """Find the most accelerators that this storage keeps busy.
 
@@ -75,7 +76,7 @@ def command(
         return
     watched = Watched()
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
-        if at_least or make or cached:
+        if limits["at_least"] or make or limits["cached"]:
             raise click.UsageError("--at-least, --make and --cached are for training")
         raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
 
@@ -84,11 +85,7 @@ def command(
         answer = size(
             overrides,
             config_dir=config_dir,
-            at_least=at_least,
-            most=most,
-            confidence_percent=confidence,
-            trial_seconds=trial_seconds,
-            cached=cached,
+            **limits,
             make=maker if make or workload.workflow.generate_data else None,
             on_event=watched,
         )

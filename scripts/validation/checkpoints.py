@@ -59,7 +59,8 @@ def predicted_from_sheet() -> CheckpointPrediction:
         with open(sheet, "w") as file:
             file.writelines(lines)
         settings = [*SHAPE, f"ranks={RANKS}", f"output.folder={folder}/predicted"]
-        return dlemu.predict_checkpoints(settings, drive=sheet)
+        predicted: CheckpointPrediction = dlemu.predict(settings, drive=sheet)
+        return predicted
 
 
 def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
