@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from datagen import quantiles
 from datagen.errors import UserError
+from datagen.registry import nearest
+from datagen.settings import at_least, build, joined_problems, problems
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,6 +35,7 @@ GRAMMAR = (
     "a number of seconds, {mean: M, stdev: S}, {type: normal|uniform|gamma|exponential|poisson, ...}, or {type: "
     "empirical, seconds: [quantiles], mean: M}"
 )
+_Parameter = Annotated[float, at_least(0, MOST_SECONDS)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,13 +47,13 @@ class Duration:
     """
 
     type: DurationType = "fixed"
-    mean: float = 0.0
-    stdev: float = 0.0
-    min: float = 0.0
-    max: float = 0.0
-    shape: float = 0.0
-    scale: float = 0.0
-    lam: float = 0.0
+    mean: _Parameter = 0.0
+    stdev: _Parameter = 0.0
+    min: _Parameter = 0.0
+    max: _Parameter = 0.0
+    shape: _Parameter = 0.0
+    scale: _Parameter = 0.0
+    lam: _Parameter = 0.0
     seconds: tuple[float, ...] = ()
 
     @classmethod
@@ -60,11 +61,23 @@ class Duration:
         """Read the value at the key `where` of a configuration; raises UserError with all problems of the value."""
         if isinstance(value, cls):
             return value
+        kind: Any = "fixed"
         if isinstance(value, Mapping):
-            return _from_mapping(value, where)
-        if not _is_number(value):
+            kind = value.get("type", "normal" if value.get("stdev") else "fixed")
+            if kind not in PARAMETERS:
+                near = nearest(str(kind), PARAMETERS)
+                raise UserError(f"{where}.type is {kind!r}: {near}wanted one of {', '.join(PARAMETERS)}")
+            # in DLIO, `stdev: 0` with a mean is a fixed time
+            omitted = ("type", "stdev") if kind == "fixed" else ("type",)
+            given = {str(name): number for name, number in value.items() if name not in omitted}
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            given = {"mean": value}
+        else:
             raise UserError(f"{where} is {value!r} ({type(value).__name__}): wanted {GRAMMAR}")
-        return _checked(cls(mean=_float(value)), where)
+        duration = cls(type=kind, **vars(build(_SHAPES[kind], given, where)))
+        if wrong := [*problems(duration, where)]:
+            raise UserError(joined_problems(wrong))
+        return duration
 
     def to_value(self) -> float | dict[str, Any]:
         """Return the shortest value that `from_value` reads back as this one."""
@@ -73,22 +86,21 @@ class Duration:
         values = {name: getattr(self, name) for name in PARAMETERS[self.type]}
         return {"type": self.type, **{name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}}
 
-    def problems(self, where: str) -> list[str]:
-        """Return a sentence for each impossible number: negative, or longer than any run."""
-        problems = []
-        for name in PARAMETERS[self.type]:
-            number = max(self.seconds, default=0.0) if name == "seconds" else getattr(self, name)
-            if not 0 <= number <= MOST_SECONDS:
-                key = where if self.type == "fixed" else f"{where}.{name}"
-                wanted = f"wanted a finite number of at least 0, and at most {MOST_SECONDS:g}"
-                problems.append(f"{key} is {number!r}: {wanted}")
+    def problems(self, where: str) -> Iterator[str]:
+        """Yield what is wrong with the parameters together."""
         if self.type == "uniform" and self.min > self.max:
-            problems.append(f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max")
+            yield f"{where}.min is {self.min!r} and max {self.max!r}: wanted min at most max"
         if self.type == "empirical":
-            problems += quantiles.problems(self.seconds, self.mean, f"{where}.seconds", f"{where}.mean")
-        return problems
+            yield from quantiles.problems(self.seconds, self.mean, f"{where}.seconds", f"{where}.mean")
+            if max(self.seconds, default=0.0) > MOST_SECONDS:
+                yield f"{where}.seconds has {max(self.seconds):g}: wanted at most {MOST_SECONDS:g}"
 
 
+_SHAPES: dict[DurationType, Any] = {
+    kind: make_dataclass(kind, [(name, tuple[float, ...] if name == "seconds" else float) for name in names])
+    for kind, names in PARAMETERS.items()
+}
+"""Type -> a dataclass of its parameters."""
 NO_TIME = Duration()
 
 
@@ -121,54 +133,3 @@ def draw_seconds(duration: Duration, random: np.random.Generator, count: int) ->
     parameters = [getattr(duration, name) for name in PARAMETERS[duration.type]]
     drawn = np.asarray(getattr(random, duration.type)(*parameters, size=count), dtype=np.float64)
     return np.maximum(drawn, 0.0)
-
-
-def _from_mapping(value: Mapping[Any, Any], where: str) -> Duration:
-    kind = value.get("type", "fixed" if not value.get("stdev") else "normal")
-    if not isinstance(kind, str) or kind not in PARAMETERS:
-        raise UserError(f"{where}.type is {kind!r}: wanted one of {', '.join(PARAMETERS)}{_nearest(kind, PARAMETERS)}")
-    wanted = PARAMETERS[kind]
-    # In DLIO, `stdev: 0` with a mean is a fixed time.
-    given = {name: number for name, number in value.items() if name != "type" and (name != "stdev" or kind != "fixed")}
-    problems = [
-        f"{where}.{name} is missing: {kind} needs {' and '.join(wanted)}" for name in wanted if name not in given
-    ]
-    for name, number in given.items():
-        if name not in wanted:
-            problems.append(f"unknown key {where}.{name}: {kind} takes {' and '.join(wanted)}{_nearest(name, wanted)}")
-        elif name == "seconds":
-            if not isinstance(number, (list, tuple)) or not all(map(_is_number, number)):
-                problems.append(f"{where}.{name} is {number!r}: wanted a list of quantiles in seconds")
-        elif not _is_number(number):
-            problems.append(f"{where}.{name} is {number!r} ({type(number).__name__}): wanted a number of seconds")
-    if problems:
-        raise UserError("; ".join(problems))
-    values = {name: given[name] for name in wanted}
-    return _checked(Duration(type=kind, **{name: _parameter(value) for name, value in values.items()}), where)
-
-
-def _checked(duration: Duration, where: str) -> Duration:
-    problems = duration.problems(where)
-    if problems:
-        raise UserError("; ".join(problems))
-    return duration
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _parameter(value: Any) -> Any:
-    return tuple(map(_float, value)) if isinstance(value, (list, tuple)) else _float(value)
-
-
-def _float(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _nearest(name: object, known: Mapping[Any, Any] | tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""

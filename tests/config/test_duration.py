@@ -27,7 +27,7 @@ def durations() -> st.SearchStrategy[Duration]:
         means = st.floats(quantiles[0], quantiles[-1], allow_subnormal=False)
         return means.map(lambda mean: Duration(type="empirical", seconds=tuple(quantiles), mean=mean))
 
-    return st.sampled_from(sorted(PARAMETERS)).flatmap(of_type).filter(lambda one: not one.problems("t"))
+    return st.sampled_from(sorted(PARAMETERS)).flatmap(of_type).filter(lambda one: not [*one.problems("t")])
 
 
 @given(durations())
@@ -61,14 +61,14 @@ def test_the_grammar(value: object, wanted: Duration) -> None:
     [
         ("1", "t is '1' (str): wanted a number of seconds"),
         (True, "t is True (bool)"),
-        (-1, "t is -1.0: wanted a finite number of at least 0"),
-        (math.nan, "t is nan: wanted a finite number"),
-        ({}, "t.mean is missing: fixed needs mean"),
+        (-1, "t.mean is -1.0: wanted 0 or more, and at most 1000000"),
+        (math.nan, "t.mean is nan (float): wanted a number"),
+        ({}, "t.mean is missing: wanted a number"),
         ({"mean": "x"}, "t.mean is 'x' (str)"),
-        ({"type": "gama"}, "t.type is 'gama': wanted one of fixed, normal, uniform, gamma, exponential, poisson, emp"),
-        ({"type": "gamma", "shape": 1, "scale": 1, "mean": 1}, "unknown key t.mean: gamma takes shape and scale"),
+        ({"type": "gama"}, "t.type is 'gama': did you mean gamma? wanted one of fixed, normal, uniform, gamma, exp"),
+        ({"type": "gamma", "shape": 1, "scale": 1, "mean": 1}, "unknown key t.mean: t has shape, scale"),
         ({"type": "uniform", "min": 2, "max": 1}, "t.min is 2.0 and max 1.0"),
-        ({"type": "empirical", "seconds": [1, "x"], "mean": 1}, "t.seconds is [1, 'x']: wanted a list of quantiles"),
+        ({"type": "empirical", "seconds": [1, "x"], "mean": 1}, "t.seconds[1] is 'x' (str): wanted a number"),
         ({"type": "empirical", "seconds": [1], "mean": 1}, "t.seconds has 1 values: wanted 2 to"),
         ({"type": "empirical", "seconds": [2, 1], "mean": 1}, "t.seconds is not ascending"),
         ({"type": "empirical", "seconds": [1, 2], "mean": 3}, "t.mean is 3, outside of t.seconds"),
