@@ -82,7 +82,6 @@ def test_names_that_are_in_no_table_are_refused() -> None:
     [
         ("workflow.train=false", "workflow.train is false: nothing would be trained"),
         ("storage.storage_type=s3", "no S3 server is named: set storage.storage_options.endpoint_url"),
-        ("storage.storage_type=aistore", "storage.storage_type is 'aistore': wanted s3"),
         ("storage.storage_type=fsspec", "storage.storage_root is './': fsspec needs a URL there"),
         ("reader.io_depth=4", "reader.io_depth is 4, but storage.storage_type=local_fs has files"),
         ("storage.storage_type=parallelfs", "storage.storage_type is 'parallelfs': did you mean parallel_fs?"),
