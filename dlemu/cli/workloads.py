@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from dlemu.config.schema import Workload
     from dlemu.metrics.demand import Demand
 
-Row = tuple[str, ...]
+T = TypeVar("T")
+Row = tuple[str, str, str]
 SHOWN_SHARES = (0, 10, 50, 90, 100)
 """Percentiles of file sizes that are shown."""
 
@@ -37,16 +38,23 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     checkpoint's tensors, all ranks together, in GB and GiB (which DLIO calls GB). Workloads for other kinds of jobs
     follow, each with its command.
     """
+    from rich.console import Console
+
     from dlemu.checkpoints.checkpoint_plan import checkpoint_size
     from dlemu.config import load, workload_names
     from dlemu.metrics.demand import demand
+    from dlemu.report.table import Table, columns, print_table
     from dlemu.results.kinds import kind_wanted
 
     if words:
         workload = load([word if "=" in word else f"workload={word}" for word in words], config_dir=config_dir)
-        _print(f"workload {workload.model.name}", ("", "value", ""), [*_rows(workload)], right=(1,))
-        for note in workload.notes:
-            click.echo(f"- {note}")
+        table = Table(
+            title=f"workload {workload.model.name}",
+            columns=columns("", "value", "", right=(1,)),
+            rows=[*_rows(workload)],
+            notes=[f"- {note}" for note in workload.notes],
+        )
+        print_table(table, Console())
         return
     demands, sizes, commands = [], [], []
     for name in workload_names(config_dir):
@@ -67,76 +75,65 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
         click.echo(f"dlemu {other['command']} workload={other['workload']}")
 
 
-def _print(title: str, names: Sequence[str], rows: Sequence[Row], *, right: Sequence[int], whole: bool = False) -> None:
+def _print(title: str, items: Iterable[T], shown: Mapping[str, Callable[[T], str]]) -> None:
+    """Print a table with a row for each item; columns of numbers are aligned right."""
     from rich.console import Console
 
     from dlemu.report.table import Table, columns, print_table
 
-    heads = columns(*names, right=right, whole=range(len(names)) if whole else ())
-    print_table(Table(title=title, columns=heads, rows=rows, dense=whole), Console())
+    rows = [tuple(text(item) for text in shown.values()) for item in items]
+    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[0][:1].isdigit()]
+    heads = columns(*shown, right=right, whole=range(len(shown)))
+    print_table(Table(title=title, columns=heads, rows=rows, dense=True), Console())
 
 
 def _print_all(demands: Sequence[Demand], sizes: Sequence[CheckpointSize]) -> None:
-    stored = {data.workload: data for data in demands}.values()
     _print(
         "datasets, and kB read per sample",
-        ("workload", "format", "files", "samples", "kB read", "GB"),
-        [
-            (
-                data.workload,
-                data.format,
-                f"{data.num_files:,}",
-                f"{data.num_samples:,}",
-                _short(data.sample_bytes / 1e3),
-                _short(data.dataset_gb) if data.dataset_gb < 1000 else f"{data.dataset_gb:,.0f}",
-            )
-            for data in stored
-        ],
-        right=range(2, 6),
-        whole=True,
+        {data.workload: data for data in demands}.values(),
+        {
+            "workload": lambda data: data.workload,
+            "format": lambda data: data.format,
+            "files": lambda data: f"{data.num_files:,}",
+            "samples": lambda data: f"{data.num_samples:,}",
+            "kB read": lambda data: _short(data.sample_bytes / 1e3),
+            "GB": lambda data: _short(data.dataset_gb),
+        },
     )
     _print(
         "what one busy accelerator demands",
-        ("workload", "accelerator", "batch", "step s", "samples/s", "MB/s", "AU wanted"),
-        [
-            (
-                demand.workload,
-                demand.accelerator or "-",
-                str(demand.batch_size),
-                f"{demand.computation_seconds:g}",
-                "no limit" if demand.samples_per_second is None else _short(demand.samples_per_second),
-                "no limit" if demand.mb_per_second is None else _short(demand.mb_per_second),
-                f"{demand.au_threshold_percent:g} %",
-            )
-            for demand in demands
-        ],
-        right=range(2, 7),
-        whole=True,
+        demands,
+        {
+            "workload": lambda one: one.workload,
+            "accelerator": lambda one: one.accelerator or "-",
+            "batch": lambda one: str(one.batch_size),
+            "step s": lambda one: f"{one.computation_seconds:g}",
+            "samples/s": lambda one: _short(one.samples_per_second),
+            "MB/s": lambda one: _short(one.mb_per_second),
+            "AU wanted": lambda one: f"{one.au_threshold_percent:g} %",
+        },
     )
     _print(
         "size of one checkpoint, and of its largest rank",
-        ("workload", "parameters", "ranks", "TPxPPxDP", "ZeRO", "files", "GB", "GiB", "rank GiB"),
-        [
-            (
-                size.workload,
-                f"{size.parameters / 1e9:,.1f}e9",
-                f"{size.ranks:,}",
-                f"{size.tensor}x{size.pipeline}x{size.data}",
-                str(size.zero_stage),
-                f"{size.files:,}",
-                f"{size.total_gb:,.0f}",
-                f"{size.total_gib:,.0f}",
-                f"{size.largest_rank_gib:,.1f}",
-            )
-            for size in sizes
-        ],
-        right=(1, 2, 4, 5, 6, 7, 8),
-        whole=True,
+        sizes,
+        {
+            "workload": lambda size: size.workload,
+            "parameters": lambda size: f"{size.parameters / 1e9:,.1f}e9",
+            "ranks": lambda size: f"{size.ranks:,}",
+            "TPxPPxDP": lambda size: f"{size.tensor}x{size.pipeline}x{size.data}",
+            "ZeRO": lambda size: str(size.zero_stage),
+            "files": lambda size: f"{size.files:,}",
+            "GB": lambda size: f"{size.total_gb:,.0f}",
+            "GiB": lambda size: f"{size.total_gib:,.0f}",
+            "rank GiB": lambda size: f"{size.largest_rank_gib:,.1f}",
+        },
     )
 
 
-def _short(value: float) -> str:
-    return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
+def _short(value: float | None) -> str:
+    if value is None:
+        return "no limit"
+    return f"{value:.2g}" if value < 1 else f"{value:,.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 def _rows(workload: Workload) -> Iterator[Row]:

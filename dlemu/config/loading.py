@@ -89,14 +89,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     loader = dict(file).get(LOADER) if LOADER not in dict(given_layer) else None
     if loader == "tensorflow" and find_spec("tensorflow") is None:
         other = "pytorch" if find_spec("torch") is not None else "threads"
-        _put(tree, LOADER, other, ())
+        _put(tree, LOADER, other)
         note = f"{NOT_INSTALLED}: reader.data_loader={other} reads the same files"
     try:
         settings = build(settings_tree(), translated(tree))
         if settings.scale and ("scale",) in dict(given_layer) and not dict(file).get(("scale",)):
             # A file that names a scale of its own has values of that scale, perhaps.
             without = resolved(merged(_layers(choice, file, [each for each in given_layer if each[0] != ("scale",)])))
-            _put(without, LOADER, settings.reader.data_loader, ())
+            _put(without, LOADER, settings.reader.data_loader)
             full = build(settings_tree(), translated(without))
             own = full.dataset.source == "folder"  # samples of the user's own have the size that they have
             settings = replace(settings, scales={**settings.scales, "": {} if own else replaced(full, settings)})
@@ -227,26 +227,20 @@ def merged(layers: Iterable[Layer]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for settings in layers:
         for path, value in settings:
-            _put(tree, path, value, ())
+            _put(tree, path, value)
     return tree
 
 
-def _put(tree: dict[str, Any], path: KeyPath, value: Any, above: KeyPath) -> None:
-    key, rest = path[0], path[1:]
-    here = (*above, key)
-    if rest:
-        _put(_mapping_at(tree, key, here), rest, value, here)
-    elif isinstance(value, Mapping) and here not in DURATIONS:
-        inner = _mapping_at(tree, key, here)
+def _put(tree: dict[str, Any], path: KeyPath, value: Any) -> None:
+    """Set the value at a path; a mapping is merged into what is there, but for a time, which is replaced."""
+    is_merged = isinstance(value, Mapping) and path not in DURATIONS
+    inner = tree
+    for depth, key in enumerate(path if is_merged else path[:-1], start=1):
+        if not isinstance(inner.get(key), dict):  # a time that was a number becomes `{mean: number}`
+            inner[key] = {"mean": inner[key]} if path[:depth] in DURATIONS and key in inner else {}
+        inner = inner[key]
+    if is_merged:
         for name, item in value.items():
-            _put(inner, (str(name),), item, here)
+            _put(tree, (*path, str(name)), item)
     else:
-        tree[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _mapping_at(tree: dict[str, Any], key: str, here: KeyPath) -> dict[str, Any]:
-    """Return the mapping at a key, created if necessary; a time that was a number becomes `{mean: number}`."""
-    if not isinstance(tree.get(key), dict):
-        tree[key] = {"mean": tree[key]} if here in DURATIONS and key in tree else {}
-    inner: dict[str, Any] = tree[key]
-    return inner
+        inner[path[-1]] = dict(value) if isinstance(value, Mapping) else value
