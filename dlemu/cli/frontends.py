@@ -39,7 +39,6 @@ from dlemu.runner.events import (
     Making,
     NotSaved,
     OnEvent,
-    RankFailed,
     Refused,
     Warned,
     to_all,
@@ -141,7 +140,7 @@ class Terminal:
                 self.show(run.facts.kind, run.summary, run.folder, unsaved=True)
             case Refused():
                 complain_of(self.advised(event.error))
-            case Warned() | RankFailed():
+            case Warned():
                 complain(event.message)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlemu.config.schema import Workload
 from dlemu.dlio.config import DlioFolders
-from dlemu.runner.events import Event, JobBegan, OnlyDataMade, Saved
+from dlemu.runner.events import DatasetMade, Event, JobBegan, Saved
 
 
 def export_beside(event: Event) -> None:
@@ -24,6 +24,7 @@ class DlioInPlace:
     def __init__(self, overrides: Sequence[str], config_dir: str | None, write_log: Callable[[str], None]) -> None:
         self._overrides, self._config_dir, self._write_log = overrides, config_dir, write_log
         self._folders: DlioFolders | None = None
+        self._trains = True
 
     def load(self) -> Workload:
         """Return the workload of the command line; raises UserError."""
@@ -40,8 +41,9 @@ class DlioInPlace:
             return
         match event:
             case JobBegan(workload, ranks):
+                self._trains = workload.workflow.train
                 self._write_log(begin_dlio_files(self._folders, workload, ranks))
-            case OnlyDataMade():
+            case DatasetMade() if not self._trains:
                 self._write_log(log_generation(self._folders))
             case Saved(run) if run.facts.failure is None:
                 self._write_log(export_run(self._folders, run))

@@ -1,4 +1,4 @@
-"""The events that a running job reports on rank 0 (`RankFailed` on any), for terminals, callers and exporters.
+"""The events that a running job reports on rank 0 (`Warned` on any), for terminals, callers and exporters.
 
 `Progress` tells how far the job is, once a second.
 """
@@ -61,13 +61,8 @@ class PartMeasured:
 
 
 @dataclass(frozen=True)
-class OnlyDataMade:
-    """The workload only generates data, and that is done."""
-
-
-@dataclass(frozen=True)
 class Warned:
-    """A warning that the user should read before a long job begins."""
+    """What the user should read: before a long job begins, or of a rank that failed."""
 
     message: str
 
@@ -101,13 +96,6 @@ class Refused:
     error: UserError
 
 
-@dataclass(frozen=True)
-class RankFailed:
-    """This rank failed, for this reason; the launcher that started it then ends the others."""
-
-    message: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Making:
     """Not an event: a workload changed so that it first makes the data that it reads."""
@@ -119,20 +107,7 @@ class Making:
     """Folder in which it is made."""
 
 
-Event = (
-    JobBegan
-    | Progress
-    | DatasetMade
-    | DatasetVerified
-    | PartMeasured
-    | OnlyDataMade
-    | Warned
-    | Doing
-    | Saved
-    | NotSaved
-    | Refused
-    | RankFailed
-)
+Event = JobBegan | Progress | DatasetMade | DatasetVerified | PartMeasured | Warned | Doing | Saved | NotSaved | Refused
 OnEvent = Callable[[Event], None]
 
 

@@ -259,7 +259,7 @@ def run_alone(
     """Run a job and return its result on rank 0; None on other ranks, and if the job has no result.
 
     Without `kind`, the workload determines it. Raises UserError before the ranks start, and RunFailedError (with what
-    was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported `RankFailed`.
+    was saved) afterwards. Under mpirun or srun a failing rank ends this process, after it has reported `Warned`.
     """
 
     def body(ranks: Ranks) -> JobResult | None:

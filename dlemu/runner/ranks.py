@@ -25,7 +25,7 @@ from dlemu.comm.failure import Failure, describe, first_failure, noting
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.results.live import SAVING, going_on
-from dlemu.runner.events import OnEvent, RankFailed, Refused
+from dlemu.runner.events import OnEvent, Refused, Warned
 from dlemu.runner.launched import ECHO_SECONDS, RefusedError, ending_all, join, run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept, failure_name
 
@@ -119,7 +119,7 @@ def with_ranks(
         return body(ForkedRanks(on_look=on_look))
 
     def report(message: str) -> None:
-        on_event(RankFailed(message))
+        on_event(Warned(message))
 
     if run_as_placeholder(words, report):
         return None

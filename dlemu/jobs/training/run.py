@@ -29,7 +29,7 @@ from dlemu.jobs.training.trainer import run_rank
 from dlemu.loaders.traits_base import check_installed
 from dlemu.results.file_names import FACTS, KILLED
 from dlemu.results.wording import count
-from dlemu.runner.events import Doing, JobBegan, Making, OnEvent, OnlyDataMade
+from dlemu.runner.events import Doing, JobBegan, Making, OnEvent
 from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify, NoVerdictError, in_time
 from dlemu.runner.ranks import Ranks
@@ -78,8 +78,6 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         if ranks.leads:
             on_event(JobBegan(workload, ranks.count))
         ranks.run(lambda comm: make_dataset(workload, comm, on_event))
-        if not trains and ranks.leads:
-            on_event(OnlyDataMade())
         return trains
 
     def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> TrainingJob:
