@@ -111,9 +111,3 @@ def test_a_negative_draw_counts_as_no_time() -> None:
     drawn = draw_seconds(Duration(type="normal", mean=0, stdev=1), np.random.default_rng(7), 100_000)
     assert drawn.min() == 0
     assert drawn.mean() == pytest.approx(1 / math.sqrt(2 * math.pi), rel=0.02)
-
-
-def test_only_a_fixed_zero_is_no_time() -> None:
-    assert is_zero(Duration())
-    assert not is_zero(Duration(mean=0.1))
-    assert not is_zero(Duration(type="normal", stdev=1))
