@@ -18,7 +18,7 @@ from dlemu.config.duration import Duration
 from dlemu.config.loading import DEFAULT_WORKLOAD, load
 from dlemu.config.overrides import override, parse
 from dlemu.config.published import published, without_secrets
-from dlemu.config.schema import Output, Storage, Workload
+from dlemu.config.schema import Output, Workload
 from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names, yaml_loader
 
@@ -117,10 +117,6 @@ def datagen_command(source: Sequence[str] | Workload) -> str:
     """
     words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
-
-
-def storage_words(workload: Workload) -> list[str]:
-    return without_secrets(_differences(["storage"], workload.storage, Storage()))
 
 
 def completed(words: Sequence[str], other: Workload, config_dir: str | None = None) -> list[str]:

@@ -109,37 +109,22 @@ def _path(parsed: Override, text: str) -> KeyPath:
     return parts[1:] if parts[0] == "workload" and len(parts) > 1 else parts
 
 
-_STRUCTURED = re.compile(r"""\s*(?:[\[{(\]})'"]|\w+\(|$)""")
-"""The start of a list, a dictionary, a quotation or a call such as `range(1,9)`; or an empty value."""
-
-
 def parse_word(text: str) -> Override:
     """Parse one `KEY=VALUE` by Hydra's grammar; raises HydraException.
 
-    A text that the grammar refuses, such as /mnt/ä or /mnt/a(1), is read as if it were quoted, as is each of several,
-    unless it may be an unfinished list, dictionary, call, quotation or reference.
+    A plain text that the grammar refuses, such as ~/data or /mnt/ä, is read as if it were quoted.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     parser = OverridesParser.create()
-
-    def quoted_if_needed(part: str) -> str:
-        try:
-            parser.parse_override(f"key={part}")
-        except HydraException:
-            return _quoted(part)
-        return part
-
     try:
         return parser.parse_override(text)
     except HydraException:
         key, _, value = text.partition("=")
-        parts = [value] if "'" in value or '"' in value else value.split(",")
-        whole = all(not ("${" in part or "\\" in part or _STRUCTURED.match(part)) for part in parts)
-        if "," in parts[0] or not whole:  # a comma beside quotes may separate
+        if not value.strip() or set("'\"[]{}(),\\$") & set(value):
             raise
-        return parser.parse_override(f"{key}={','.join(quoted_if_needed(part.strip()) for part in parts)}")
+        return parser.parse_override(f"{key}={_quoted(value.strip())}")
 
 
 def take_word(words: Sequence[str], key: str) -> tuple[str, list[str]]:

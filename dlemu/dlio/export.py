@@ -50,10 +50,7 @@ class DlioInPlace:
 
 
 def export_run(folders: DlioFolders, run: Any) -> str:
-    """Write DLIO's files for a complete run and return its log; nothing ("") for a kind of job that DLIO does not have.
-
-    Raises SpaceError.
-    """
+    """Write DLIO's files for a complete run; return its log, "" for a kind that DLIO lacks. Raises SpaceError."""
     from dlemu.results.kinds import kind_named
 
     exported = kind_named(run.facts.kind).load_job().exported
