@@ -6,15 +6,13 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 from datagen.withheld import WITHHELD, printable, public_option, public_options, public_text
 
 if TYPE_CHECKING:  # every command that fails imports this module
     from dlemu.config.schema import Workload
-
-S = TypeVar("S")
 
 _OPTION = re.compile(r"([+]*(?:workload[./])?storage[./]storage_options[./]([^=]*)=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(.*?storage_options[^=:]*[=:]).*", re.DOTALL)
@@ -28,49 +26,23 @@ _UNDECODED = re.compile("[\ud800-\udfff]")
 
 def published(workload: Workload) -> Workload:
     """Return the workload without credentials: options that may be some, and users in URLs, are withheld."""
-    storage = workload.storage
-    public = replace(
-        workload,
-        storage=replace(storage, storage_options={}),
-        scales=_public_tree(workload.scales),
-        kinds=_public_tree(workload.kinds),
-    )
-    public = _without_users(public)
-    return replace(public, storage=replace(public.storage, storage_options=public_options(storage.storage_options)))
-
-
-def _without_users(section: S) -> S:
-    changed: dict[str, Any] = {}
-    for field in fields(section):  # type: ignore[arg-type]  # no type says `any dataclass`
-        value = getattr(section, field.name)
-        if isinstance(value, str):
-            changed[field.name] = public_text(value)
-        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-            changed[field.name] = tuple(map(public_text, value))
-        elif is_dataclass(value):
-            changed[field.name] = _without_users(value)
-    return replace(section, **changed)  # type: ignore[type-var]  # nor here
-
-
-def _public_tree(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree of any settings, such as a scale's entries, without credentials; its keys may have dots."""
-    public: dict[str, Any] = {}
-    for key, value in tree.items():
-        above, _, name = key.rpartition(".")
-        if name == "storage_options" and isinstance(value, Mapping):
-            public[key] = public_options(value)
-        elif above.endswith("storage_options"):
-            public[key] = public_option(name, value)
-        else:
-            public[key] = _public_value(value)
+    public: Workload = _public(workload)
     return public
 
 
-def _public_value(value: Any) -> Any:
+def _public(value: Any, name: str = "") -> Any:
+    """Return a tree of settings without credentials; `name` is its key, which in a scale's entries may have dots."""
+    above, _, option = name.rpartition(".")
+    if above.endswith("storage_options"):
+        return public_option(option, value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{part.name: _public(getattr(value, part.name), part.name) for part in fields(value)})
     if isinstance(value, Mapping):
-        return _public_tree(value)
+        if name.endswith("storage_options"):
+            return public_options(value)
+        return {key: _public(item, key) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_public_value(item) for item in value]
+        return type(value)(map(_public, value))
     return public_text(value) if isinstance(value, str) else value
 
 
