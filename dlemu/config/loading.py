@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +12,7 @@ from datagen.errors import UserError
 from datagen.spec import build
 from datagen.storage.storage_base import FOLDER_TYPES
 from datagen.withheld import scrubbed
+from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
 from dlemu.config.schema import Storage, Workload
 from dlemu.config.sections import replaced, to_workload
@@ -38,12 +39,13 @@ OF_OWN_DATA = (
 )
 """Settings of a dataset that are determined from the files if these are the user's own (dataset.source=folder)."""
 
-DURATIONS = (
-    ("reader", "preprocess_time"),
-    ("train", "computation_time"),
-    ("train", "step_cpu_time"),
-    ("evaluation", "eval_time"),
-)
+DURATIONS = {
+    (part.name, key.name)
+    for part in fields(Workload)
+    if is_dataclass(section := getattr(Workload(), part.name))
+    for key in fields(section)
+    if isinstance(getattr(section, key.name), Duration)
+}
 """Keys whose value is a Duration, possibly described by several numbers; it is replaced as a whole."""
 
 

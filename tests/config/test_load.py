@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config import check_runnable, datagen_command, load, loading, to_yaml, workload_names
 from dlemu.config.overrides import points, take_word
-from dlemu.config.schema import Duration, Workload
+from dlemu.config.schema import Duration, Storage, Workload
 from dlemu.dlio.config import dlio_yaml
 
 
@@ -157,11 +157,28 @@ def test_direct_is_another_word_for_odirect() -> None:
     assert load(["storage.storage_type=parallel_fs"]).storage_spec == load([]).storage_spec
 
 
-def test_a_relative_folder_starts_at_the_storage_root_once(tmp_path: Path) -> None:
+def test_a_relative_folder_starts_at_the_storage_root_once() -> None:
     rooted = load(["workload=unet3d", "storage.storage_root=mnt"])
     assert (rooted.dataset.data_folder, rooted.storage.storage_root) == ("mnt/data/unet3d", "./")
     assert rooted.checkpoint.checkpoint_folder == "mnt/checkpoints/unet3d"
-    assert load(["dataset.data_folder=/data", "storage.storage_root=mnt"]).dataset.data_folder == "/data"
+
+
+@pytest.mark.parametrize(
+    ("root", "folder", "wanted"),
+    [
+        ("./", "data/x", "data/x"),
+        (".", "./data/", "./data/"),
+        ("/mnt", "data/x/", "/mnt/data/x"),
+        ("mnt", "../x", "x"),
+        ("/mnt", "/data", "/data"),
+        ("bucket", "s3://bucket/x", "s3://bucket/x"),
+        ("~/mnt", "x", "/home/me/mnt/x"),
+        ("./", "~/x", "/home/me/x"),
+    ],
+)
+def test_a_folder_starts_at_the_root(root: str, folder: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Storage(storage_root=root).resolved(folder) == wanted
 
 
 def test_hydras_run_folder_is_the_output_folder() -> None:
