@@ -39,6 +39,7 @@ from dlemu.runner.events import (
     Making,
     NotSaved,
     OnEvent,
+    PartMeasured,
     Refused,
     Warned,
     to_all,
@@ -136,8 +137,10 @@ class Terminal:
                     print(f"{count(event.files, 'file')} in {event.folder}: every byte is as generated{others}")
             case Doing():
                 say_what(event.what)
-            case NotSaved(run):
-                self.show(run.facts.kind, run.summary, run.folder, unsaved=True)
+            case PartMeasured():
+                print(f"probe: {event.text}", file=sys.stderr, flush=True)
+            case NotSaved():
+                self.show(event.kind, event.answer, event.folder, unsaved=True)
             case Refused():
                 complain_of(self.advised(event.error))
             case Warned():

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dlemu.results.kinds import Kind, kind_named
-
-if TYPE_CHECKING:
-    from dlemu.runner.events import Event
 
 _Command = Callable[..., Any]
 DETAILS = "dlemu.details"
@@ -95,14 +92,14 @@ def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
     show_any(kind_named(kind), answer, folder, Console(), details=details)
 
 
-def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
+def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool) -> None:
     """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
         click.echo(to_json(answer), nl=False)
         return
-    show(kind, answer, folder, unsaved=unsaved)
+    show(kind, answer, folder)
     report_result(page, folder)
 
 
@@ -122,16 +119,6 @@ def print_config(overrides: Sequence[str], config_dir: str | None, kind: Kind | 
         checked(workload, None if kind.command == "train" else kind.load_job().job)
     except UserError as error:
         complain(f"`dlemu {kind.command}` refuses this configuration:\n{error}")
-
-
-def say_part(event: Event) -> None:
-    """Print on stderr the result of each part of a probe, and what is being done."""
-    from dlemu.runner.events import Doing, PartMeasured
-
-    if isinstance(event, PartMeasured):
-        click.echo(f"probe: {event.text}", err=True)
-    elif isinstance(event, Doing):
-        say_what(event.what)
 
 
 def say_what(goes_on: str) -> None:

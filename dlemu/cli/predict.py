@@ -53,8 +53,8 @@ def command(
     import signal
 
     from datagen.registry import installed_part
-    from dlemu.cli.frontends import make_here
-    from dlemu.cli.options import say_part, show_answer
+    from dlemu.cli.frontends import Terminal, make_here
+    from dlemu.cli.options import show_answer
     from dlemu.comm import interrupt_on
     from dlemu.config import completed, explained, load
     from dlemu.metrics.verdict import EXIT_STATUSES
@@ -69,7 +69,7 @@ def command(
         config_dir=config_dir,
         make=partial(make_here, as_json=as_json, yes=yes) if make else None,
         read_foreign=installed_part("dlemu.foreign", "run"),
-        on_event=say_part,
+        on_event=Terminal(as_json=as_json),
     )
     if cfg:
         known = known_workload(request)

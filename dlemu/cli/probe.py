@@ -104,19 +104,14 @@ def command(
     """
     import signal
 
-    from dlemu.cli.options import say_part, show_answer
+    from dlemu.cli.frontends import Terminal
+    from dlemu.cli.options import show_answer
     from dlemu.comm import interrupt_on
     from dlemu.config.overrides import override
     from dlemu.jobs.probe.run import probe_target, probe_workload
-    from dlemu.runner.events import Event, NotSaved
-
-    def report(event: Event) -> None:
-        if isinstance(event, NotSaved):
-            show_answer(event.run, "not saved", "probe", as_json=as_json, page=False, unsaved=True)
-        else:
-            say_part(event)
 
     interrupt_on(signal.SIGTERM)
+    terminal = Terminal(as_json=as_json)
     overrides = [word for word in target if "=" in word and not os.path.exists(word)]
     places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")
@@ -130,7 +125,7 @@ def command(
         if output:
             overrides.append(override(("output", "folder"), output))
         answer, folder = probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=readers, on_event=report
+            overrides, config_dir=config_dir, cached=cached, readers=readers, on_event=terminal
         )
     else:
         if len(places) != 1:
@@ -140,6 +135,11 @@ def command(
         if bucket and requests["engine"] != "auto":
             raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
         answer, folder = probe_target(
-            places[0], preset=preset or "", **requests, options=overrides, folder=output, on_event=report
+            places[0],
+            preset=preset or "",
+            **requests,
+            options=overrides,
+            folder=output,
+            on_event=terminal,
         )
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

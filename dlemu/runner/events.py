@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
@@ -83,10 +83,12 @@ class Saved:
 
 @dataclass(frozen=True)
 class NotSaved:
-    """The run is complete, but its folder could not be written: the job fails next, and says what to do."""
+    """What was measured is complete, but could not be written: the job fails next, and says what to do."""
 
-    run: Any
-    """A `MeasuredRun`, or the answer of a probe."""
+    kind: str
+    answer: object
+    """What the command shows of this kind: the summary of a run, the answer of a probe."""
+    folder: str
 
 
 @dataclass(frozen=True)

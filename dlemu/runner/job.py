@@ -367,7 +367,7 @@ def save(kind: JobKind[J, L, R], job: J, log: L, on_event: OnEvent, failure: str
         within(max(SAVING_SECONDS, job.workload.timeout_seconds), write, f"writing the results into {job.folder}")
     except SpaceError as error:
         if failure is None:
-            on_event(NotSaved(run))
+            on_event(NotSaved(kind.name, run.summary, run.folder))
         report = f"`dlemu report {shlex.quote(job.folder)}`"
         raise SpaceError(f"{error}; once there is space, {report} shows the result") from error
     return run
