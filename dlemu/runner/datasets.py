@@ -141,9 +141,13 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
     if comm.rank != 0:
         return None
     first: Share | None = None
+    is_over = False
 
     def report(share: Share) -> None:
-        nonlocal first
+        nonlocal first, is_over
+        if is_over:
+            return
+        is_over = share.files >= share.total_files
         first = first or share  # files that existed before do not count for the rate
         seconds, added = share.seconds - first.seconds, share.bytes - first.bytes
         who = f"rank 0 of {comm.size}: " if comm.size > 1 else ""
@@ -152,7 +156,7 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
                 at=f"{who}{count(share.files, 'file')} {verb}",
                 done=share.bytes,
                 total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
-                mb_per_second=added / 1e6 / seconds if seconds > 0 else None,
+                mb_per_second=added / 1e6 / seconds if added else None,
                 seconds_left=seconds_left(seconds, added, share.total_bytes - first.bytes),
             )
         )

@@ -70,16 +70,19 @@ class LiveTraining:
         last_ns, seen = self._last_ns[rank]
         return last_ns + (time.monotonic() - seen) * 1e9
 
+    def _place(self, rows: StepRows) -> tuple[int, int, int]:
+        """Return the rank's epoch, from 1, its steps before that epoch, and in it."""
+        epoch, is_training = min(int(rows[-1]["epoch"]), len(self._epoch_steps)), rows[-1]["phase"] == TRAINING
+        steps = int(rows[-1]["step"]) if is_training else self._epoch_steps[epoch - 1]
+        return epoch, sum(self._epoch_steps[: epoch - 1]), steps
+
     def _steps_done(self, rows: StepRows) -> int:
-        """Return how many training steps the rank has done."""
-        last, (before,) = rows[-1], rows["epoch"][-1:]
-        steps = int(last["step"]) if last["phase"] == TRAINING else self._epoch_steps[before - 1]
-        return sum(self._epoch_steps[: before - 1]) + steps
+        _, before, steps = self._place(rows)
+        return before + steps
 
     def _at(self, rows: StepRows) -> str:
-        epoch, phase = int(rows[-1]["epoch"]), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
-        step = self._steps_done(rows) - sum(self._epoch_steps[: epoch - 1])
-        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {step}/{self._epoch_steps[epoch - 1]}"
+        (epoch, _, steps), phase = self._place(rows), "" if rows[-1]["phase"] == TRAINING else "evaluation after "
+        return f"{phase}epoch {epoch}/{len(self._epoch_steps)}, step {steps}/{self._epoch_steps[epoch - 1]}"
 
     def _sums(self, rank: int, rows: StepRows) -> _Sums:
         epoch = rows[(rows["epoch"] == rows["epoch"][-1]) & (rows["phase"] == TRAINING)]
