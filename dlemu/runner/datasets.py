@@ -156,7 +156,7 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
                 at=f"{who}{count(share.files, 'file')} {verb}",
                 done=share.bytes,
                 total=max(share.total_bytes, share.bytes + (share.files < share.total_files)),  # an estimate
-                mb_per_second=added / 1e6 / seconds if added else None,
+                mb_per_second=added / 1e6 / seconds if added and seconds else None,
                 seconds_left=seconds_left(seconds, added, share.total_bytes - first.bytes),
             )
         )

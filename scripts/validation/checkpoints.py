@@ -10,7 +10,6 @@ from typing import Any
 from measuring.runs import section
 
 import dlemu
-from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from validation.bed import Bed
 from validation.check import Check
 from validation.drive import Speed
@@ -48,8 +47,8 @@ def measure(bed: Bed) -> Iterator[Check]:
         yield _asynchronous(done, compute, drain)
 
 
-def predicted_from_sheet() -> CheckpointPrediction:
-    """Return what `dlemu predict` says of a drive whose data sheet has these speeds."""
+def predicted_from_sheet() -> Any:
+    """Return what `dlemu predict` says, a CheckpointPrediction, of a drive whose data sheet has these speeds."""
     with tempfile.TemporaryDirectory() as folder:
         sheet = os.path.join(folder, "sheet.yaml")
         lines = [
@@ -59,8 +58,7 @@ def predicted_from_sheet() -> CheckpointPrediction:
         with open(sheet, "w") as file:
             file.writelines(lines)
         settings = [*SHAPE, f"ranks={RANKS}", f"output.folder={folder}/predicted"]
-        predicted: CheckpointPrediction = dlemu.predict(settings, drive=sheet)
-        return predicted
+        return dlemu.predict(settings, drive=sheet)
 
 
 def _numbers(writes: int, reads: int, seconds: float) -> list[str]:
