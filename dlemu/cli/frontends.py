@@ -16,7 +16,7 @@ from rich.console import Console
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
-from dlemu.cli.options import report_result, say_what, show
+from dlemu.cli.options import report_result, say_what, show_answer
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.published import without_secrets
@@ -26,7 +26,6 @@ from dlemu.metrics.verdict import EXIT_STATUSES, Outcome
 from dlemu.report.progress import ProgressLines
 from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
-from dlemu.results.answer_files import to_json
 from dlemu.results.kinds import Kind, kind_wanted
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
@@ -82,9 +81,7 @@ def show_job(
         raise terminal.advised(error) from error
     if result is None:
         return 0
-    terminal.show(result.kind, result.summary, result.folder)
-    if not terminal.as_json:
-        report_result(terminal.makes_page, result.folder)
+    show_answer(result.summary, result.folder, result.kind, as_json=terminal.as_json, page=terminal.makes_page)
     outcome: Outcome | None = getattr(result.summary, "outcome", None)
     return EXIT_STATUSES[outcome] if outcome is not None else 0
 
@@ -105,13 +102,6 @@ class Terminal:
         advise = kind_wanted(error.workload).load_job().advise
         assert advise is not None  # as that kind of job raised the error
         return UserError(error.advised(advise(error, typed_command(), self._overrides, self._config_dir)))
-
-    def show(self, kind: str, summary: object, folder: str, *, unsaved: bool = False) -> None:
-        """Print a result on stdout: as a table, or as JSON."""
-        if self.as_json:
-            print(to_json(summary), end="", flush=True)
-        else:
-            show(kind, summary, folder, unsaved=unsaved)
 
     def __call__(self, event: Event) -> None:
         """Show an event."""
@@ -140,7 +130,7 @@ class Terminal:
             case PartMeasured():
                 print(f"probe: {event.text}", file=sys.stderr, flush=True)
             case NotSaved():
-                self.show(event.kind, event.answer, event.folder, unsaved=True)
+                show_answer(event.answer, event.folder, event.kind, as_json=self.as_json, page=False, unsaved=True)
             case Refused():
                 complain_of(self.advised(event.error))
             case Warned():

@@ -92,14 +92,14 @@ def show(kind: str, answer: Any, folder: str, *, unsaved: bool = False) -> None:
     show_any(kind_named(kind), answer, folder, Console(), details=details)
 
 
-def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool) -> None:
+def show_answer(answer: Any, folder: str, kind: str, *, as_json: bool, page: bool, unsaved: bool = False) -> None:
     """Print an answer: as JSON, and nothing else; or as text, and make its page if `page`."""
     if as_json:
         from dlemu.results.answer_files import to_json
 
         click.echo(to_json(answer), nl=False)
         return
-    show(kind, answer, folder)
+    show(kind, answer, folder, unsaved=unsaved)
     report_result(page, folder)
 
 
