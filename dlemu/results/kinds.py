@@ -83,7 +83,7 @@ class JobParts(Parts):
     returns the answer, its folder and the workload."""
     follow: Callable[[str, str], Follower] | None = None
     """Given the path of the facts from before the first step, and the live folder, returns what follows the run;
-    raises UserError. Without it only the devices of a run are shown."""
+    raises UserError. A kind of rows (`dlemu.runner.rows_job`) needs none."""
     host_checks: ModuleType | None = None
     """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
     measure_pattern: Callable[..., None] | None = None

@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from datagen.errors import UserError
@@ -69,7 +70,7 @@ class RunState:
 
 
 class RunFollower:
-    """Follows one run: call `look` repeatedly."""
+    """Follows one run of any kind: call `look` repeatedly."""
 
     def __init__(self, folder: str) -> None:
         """Raises UserError for a folder that holds no run."""
@@ -82,10 +83,9 @@ class RunFollower:
         self._live = os.path.join(self.folder, LIVE)
         self._readings = LiveReadings(self._live)
         self._follower: Follower | None = None
+        """None until the run has written its facts."""
         self._last: tuple[object, float] | None = None
         self._changed_at = _newest(self._live) - time.time() + time.monotonic()
-        self._begun = False
-        """Whether the run has written its facts."""
 
     def look(self) -> RunState:
         """Return the current state of the run. Raises UserError for a damaged folder."""
@@ -130,13 +130,17 @@ class RunFollower:
 
     def _progress(self) -> Progress | None:
         facts_path = os.path.join(self._live, FACTS)
-        if not self._begun:
+        if self._follower is None:
             kind = kind_of(self.folder) if os.path.exists(facts_path) else None
             if kind is None:
                 return None
-            follow, self._begun = kind.load_job().follow, True
-            self._follower = follow(facts_path, self._live) if follow else None
-        progress = self._follower.look() if self._follower else Progress(at="in progress")
+            from dlemu.runner.rows_job import LiveRows, RowsKind  # a run that reports itself needs none
+
+            parts = kind.load_job()
+            if parts.follow is None and not isinstance(parts.job, RowsKind):
+                raise UserError(f"{kind.noun} says nothing of its progress: wait for it to end")
+            self._follower = (parts.follow or partial(LiveRows, parts))(facts_path, self._live)
+        progress = self._follower.look()
         self._readings.look()
         devices = (
             Figure(f"{name} ({host}, {device})", value, unit)

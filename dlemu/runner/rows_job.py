@@ -13,7 +13,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -207,24 +207,26 @@ def _new_journal() -> RunJournal:
 
 
 class LiveRows:
-    """Follows a run by the metrics of its rows so far."""
+    """Follows a run of any such kind, by the metrics of its rows so far that sweeps show."""
 
-    def __init__(self, job: RowsKind, facts_path: str, live_folder: str) -> None:
+    def __init__(self, parts: JobParts, facts_path: str, live_folder: str) -> None:
         """Raises UserError for damaged facts."""
-        self._job, self._folder, self._facts = job, live_folder, read_facts(facts_path, RunFacts)
+        self._parts, self._folder, self._facts = parts, live_folder, read_facts(facts_path, RunFacts)
 
     def look(self) -> Progress | None:
         """Return the run's progress; None before the first row."""
-        log = self._job.salvage(self._folder)
+        log = self._parts.job.salvage(self._folder)
         if log is None or not len(log):
             return None
-        facts = replace(self._facts, journal=log.journal)
-        figures: tuple[Figure, ...] = ()
+        run = RowsRun(self._folder, replace(self._facts, journal=log.journal), log.rows, log.telemetry, self._parts.job)
+        measured: Mapping[str, Value] = {}
         with contextlib.suppress(UserError):  # rows that are not complete yet
-            summary = RowsRun(self._folder, facts, log.rows, log.telemetry, self._job).summary
-            known = ((metric, getattr(summary, metric.name)) for metric in declared(self._job.summary_type))
-            figures = tuple(Figure(metric.title, value, metric.unit) for metric, value in known if value is not None)
-        return Progress(at=count(len(log), "row"), figures=figures)
+            measured = self._parts.figures(run).metrics
+        shown = [metric for metric in self._parts.catalogue.in_sweeps if metric.name in measured]
+        return Progress(
+            at=count(len(log), "row"),
+            figures=tuple(Figure(metric.title, measured[metric.name].mean, metric.unit) for metric in shown),
+        )
 
 
 def rows_parts(job: RowsKind) -> JobParts:
@@ -255,5 +257,4 @@ def rows_parts(job: RowsKind) -> JobParts:
         catalogue=catalogue,
         figures=figures,
         conditions=conditions,
-        follow=partial(LiveRows, job),
     )
