@@ -161,6 +161,10 @@ def put_what_readers_have(root: Path, words: list[str]) -> None:
         shown = re.search(r"```yaml\n(name: .*?)```", (DOCS / "prediction.md").read_text(), re.DOTALL)
         assert shown is not None
         (root / words[words.index("--drive") + 1]).write_text(shown[1])
+    if any("my.yaml" in word for word in words):  # the workload that the page shows
+        shown = re.search(r"```yaml\n(# my\.yaml\n.*?)```", (DOCS / "own-workload.md").read_text(), re.DOTALL)
+        assert shown is not None
+        (root / "my.yaml").write_text(shown[1].replace("/data/", f"{root}/data/"))
     data = next((word for word in words if word.startswith("dataset.data_folder=")), "")
     if words[0] in ("sweep", "probe") and data and not Path(data.partition("=")[2]).exists():
         dlemu(root, ["datagen", "workload=unet3d", data, *FILES])
