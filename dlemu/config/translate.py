@@ -226,7 +226,7 @@ def _with_our_values(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str]:
-    """Return the keys that have no effect with this storage and this loader."""
+    """Return the keys that have no effect with this storage and this loader; an unknown one is reported elsewhere."""
 
     def value(section: str, key: str) -> str:
         given = tree.get(section)
@@ -234,9 +234,20 @@ def _without_effect(tree: Mapping[str, Any], *, received: bool) -> dict[str, str
         return str(_default((section, key)) if here is None else here)
 
     storage_type, engine = value("storage", "storage_type"), value("reader", "engine")
-    direct = value("reader", "odirect") == "True" or FOLDER_TYPES.get(storage_type) != "posix"
-    loader, data_format = value("reader", "data_loader"), value("dataset", "format")
-    used = settings_used(loader, data_format, engine, direct=direct, received=received)
+    data_format, transfers = value("dataset", "format"), "reader.transfer_size"
+    traits: type[SettingTraits] | None
+    try:
+        traits = (built_in if received else companion)(LOADERS, value("reader", "data_loader"), "Traits", None)
+    except UserError:
+        used: Collection[str] = ()
+    else:
+        loader = None if traits is None else traits()
+        used = (transfers,) if loader is None else loader.settings_used(data_format)
+        # reads that bypass the page cache are not made by a library, so their size can be set
+        direct = value("reader", "odirect") == "True" or FOLDER_TYPES.get(storage_type) != "posix"
+        by_library = engine == "library" or (engine == "matched" and not direct)
+        if by_library and not (loader and loader.reads_files(data_format)):
+            used = [key for key in used if key != transfers]
     unused = {key: reason for key, reason in OF_SOME_LOADERS.items() if key not in used}
     if storage_type in FOLDER_TYPES:
         return unused | NO_EFFECT_ON_FOLDERS
@@ -290,25 +301,3 @@ def _default(path: KeyPath) -> Any:
             return None
         section = getattr(section, name)
     return section
-
-
-def settings_used(
-    data_loader: str, dataset_format: str, engine: str, *, direct: bool = False, received: bool = False
-) -> Collection[str]:
-    """Return which of OF_SOME_LOADERS affect this loader with this engine; an unknown loader is reported elsewhere.
-
-    Reads that bypass the page cache (`direct`) are not made by a library, so their size can be set. If `received`, the
-    module of a user's own loader is not imported.
-    """
-    transfers = "reader.transfer_size"
-    traits: type[SettingTraits] | None
-    try:
-        traits = (built_in if received else companion)(LOADERS, data_loader, "Traits", None)
-    except UserError:
-        return ()
-    loader = None if traits is None else traits()
-    used = (transfers,) if loader is None else loader.settings_used(dataset_format)
-    by_library = engine == "library" or (engine == "matched" and not direct)
-    if by_library and not (loader and loader.reads_files(dataset_format)):
-        return [key for key in used if key != transfers]
-    return used
