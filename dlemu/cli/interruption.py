@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from rich.console import Console
 
@@ -33,14 +34,17 @@ _PAGE_CACHE = {
 }
 
 
-def interrupted(stop: Interrupted, finished: str, folder: str) -> int:
+def interrupted(stop: Interrupted, finished: str, folder: str, option: str = "") -> int:
     """Print on stderr what is kept and how to continue; return the exit status."""
-    complain(f"interrupted by {signal.Signals(stop.signal_number).name}; {finished} are kept: {resume_advice(folder)}")
+    name = signal.Signals(stop.signal_number).name
+    complain(f"interrupted by {name}; {finished} are kept: {resume_advice(folder, option)}")
     return stop.exit_status
 
 
-def resume_advice(folder: str) -> str:
+def resume_advice(folder: str, option: str = "") -> str:
     """Return advice to repeat this command with the folder of the finished parts."""
+    if option:
+        return f"repeat the command with {option} {folder}"
     _, words = take_word(without_secrets(sys.argv[1:]), "output.folder")
     return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), folder)])}`"
 
@@ -55,10 +59,11 @@ class Watched:
     """Folder of the answer, once it has begun."""
     wants_page = True
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
+    def __init__(self, option: str = "") -> None:
+        """`option`: that of the command which names the folder, if it is not the setting output.folder."""
+        self._console, self._option = Console(stderr=True), option
 
-    def __call__(self, event: SizingEvent) -> None:
+    def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
         """Show an event."""
         if isinstance(event, RunsPlanned):
             self.folder, self.wants_page = event.folder, event.wants_page
@@ -81,7 +86,7 @@ class Watched:
                     f"{event.no_more}"
                 )
             case RunsPlanned(runs=int(runs)):
-                self._print(f"{runs} points, {event.finished_runs} of them done")
+                self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
             case RunBegan():
                 self._print(f"{event.label} ...")
             case RunEnded(run=Trial() as trial):
@@ -102,11 +107,11 @@ class Watched:
         try:
             yield
         except Interrupted as stop:
-            raise SystemExit(interrupted(stop, finished, self.folder)) from None
+            raise SystemExit(interrupted(stop, finished, self.folder, self._option)) from None
         except SpaceError as full:
             if not self.folder:
                 raise
-            advice = resume_advice(self.folder)
+            advice = resume_advice(self.folder, self._option)
             raise SpaceError(f"{full}; {finished} are kept: once there is space, {advice}") from full
 
     def _print(self, line: Cell) -> None:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
 
 import click
 
 from dlemu.cli.options import answer_options, config_dir_option
-
-if TYPE_CHECKING:
-    from dlemu.runner.run_list import RunEnded
-    from dlemu.studies.together.run import Together, Turn
 
 
 @click.command(name="together", short_help="Run several jobs in parallel: what each costs the others.")
@@ -36,13 +31,9 @@ def command(
 
     Exit status: 0 all jobs completed, 2 a usage error, 3 a job failed, 128 + signal.
     """
-    import signal
-
-    from dlemu.cli import complain
-    from dlemu.cli.options import say_what, show_answer
-    from dlemu.comm import Interrupted, interrupt_on
+    from dlemu.cli.interruption import Watched
+    from dlemu.cli.options import show_answer
     from dlemu.results.kinds import kinds
-    from dlemu.runner.run_list import RunBegan, RunsPlanned
     from dlemu.studies.together.run import run_together
 
     known = {kind.command for kind in kinds() if kind.is_job}
@@ -53,25 +44,11 @@ def command(
         asked.append(
             [f"workload={word}" if word.endswith((".yaml", ".yml")) and "=" not in word else word for word in words]
         )
-    place = output
-
-    def watch(event: RunsPlanned | RunBegan | RunEnded[Turn, Together]) -> None:
-        nonlocal place
-        match event:
-            case RunsPlanned():
-                place = event.folder
-                interrupt_on(signal.SIGINT, signal.SIGTERM)
-            case RunBegan():
-                say_what(event.label)
-
-    try:
+    watched = Watched(option="--output")
+    with watched.keeping("jobs that ran alone"):
         answer, folder = run_together(
-            asked, commands=commands, alone=alone, folder=output, config_dir=config_dir, on_event=watch
+            asked, commands=commands, alone=alone, folder=output, config_dir=config_dir, on_event=watched
         )
-    except Interrupted as stop:
-        name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; jobs that ran alone are kept: repeat the command with --output {place}")
-        raise SystemExit(stop.exit_status) from None
     show_answer(answer, folder, "together", as_json=as_json, page=report)
 
 

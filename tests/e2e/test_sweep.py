@@ -28,7 +28,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     assert metrics["au_percent"]["mean"] == run["metrics"]["au_percent"]["mean"]
 
     again = dlemu("sweep", *words, "--json")
-    assert "2 points, 1 of them done" in again.err
+    assert "2 runs, 1 of them done" in again.err
     assert json.loads((folder / "sweep.json").read_text())["points"][0] == swept["points"][0]
     assert json.loads(again.out)["points"][0] == swept["points"][0]
     assert again.status == ended.status

@@ -90,7 +90,7 @@ def test_it_is_swept_and_compared_and_a_sweep_goes_on(installed: dict[str, str],
     answer["complete"], answer["points"] = False, answer["points"][:1]
     (folder / "sweep.json").write_text(json.dumps(answer))
     again = run(installed, "dlemu", "sweep", *words)
-    assert "2 points, 1 of them done" in again.stderr
+    assert "2 runs, 1 of them done" in again.stderr
     compared = run(installed, "dlemu", "compare", str(folder / "point-01"), str(folder / "point-02"), "--json")
     assert "mean_us" in json.loads(compared.stdout)["runs"][0]["metrics"]
 
