@@ -18,8 +18,10 @@ from dlemu.config.overrides import override, take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.t_interval import plus_minus
+from dlemu.report.progress import ProgressLines
 from dlemu.report.table import Cell, Line, print_lines
 from dlemu.report.units import number, size
+from dlemu.results.progress import Progress
 from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
@@ -32,13 +34,6 @@ _PAGE_CACHE = {
     "evicted": "dropped from the page cache before each epoch",
     "cached": "the page cache may serve reads: this sizes memory as much as storage",
 }
-
-
-def interrupted(stop: Interrupted, finished: str, folder: str, option: str = "") -> int:
-    """Print on stderr what is kept and how to continue; return the exit status."""
-    name = signal.Signals(stop.signal_number).name
-    complain(f"interrupted by {name}; {finished} are kept: {resume_advice(folder, option)}")
-    return stop.exit_status
 
 
 def resume_advice(folder: str, option: str = "") -> str:
@@ -57,16 +52,23 @@ class Watched:
 
     folder = ""
     """Folder of the answer, once it has begun."""
+    runs: int | None = None
+    """Planned runs, where results do not decide on them."""
     wants_page = True
 
     def __init__(self, option: str = "") -> None:
         """`option`: that of the command which names the folder, if it is not the setting output.folder."""
         self._console, self._option = Console(stderr=True), option
+        self._lines = ProgressLines(self._console)
 
-    def __call__(self, event: SizingEvent | RunEnded[Any, Any]) -> None:
+    def __call__(self, event: SizingEvent | RunEnded[Any, Any] | Progress) -> None:
         """Show an event."""
+        if isinstance(event, Progress):
+            self._lines.show([f"  {event}"], last=event.is_over)
+            return
+        self._lines.leave()
         if isinstance(event, RunsPlanned):
-            self.folder, self.wants_page = event.folder, event.wants_page
+            self.folder, self.runs, self.wants_page = event.folder, event.runs, event.wants_page
             interrupt_on(signal.SIGINT, signal.SIGTERM)
             self._print(f"results: {event.folder}")
         match event:
@@ -85,7 +87,7 @@ class Watched:
                     f"{number(event.mb_per_accelerator)} MB/s; predicted: {predicted}{': ' * bool(event.no_more)}"
                     f"{event.no_more}"
                 )
-            case RunsPlanned(runs=int(runs)):
+            case RunsPlanned(runs=int(runs)) if runs > 1:
                 self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
             case RunBegan():
                 self._print(f"{event.label} ...")
@@ -101,13 +103,19 @@ class Watched:
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
+    def interrupted(self, stop: Interrupted, finished: str) -> int:
+        """Print what is kept and how to continue; return the exit status."""
+        name, advice = signal.Signals(stop.signal_number).name, resume_advice(self.folder, self._option)
+        complain(f"interrupted by {name}; {finished} are kept: {advice}")
+        return stop.exit_status
+
     @contextlib.contextmanager
     def keeping(self, finished: str) -> Iterator[None]:
         """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
         try:
             yield
         except Interrupted as stop:
-            raise SystemExit(interrupted(stop, finished, self.folder, self._option)) from None
+            raise SystemExit(self.interrupted(stop, finished)) from None
         except SpaceError as full:
             if not self.folder:
                 raise

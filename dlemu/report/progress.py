@@ -21,12 +21,13 @@ class ProgressLines:
     ) -> None:
         self._console, self._plain_seconds, self._now = console, plain_seconds, now
         self._redraws = console.is_terminal and not console.is_dumb_terminal
-        self._drawn, self._due = 0, now() + plain_seconds
+        self._drawn, self._due, self._is_over = 0, now() + plain_seconds, False
 
     def show(self, lines: Sequence[str], *, last: bool = False) -> None:
-        """Replace the lines that are shown; without a terminal print them if it is time, and the `last` ones."""
-        if not self._redraws and not last and self._now() < self._due:
+        """Replace the lines that are shown; without a terminal print them if it is time, and the `last` ones, once."""
+        if (last and self._is_over) or not (self._redraws or last or self._now() >= self._due):
             return
+        self._is_over = last
         shown = [line.translate(VISIBLE) for line in lines]
         if self._redraws:  # a line that wraps would take two
             shown = [line[: self._console.width - 1] for line in shown]

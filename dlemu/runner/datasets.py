@@ -141,13 +141,9 @@ def _progress(comm: Comm, verb: str, on_event: OnEvent) -> Callable[[Share], Non
     if comm.rank != 0:
         return None
     first: Share | None = None
-    is_over = False
 
     def report(share: Share) -> None:
-        nonlocal first, is_over
-        if is_over:
-            return
-        is_over = share.files >= share.total_files
+        nonlocal first
         first = first or share  # files that existed before do not count for the rate
         seconds, added = share.seconds - first.seconds, share.bytes - first.bytes
         who = f"rank 0 of {comm.size}: " if comm.size > 1 else ""

@@ -13,7 +13,6 @@ from dlemu.config import digest
 from dlemu.config.overrides import check_each, named, points, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.contrib.pack.process import PackProgress as PackProgress
 from dlemu.contrib.pack.process import pack_here, remove_point
 from dlemu.contrib.pack.result import PACK, PackAnswer, PackPoint, PackQuestion
 from dlemu.contrib.pack.settings import PackSettings, read_words
@@ -30,8 +29,9 @@ from dlemu.extend import (
     take_folder,
 )
 from dlemu.results.answer_files import read_answer
+from dlemu.results.progress import Progress
 
-PackEvent = RunsPlanned | RunBegan | PackProgress | RunEnded[PackPoint, PackAnswer]
+PackEvent = RunsPlanned | RunBegan | Progress | RunEnded[PackPoint, PackAnswer]
 
 
 @dataclass(frozen=True)

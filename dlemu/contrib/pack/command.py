@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
 from dlemu.cli.options import answer_options, config_dir_option, making
-
-if TYPE_CHECKING:
-    from dlemu.contrib.pack.api import PackEvent
 
 
 @click.command(name="pack", short_help="Pack images into a few large files, and report what limits it.")
@@ -37,40 +33,23 @@ def command(
     Exit status: 0 packed, 2 a usage error or a damaged image, 3 a point of a sweep failed, 128 + signal.
     """
     import signal
-    import sys
 
     from dlemu.cli import complain
     from dlemu.cli.frontends import make_here
-    from dlemu.cli.interruption import interrupted
+    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
-    from dlemu.contrib.pack.api import PackProgress, pack_points
-    from dlemu.extend import Interrupted, RunBegan, RunsPlanned, interrupt_on
-    from dlemu.report.units import size
+    from dlemu.contrib.pack.api import pack_points
+    from dlemu.extend import Interrupted
 
     made = partial(make_here, as_json=as_json, yes=yes) if make else None
-    begun = RunsPlanned(folder="", runs=None, finished_runs=0)
-    shows_progress = sys.stderr.isatty()
-
-    def watch(event: PackEvent) -> None:
-        nonlocal begun
-        match event:
-            case RunsPlanned():
-                interrupt_on(signal.SIGINT, signal.SIGTERM)
-                begun = event
-                click.echo(f"results: {event.folder}", err=True)
-            case RunBegan():
-                click.echo(f"{event.label} ...", err=True)
-            case PackProgress() if shows_progress:
-                done = f"{event.images} of {event.total_images} images, {size(event.read_bytes)} read"
-                click.echo(f"  {done}\r", nl=False, err=True)
-
+    watched = Watched()
     try:
-        answer = pack_points(overrides, config_dir, made, watch)
+        answer = pack_points(overrides, config_dir, made, watched)
     except Interrupted as stop:
-        if begun.runs != 1:
-            raise SystemExit(interrupted(stop, "finished points", begun.folder)) from None
+        if watched.runs != 1:
+            raise SystemExit(watched.interrupted(stop, "finished points")) from None
         name = signal.Signals(stop.signal_number).name
         complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
         raise SystemExit(stop.exit_status) from None
-    show_answer(answer, begun.folder, "pack", as_json=as_json, page=report)
+    show_answer(answer, watched.folder, "pack", as_json=as_json, page=report)
     raise SystemExit(answer.exit_status)

@@ -33,7 +33,9 @@ from dlemu.contrib.pack.result import PackFigures
 from dlemu.contrib.pack.settings import PackSettings
 from dlemu.contrib.pack.worker import ROW_DTYPE, TASK, Job, work
 from dlemu.extend import DatasetError, StorageSpec, UserError, open_storage, take_folder
+from dlemu.report.units import size
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.progress import Progress
 from dlemu.results.wording import count
 from dlemu.runner.crew import Worker, run_crew
 from dlemu.telemetry import Scope, Task, start_recorder
@@ -42,15 +44,6 @@ FILES_PER_PROCESS = 4
 """Default number of packed files per process: with several each, all processes finish at about the same time."""
 MAX_IMAGES_PER_FILE = 1024  # after an interruption, each process repeats at most one file: keep it small
 PACKER = Role("packer", "use fewer processes; run the same command again: it continues after the finished files")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackProgress:
-    """Progress of a packing; emitted about twice a second."""
-
-    images: int
-    total_images: int
-    read_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +66,7 @@ def pack_here(
     settings: PackSettings,
     workload: Workload | None,
     target: str,
-    emit: Callable[[PackProgress], None],
+    emit: Callable[[Progress], None],
     *,
     sweep: str = "",
 ) -> PackFigures:
@@ -231,7 +224,7 @@ def remove_point(target: str, sweep: str) -> None:
 
 
 def _run(
-    job: Job, files: list[int], target: str, emit: Callable[[PackProgress], None], timeout_seconds: float
+    job: Job, files: list[int], target: str, emit: Callable[[Progress], None], timeout_seconds: float
 ) -> PackMeasurement:
     processes, storage = job.settings.processes, open_storage(StorageSpec())
     images = sum(len(job.images_of(number)) for number in files)
@@ -249,7 +242,7 @@ def _run(
 
     def show_progress() -> None:
         packed, read_bytes = (int(rows[name].sum()) for name in ("images", "read_bytes"))
-        emit(PackProgress(images=packed, total_images=images, read_bytes=read_bytes))
+        emit(Progress(at=f"{packed} of {images} images, {size(read_bytes)} read", done=packed, total=images))
 
     def pack(worker: Worker, row: np.void) -> None:
         work(worker, job, row, tasks)

@@ -10,8 +10,6 @@ from dlemu.cli.options import answer_options, numbers_above_0
 
 if TYPE_CHECKING:
     from dlemu.contrib.reproduce.document import DocumentQuestion
-    from dlemu.contrib.reproduce.run import Reproduced, StepDone
-    from dlemu.extend import RunEnded
 
 
 @click.command(name="reproduce", short_help="Reproduce the figures of a vendor's document on your storage.")
@@ -39,33 +37,17 @@ def command(
 
     Exit status: 0 done, 2 a usage error, 3 a step failed, 128 + signal.
     """
-    import signal
-
-    from dlemu.cli.interruption import interrupted
+    from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
     from dlemu.config.overrides import take_word
     from dlemu.contrib.reproduce.run import reproduce
-    from dlemu.extend import Interrupted, RunBegan, RunsPlanned, interrupt_on
 
     folder, others = take_word(words, "output.folder")
-    begun = ""
-
-    def watch(event: RunsPlanned | RunBegan | RunEnded[StepDone, Reproduced]) -> None:
-        nonlocal begun
-        match event:
-            case RunsPlanned():
-                begun = event.folder
-                interrupt_on(signal.SIGINT, signal.SIGTERM)
-                click.echo(f"results: {event.folder}", err=True)
-            case RunBegan():
-                click.echo(f"{event.label} ...", err=True)
-
-    try:
+    watched = Watched()
+    with watched.keeping("finished steps"):
         answer, folder = reproduce(
-            _question(others, price, watts), folder=folder, config_dir=config_dir, on_event=watch
+            _question(others, price, watts), folder=folder, config_dir=config_dir, on_event=watched
         )
-    except Interrupted as stop:
-        raise SystemExit(interrupted(stop, "finished steps", begun)) from None
     show_answer(answer, folder, "reproduction", as_json=as_json, page=report)
 
 
