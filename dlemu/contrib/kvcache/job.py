@@ -43,11 +43,12 @@ from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.contrib.kvcache.turns import TurnRequest, TurnsReplay
 from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageBase, UserError, open_storage
+from dlemu.results.progress import Progress
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing
 from dlemu.runner.run_folder import Kept
 
-_PROGRESS_SECONDS = 10.0  # a load takes minutes, and without a terminal each message is a line of the log
+_PROGRESS_SECONDS = 1.0
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
@@ -280,6 +281,7 @@ def _progress_reporter(notify: Notify | None, replay: Replay | TurnsReplay, prom
         nonlocal due
         if notify is not None and time.monotonic() >= due:
             due = time.monotonic() + _PROGRESS_SECONDS
-            notify(Doing(f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"))
+            at = f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"
+            notify(Progress(at=at, done=arrived, total=prompts))
 
     return report
