@@ -5,12 +5,9 @@ A kind of job reads it, with its part `follow`, from the rows that its ranks wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
-
-RECENT_SECONDS = 10.0
-"""Rates are means over this time."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +47,15 @@ class Progress:
         return 0 < self.total <= self.done
 
     def __str__(self) -> str:
-        return "  ".join(self._parts())
-
-    def _parts(self) -> Iterator[str]:
-        share = f"{min(100.0, 100 * self.done / self.total):3.0f} % " if self.total else ""
-        yield f"{share}{self.at}"
+        text = f"{min(100.0, 100 * self.done / self.total):3.0f} % {self.at}" if self.total else self.at
         if self.au_percent is not None:
-            yield f"AU {self.au_percent:.2f} %"
+            text += f"  AU {self.au_percent:.2f} %"
         if self.mb_per_second is not None:
-            yield f"{self.mb_per_second:,.0f} MB/s"
+            text += f"  {self.mb_per_second:,.0f} MB/s"
         if self.seconds_left is not None and not self.is_over:
             left = round(self.seconds_left)
-            yield f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+            text += f"  {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
+        return text
 
 
 def seconds_left(seconds: float, done: float, total: float) -> float | None:

@@ -88,7 +88,7 @@ class NotSaved:
     kind: str
     answer: object
     """What the command shows of this kind: the summary of a run, the answer of a probe."""
-    folder: str
+    folder: str = "not saved"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,4 @@
-"""Follows a running job through the files that its ranks write into its folder: from the run itself, or another
-process.
-"""
+"""Follows a running job through the files that its ranks write: from the run itself, or from another process."""
 
 from __future__ import annotations
 

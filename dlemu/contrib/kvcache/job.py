@@ -48,7 +48,6 @@ from dlemu.results.wording import count
 from dlemu.runner.events import Doing
 from dlemu.runner.run_folder import Kept
 
-_PROGRESS_SECONDS = 1.0
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
@@ -151,7 +150,7 @@ class KvCacheKind(RowsKind):
     ) -> None:
         begin_ns = time.monotonic_ns() + _START_NS
         cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        replay.run(begin_ns, _progress_reporter(notify, replay, _request_count(plan)))
+        replay.run(begin_ns, _progress_reporter(notify, _request_count(plan)))
         ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         for unfinished in replay.unfinished:
@@ -274,14 +273,13 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
         return round(3600e9 * served / (time.monotonic_ns() - begin_ns))
 
 
-def _progress_reporter(notify: Notify | None, replay: Replay | TurnsReplay, prompts: int) -> Callable[[int], None]:
-    due = time.monotonic() + _PROGRESS_SECONDS
+def _progress_reporter(notify: Notify | None, prompts: int) -> Callable[[int], None]:
+    due = time.monotonic() + 1
 
     def report(arrived: int) -> None:
         nonlocal due
         if notify is not None and time.monotonic() >= due:
-            due = time.monotonic() + _PROGRESS_SECONDS
-            at = f"{arrived} of {prompts} prompts of rank 0 arrived, {len(replay.unfinished)} are in progress"
-            notify(Progress(at=at, done=arrived, total=prompts))
+            due = time.monotonic() + 1
+            notify(Progress(at=f"{arrived} of {prompts} prompts of rank 0 arrived", done=arrived, total=prompts))
 
     return report

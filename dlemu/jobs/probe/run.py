@@ -340,7 +340,7 @@ def _save(folder: str, answer: ProbeAnswer, on_event: OnEvent) -> None:
     try:
         save_answer(folder, PROBE, answer)
     except SpaceError:
-        on_event(NotSaved("probe", answer, "not saved"))
+        on_event(NotSaved("probe", answer))
         raise
 
 

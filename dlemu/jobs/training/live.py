@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from dlemu.jobs.training.measured import Facts
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows, log_name
 from dlemu.results.measured import read_facts
-from dlemu.results.progress import RECENT_SECONDS, Figure, Progress, seconds_left
+from dlemu.results.progress import Figure, Progress, seconds_left
 
+RECENT_SECONDS = 10.0
+"""Rates are means over this time."""
 _MOST_ROWS = 2000
 """The last rows of a rank that are read: the numbers of a longer epoch are those of its last steps."""
 
