@@ -1,54 +1,89 @@
-"""Any run as text and as a page, from what its kind of job declares: used where a kind has nothing of its own."""
+"""Any result on the terminal and as a page: its first screen, and its sections below."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from dlemu.report.environment import environment_of
-from dlemu.report.page import Opened, Page, Text
-from dlemu.report.screen import print_screen
-from dlemu.report.table import Line, Table, columns, print_lines, print_table
-from dlemu.report.units import with_unit
-from dlemu.results.kinds import Kind
-from dlemu.results.measured import MeasuredRun
+from dlemu.report.page import Page
+from dlemu.report.screen import Said, Screen, print_screen
+from dlemu.report.table import Section, Table, columns, print_section
+from dlemu.report.units import flat, plain, unit_of, with_unit
+from dlemu.results.kinds import JobParts, Kind
+from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
+
+if TYPE_CHECKING:  # terminals use this module without drawing
+    from dlemu.report.figure_base import Canvas, Figure
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A page without its figures, and what draws these for a canvas."""
+
+    page: Page
+    draw: Callable[[Canvas], Iterable[tuple[str, Figure]]] = lambda canvas: ()
 
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
-    """Print a result that was saved in a folder: its first screen, and with `details` all of it."""
+    """Print a result that was saved in a folder: its first screen, and with `details` its sections."""
+    print_screen(_screen(kind, answer, folder), console, details=details)
+    for section in _sections(kind, answer, folder) if details else ():
+        print_section(section, console)
+
+
+def open_result(kind: Kind, folder: str) -> Opened:
+    """Return the page of the result in a folder; raises UserError."""
     parts = kind.load()
-    if parts.screen is not None:
-        print_screen(parts.screen(answer, folder), console)
-        if not details:
-            return
-    if parts.show is not None:
-        parts.show(answer, folder, console)
-    else:
-        print_table(_metrics(kind, answer), console)
-        print_lines([Line(answer.verdict, "strong"), f"results: {folder}"], console)
-
-
-def open_run(kind: Kind, folder: str) -> Opened:
-    """Return the run in a folder with its page; raises UserError."""
-    run: MeasuredRun = kind.load().read(folder)
-    summary: Any = run.summary
+    result = parts.read(folder)
+    answer = result.summary if isinstance(parts, JobParts) else result
     page = Page(
-        title=f"{summary.workload}: {kind.noun} with {summary.ranks} ranks",
-        lead=summary.started_at,
-        state="neutral" if summary.complete else "open",
-        verdict=(summary.verdict, ""),
-        tables=[_metrics(kind, summary), *environment_of(summary.environment, "what was measured")],
-        texts=[Text("Configuration", read_config(folder))],
-        source=folder,
+        screen=_screen(kind, answer, folder),
+        sections=list(_sections(kind, answer, folder)),
+        facts=list(_facts(kind, answer)),
+        config=read_config(folder),
+        lead=getattr(answer, "started_at", ""),
+        source=os.path.basename(os.path.abspath(folder)),
     )
-    return Opened(run, page)
+    charts = parts.charts
+    return Opened(page) if charts is None else Opened(page, lambda canvas: charts(result, folder, canvas))
 
 
-def _metrics(kind: Kind, summary: Any) -> Table:
-    shown = [(metric, getattr(summary, metric.name)) for metric in kind.load_job().catalogue]
+def _screen(kind: Kind, answer: Any, folder: str) -> Screen:
+    screen = kind.load().screen
+    if screen is not None:
+        said: Screen = screen(answer, folder)
+        return said
+    line = Said("result", answer.verdict, tone="strong" if answer.complete else "open")
+    return Screen(title=f"{answer.workload}: {kind.noun} with {answer.ranks} ranks", lines=[line], folder=folder)
+
+
+def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
+    parts = kind.load()
+    if parts.sections is not None:
+        made: Iterable[Section] = parts.sections(answer, folder)
+        return made
+    return [_metrics(parts, answer)] if isinstance(parts, JobParts) else []
+
+
+def _metrics(parts: JobParts, summary: Any) -> Table:
+    shown = [(metric, getattr(summary, metric.name)) for metric in parts.catalogue]
     rows = [
         (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in shown if value is not None
     ]
     return Table(columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
+
+
+def _facts(kind: Kind, answer: Any) -> Iterator[Table]:
+    environment = getattr(answer, "environment", None)
+    if isinstance(environment, Environment):
+        yield from environment_of(environment)
+    if kind.is_job:
+        rows = [(key, plain(value), unit_of(key)) for key, value in flat(answer)]
+        head = columns("key", "value", "unit")
+        yield Table(title=f"Every key of {kind.answer}", columns=head, rows=rows, folded=True)

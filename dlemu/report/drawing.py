@@ -1,20 +1,18 @@
-"""Draws the figures of a page: finds them in their package, renders them by Vega-Lite, and adapts the SVGs."""
+"""Draws the figures of a page: renders them by Vega-Lite, and adapts the SVGs."""
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
-from datagen.registry import find, names
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Figure
+    from dlemu.report.figure_base import Canvas, Figure
 
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
@@ -45,12 +43,16 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-def pictures(result: Any, folder: str, *, interactive: bool = False) -> list[Picture]:
-    """Draw the figures of `folder` (a package name) that apply to the result, in the order of the page."""
+Draw = Callable[["Canvas"], Iterable[tuple[str, "Figure"]]]
+"""Returns the figures of a result by name, for a canvas."""
+
+
+def pictures(draw: Draw, *, interactive: bool = False) -> list[Picture]:
+    """Draw the figures of a result, in the order of the page."""
     from dlemu.report.figure_base import DESK, PHONE
 
     drawn = []
-    for (name, desk), (_, phone) in zip(figures(result, folder, DESK), figures(result, folder, PHONE), strict=True):
+    for (name, desk), (_, phone) in zip(figures(draw, DESK), figures(draw, PHONE), strict=True):
         desk_svg, phone_svg = (
             _with_unique_ids(_svg(figure, "transparent"), f"{name}-{kind}")
             for kind, figure in (("desk", desk), ("phone", phone))
@@ -86,26 +88,12 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     return png
 
 
-def figures(result: Any, folder: str, canvas: Any) -> Iterator[tuple[str, Figure]]:
-    """Yield name and figure for each figure that applies to the result, in the order of the page.
-
-    A module names the functions that draw them in FIGURES, a package has a module for each; either may instead have a
-    function `figures(result, canvas)` that yields them. Empty: there are none.
-    """
-    if not folder:
-        return
+def figures(draw: Draw, canvas: Canvas) -> list[tuple[str, Figure]]:
+    """Return name and figure of all that a result has, in the order of the page."""
     from altair.utils.schemapi import debug_mode
 
-    module = importlib.import_module(folder)
     with debug_mode(False):  # altair's checks would double the time; tests draw with them
-        if hasattr(module, "figures"):
-            drawn = list(module.figures(result, canvas))
-        elif hasattr(module, "FIGURES"):
-            drawn = [(draw.__name__, draw(result, canvas)) for draw in module.FIGURES]
-        else:
-            drawn = [(name, find(folder, name, "draw")(result, canvas)) for name in names(folder)]
-            drawn.sort(key=lambda named: find(folder, named[0], "ORDER"))
-    yield from (named for named in drawn if named[1] is not None)
+        return list(draw(canvas))
 
 
 def _svg(figure: Figure, background: str) -> str:

@@ -41,16 +41,16 @@ def facts_table(title: str, facts: Iterator[tuple[str, object]], *, folded: bool
     return Table(title=title, columns=columns("", ""), rows=rows, folded=folded)
 
 
-def environment_of(environment: Environment, what: str = "the dataset") -> Iterator[Table]:
-    """Yield a table for each host, and one for the storage of `what` was read or written."""
+def environment_of(environment: Environment) -> Iterator[Table]:
+    """Yield a table for each host, and one for the storage that was read or written."""
     hosts, storage = environment.hosts, environment.storage
     for host in hosts[:_SHOWN_HOSTS]:
-        yield facts_table(f"Host {host.host}", _host(host), folded=len(hosts) > 1)
+        yield facts_table(f"Host {host.host}", _host(host), folded=True)
     if len(hosts) > _SHOWN_HOSTS:
         others = ((host.host, host.processor) for host in hosts[_SHOWN_HOSTS:])
         yield facts_table("More hosts", others, folded=True)
     if storage:
-        yield facts_table(f"Storage of {what}", flat(storage))
+        yield facts_table("Storage", flat(storage), folded=True)
 
 
 def _host(host: HostFacts) -> Iterator[tuple[str, object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +68,16 @@ class Figure:
     caption: str
     """What the chart shows and how to read it, in a sentence or two."""
     chart: alt.TopLevelMixin
+
+
+def drawn(
+    figures: Iterable[Callable[[Any, Canvas], Figure | None]], result: Any, canvas: Canvas
+) -> Iterator[tuple[str, Figure]]:
+    """Yield name and figure of those functions that have something to show of a result."""
+    for draw in figures:
+        figure = draw(result, canvas)
+        if figure is not None:
+            yield draw.__name__, figure
 
 
 HOVER = "\u2060"

@@ -5,57 +5,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dlemu import __version__
-from dlemu.report.screen import Said
-from dlemu.report.table import Table, Tone, html_table
+from dlemu.report.screen import Screen
+from dlemu.report.table import Section, Tone, Words, html_section
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.drawing import Picture
 
-State = Literal["passed", "failed", "open", "neutral"]
-STATES: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open", "strong": "neutral"}
-"""Tone of a verdict on the terminal -> state of the page, which has the same colour."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """A section of text: a bullet list of sentences."""
-
-    title: str
-    points: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Text:
-    """The content of a file, collapsed until it is opened."""
-
-    title: str
-    content: str
+_STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
+"""Tone of the first line -> state of the page, which has the same colour; others are neutral."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """Everything on a page except its figures, as plain data."""
 
-    title: str
-    lead: str
-    state: State
-    verdict: tuple[str, str]
-    """The highlighted word, and the rest of the line."""
-    said: Sequence[Said] = ()
-    """The lines of the first screen, in place of the verdict's line."""
-    words: Sequence[Words] = ()
-    tables: Sequence[Table] = ()
-    texts: Sequence[Text] = ()
+    screen: Screen
+    """What the page begins with, as the terminal does."""
+    sections: Sequence[Section] = ()
+    facts: Sequence[Section] = ()
+    """What is looked up, below all figures: the environment, every key of the result."""
+    config: str = ""
+    """The configuration as YAML, folded."""
+    lead: str = ""
+    """Below the title, such as when it was measured."""
     source: str
-    warning: str = ""
-    """Shown directly below the verdict."""
+    """The name of what it was made from."""
+
+    @property
+    def state(self) -> str:
+        """`passed`, `failed`, `open` or `neutral`."""
+        return _STATES.get(self.screen.lines[0].tone, "neutral")
 
 
-def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:
-    """Return the page as HTML. Only tables and Vega's SVGs are inserted unescaped, because both are escaped already.
+def render(page: Page, pictures: Sequence[Picture] = (), script: str = "") -> str:
+    """Return the page as HTML. Only sections and Vega's SVGs are inserted unescaped: both are escaped already.
 
     With Vega's `script`, the page draws the pictures' specs in place of the SVGs for wide screens.
     """
@@ -65,17 +51,14 @@ def render(page: Page, pictures: Sequence[Picture], script: str = "") -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = environment.from_string(here.joinpath("page.html.j2").read_text(encoding="utf-8"))
     css = here.joinpath("page.css").read_text(encoding="utf-8")
-    tables = [html_table(table) for table in page.tables]
-    return (
-        template.render(page=page, tables=tables, pictures=pictures, css=css, script=script, version=__version__) + "\n"
+    notes = [Words("Notes on these numbers", page.screen.notes)] if page.screen.notes else []
+    text = template.render(
+        page=page,
+        sections=[html_section(section) for section in (*notes, *page.sections)],
+        facts=[html_section(section) for section in page.facts],
+        pictures=pictures,
+        css=css,
+        script=script,
+        version=__version__,
     )
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A result, its page without figures, and where to find its figures."""
-
-    result: object
-    page: Page
-    figures: str = ""
-    """Name of the package with its figures; empty: it has none."""
+    return f"{text}\n"

@@ -40,19 +40,21 @@ class Screen:
     """What a reader must know besides, the most important first."""
     folder: str
 
-    def said(self) -> list[Said]:
-        """Return all lines below the title."""
-        notes = [Said("note", text, tone="caution") for text in self.notes[:MOST_NOTES]]
-        if more := len(self.notes) - len(notes):
-            notes.append(Said("", f"and {more} more: --details"))
+    def said(self, *, details: bool = False) -> list[Said]:
+        """Return all lines below the title; with `details` all notes."""
+        notes = [Said("note", text, tone="caution") for text in self.notes]
+        if details:
+            return [*self.lines, *notes, Said("results", self.folder)]
+        if more := len(notes[MOST_NOTES:]):
+            notes[MOST_NOTES:] = [Said("", f"and {more} more: --details")]
         return [*self.lines, *notes, Said("more", f"{self.folder}   --details")]
 
 
-def print_screen(screen: Screen, console: Console) -> None:
+def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:
     """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
     console.print(rich_text(Line(screen.title, "strong")), soft_wrap=not console.is_terminal)
     plus_minus = "±" if console.encoding.startswith("utf") else "+-"
-    lines = screen.said()
+    lines = screen.said(details=details)
     width = max(len(line.label) for line in lines) + 2
     for line in lines:
         text = line.text(explains=console.width >= _NARROW).replace("±", plus_minus)

@@ -71,6 +71,17 @@ class Table:
         return any(column.name for column in self.columns)
 
 
+@dataclass(frozen=True)
+class Words:
+    """A list of sentences below a title."""
+
+    title: str
+    points: Sequence[Cell]
+
+
+Section = Table | Words
+
+
 def columns(*names: str, right: Collection[int] = (), whole: Collection[int] = ()) -> tuple[Column, ...]:
     """Return columns by name; `right`: indices of columns aligned right, `whole`: of columns whose cells don't wrap."""
     return tuple(
@@ -113,6 +124,23 @@ def rich_text(cell: Cell) -> Text:
     """Return a cell or a line for rich; brackets in it are not interpreted as markup."""
     line = _line(cell)
     return Text(line.text.translate(VISIBLE), style=_STYLES[line.tone])
+
+
+def print_section(section: Section, console: Console) -> None:
+    """Print a table, or a list of sentences."""
+    if isinstance(section, Table):
+        print_table(section, console)
+    else:
+        points = (Line(f"- {line.text}", line.tone) for line in map(_line, section.points))
+        print_lines([Line(section.title, "strong"), *points], console, wrap=True)
+
+
+def html_section(section: Section) -> str:
+    """Return a table or a list of sentences as an HTML section; every text in it is escaped."""
+    if isinstance(section, Table):
+        return html_table(section)
+    points = "\n".join(f"<li>{_html_cell(point)}</li>" for point in section.points)
+    return f'<section><h2>{escape(section.title)}</h2>\n<ul class="issues">\n{points}\n</ul></section>'
 
 
 def html_table(table: Table) -> str:

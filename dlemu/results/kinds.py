@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -52,14 +52,20 @@ class Parts:
     """Returns the typed result in a folder; raises UserError."""
     answer_type: type[Any]
     """The type of its `answer`, a dataclass, from which `dlemu schema` makes its schema."""
-    open_page: Callable[[str], Any] | None = None
-    """Returns the result in a folder with its page, a `dlemu.report.page.Opened`; raises UserError."""
-    points: Callable[[str], Any] | None = None
-    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     screen: Callable[[Any, str], Any] | None = None
     """Returns the first screen of a result in a folder, a `dlemu.report.screen.Screen`; of a run, of its summary."""
-    show: Callable[[Any, str, Any], None] | None = None
-    """Prints all of a result, given it (of a run, its summary), its folder and a rich console: `--details`."""
+    sections: Callable[[Any, str], Iterable[Any]] | None = None
+    """Returns what follows on its page and with `--details`, `dlemu.report.table.Section`s, given the same.
+
+    Without it a job has a table of its metrics.
+    """
+    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None
+    """Returns the figures of a page by name, `dlemu.report.figure_base.Figure`s, that which answers its question first.
+
+    Given what `read` returns, its folder, and a `dlemu.report.figure_base.Canvas`.
+    """
+    points: Callable[[str], Any] | None = None
+    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 

@@ -12,13 +12,13 @@ from typing import BinaryIO
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.report.any_run import open_run
+from dlemu.report.any_run import Opened, open_result
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
-from dlemu.report.page import Opened, render
+from dlemu.report.page import Page, render
 from dlemu.report.series import Point, RunSeries, point_of
 from dlemu.results.kinds import JobParts, kind_of, read_result
 from dlemu.results.measured import MeasuredRun
-from dlemu.studies.series.page import open_series
+from dlemu.studies.series.page import series_charts, series_screen, series_sections
 
 PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
 
@@ -33,7 +33,7 @@ def write_page(folders: Sequence[str], output: str | None = None, *, interactive
     check_packages()
     path = output or os.path.join(folders[0], INTERACTIVE_PAGE if interactive else PAGE)
     opened = _open(folders)
-    drawn = pictures(opened.result, opened.figures, interactive=interactive)
+    drawn = pictures(opened.draw, interactive=interactive)
     html = render(opened.page, drawn, vega_script() if interactive else "")
     write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folders))
     return path
@@ -49,7 +49,7 @@ def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
 
     check_packages()
     opened, written = _open(folders), []
-    drawn = list(figures(opened.result, opened.figures, DESK))
+    drawn = figures(opened.draw, DESK)
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folders))
@@ -83,16 +83,14 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
 def _open(folders: Sequence[str]) -> Opened:
     """Read the results in the folders; several results become points on one page."""
     if len(folders) > 1:
-        return open_series(open_together(folders))
+        series = open_together(folders)
+        page = Page(screen=series_screen(series), sections=list(series_sections(series)), source=series.folder)
+        return Opened(page, lambda canvas: series_charts(series, canvas))
     kind = kind_of(folders[0])
     if kind is None:
         read_result(folders[0])  # raises UserError with what is missing
     assert kind is not None
-    parts = kind.load()
-    if parts.open_page is not None:
-        opened: Opened = parts.open_page(folders[0])
-        return opened
-    return open_run(kind, folders[0]) if parts.points is None else open_series(points_of(folders[0]))
+    return open_result(kind, folders[0])
 
 
 def open_together(folders: Sequence[str]) -> RunSeries:

@@ -34,18 +34,14 @@ def figure_lists() -> str:
 
 
 def _drawn(place: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and docstring of the functions that return a figure; one called `draw` is named by its file."""
+    """Yield name and docstring of the functions that return a figure."""
     for path in [place] if place.suffix else sorted(place.glob("*.py")):
         module = ast.parse(path.read_text())
         for function in module.body:
             if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or module) == "Figure | None":
-                of_file = function.name == "draw"
-                yield (
-                    path.stem if of_file else function.name,
-                    ast.get_docstring(module if of_file else function) or "",
-                )
+                yield function.name, ast.get_docstring(function) or ""
 
 
 def _list(page: str, figures: dict[str, str]) -> str:
-    lines = [f"- `{name}`: {summary(text).removeprefix('Figure: ')}" for name, text in sorted(figures.items())]
+    lines = [f"- `{name}`: {summary(text)}" for name, text in sorted(figures.items())]
     return "\n".join([f"On the page of {page}:", "", *lines]) + "\n"

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from dlemu.report.table import print_section
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.together.page import open_page, print_together
+from dlemu.studies.together.page import screen, sections
 from dlemu.studies.together.run import (
     TOGETHER,
     JobTogether,
@@ -60,8 +61,8 @@ def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:
 
 def test_what_others_cost_each_of_two_equal_jobs_is_told_apart(tmp_path: Path) -> None:
     job = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0))
-    save_answer(str(tmp_path), TOGETHER, Together(complete=True, settings_digest="", jobs=(job, job)))
-    costs = [line.value for line in open_page(str(tmp_path)).page.said if not line.label]
+    answer = Together(complete=True, settings_digest="", jobs=(job, job), **verdict_fields((job, job)))
+    costs = [line.value for line in screen(answer, "").lines if not line.label]
     assert [cost.partition(":")[0] for cost in costs] == ["job 1, train w", "job 2, train w"]
 
 
@@ -98,8 +99,7 @@ def test_the_headline_is_the_job_that_lost_most(
         -1: "may have lost most: job 1, ",
         -2: "lost for certain: job 2, ",
     }.get(lost_most, f"lost most: job {lost_most}, ")
-    first = open_page(str(tmp_path)).page.said[0].value  # as on the terminal
-    for text in (answer.verdict, open_page(str(tmp_path)).page.verdict[0], first):
+    for text in (answer.verdict, screen(answer, "").lines[0].value):
         assert text.startswith(headline)
     assert json.loads((tmp_path / TOGETHER).read_text())["lost_most"] == {-1: None, -2: 2}.get(
         lost_most or 0, lost_most
@@ -110,7 +110,8 @@ def test_the_headline_is_the_job_that_lost_most(
         assert ("no difference in" in said) == within
         assert (f"{cost.difference_percent:+.1f} %" in said) != within
         shown = io.StringIO()
-        print_together(answer, "x", Console(file=shown, width=200))
+        for section in sections(answer, "x"):
+            print_section(section, Console(file=shown, width=200))
         assert (f"{cost.difference_percent:+.1f} %" in shown.getvalue()) == (cost.distinct is not False)
 
 

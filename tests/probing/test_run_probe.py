@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
 import re
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rich.console import Console
 
 import dlemu
 from datagen.errors import DlemuError, SpaceError, UserError
@@ -28,7 +26,6 @@ from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
-from dlemu.jobs.probe.page import print_probe
 from dlemu.jobs.probe.probe_file import _host, probe_file
 from dlemu.jobs.probe.requests import (
     CellSpec,
@@ -50,6 +47,7 @@ from dlemu.runner.cold import treatment, treatment_of
 from dlemu.runner.events import Doing
 from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
+from tests.shown import details
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
@@ -641,7 +639,5 @@ def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
     answer, folder = probe_requests(str(tmp_path), file_bytes=4 * MIB, folder=str(tmp_path / "out"))
     assert answer.storage is not None
     shown = replace(answer, storage=replace(answer.storage, file_system=file_system))
-    printed = io.StringIO()
-    print_probe(shown, folder, Console(file=printed, width=500))
     said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
-    assert (said in printed.getvalue()) == (file_system == "tmpfs")
+    assert (said in details("probe", shown, folder)) == (file_system == "tmpfs")

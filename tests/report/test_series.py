@@ -55,10 +55,12 @@ def test_the_page_of_a_search_says_the_answer_and_why(tmp_path: Path) -> None:
     for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "Host node0"):
         assert words in text
     assert 'class="said verdict passed"' in text
-    assert "<h1>How many accelerators does this storage feed? handmade h100</h1>" in text, "a prediction is no storage"
+    assert "<h1>handmade on h100: how many accelerators does this storage feed?</h1>" in text, (
+        "a prediction is no storage"
+    )
 
 
 def test_the_page_of_a_sweep_names_the_points_that_failed(tmp_path: Path) -> None:
     text = Path(write_page([str(write_sweep(tmp_path))])).read_text()
     assert "no memory for 32 ranks" in text
-    assert "8 of 11</strong> runs passed, 1 did not complete" in text
+    assert "8 of 11 passed, 1 did not complete" in text

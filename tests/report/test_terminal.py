@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Summary
 from tests.runs import make_job, make_log
+from tests.shown import details
 
 
 def summary_of(job: TrainingJob, log: RunLog, failure: str | None = None) -> Summary:
@@ -23,9 +22,7 @@ def summary_of(job: TrainingJob, log: RunLog, failure: str | None = None) -> Sum
 
 
 def shown(summary: Summary, *, width: int = 80, terminal: bool = False) -> str:
-    out = io.StringIO()
-    print_result(summary, "results/unet3d/20260101-000000", Console(file=out, width=width, force_terminal=terminal))
-    return out.getvalue()
+    return details("training", summary, width=width, terminal=terminal)
 
 
 def row(text: str, name: str) -> str:
@@ -68,7 +65,7 @@ def test_an_incomplete_run_shows_what_was_measured_and_why_it_ended() -> None:
     log = make_log(job)
     half = replace(log, rows=log.rows[: len(log.rows) * 3 // 4], journal=log.journal.noting(ended_ns=None))
     text = shown(summary_of(job, half, "rank 1: its worker 0 was killed by SIGKILL"), terminal=True)
-    assert "\x1b[1;31mINCOMPLETE: rank 1: its worker 0 was killed by SIGKILL\x1b[0m" in text
+    assert re.search("\x1b\\[1;31mINCOMPLETE +rank 1: its worker 0 was killed by SIGKILL\x1b", text)
     assert "not known" in text
     assert "PASS" not in text
     assert "samples" in text
@@ -80,7 +77,7 @@ def test_a_run_that_ended_before_any_step_counted_still_has_a_table(rows: int) -
     log = make_log(job)
     cut = replace(log, rows=log.rows[:rows] if rows else np.zeros(0, STEP_DTYPE))
     text = shown(summary_of(job, cut, "interrupted by Ctrl-C (SIGINT)"))
-    assert "INCOMPLETE: interrupted by Ctrl-C (SIGINT)" in text
+    assert re.search("INCOMPLETE +interrupted by Ctrl-C", text)
     assert "nan" not in text
     assert "None" not in text
     assert screen(summary_of(job, cut, "no rank came up"), "").lines[0].label == "INCOMPLETE"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from datetime import datetime
@@ -10,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
-from dlemu.jobs.training.page import print_result
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Issue, Summary
@@ -27,6 +24,7 @@ from dlemu.metrics.slow_folders import SlowFolder
 from dlemu.metrics.verdict import VerdictCode
 from tests.results.handmade import CHECKPOINT_RUNS, changed
 from tests.runs import MS, make_job, make_log, with_blocks
+from tests.shown import details
 
 S = 1_000_000_000
 AU = make_job().workload.metric.au
@@ -193,19 +191,18 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
     job = make_job(metric=Metric(au=0.98))
     summary = summary_of(job, make_log(job))
     said = (summary.speed_changes, summary.stalls, summary.ran_out, summary.slow_folders)
-    printed = io.StringIO()
-    print_result(summary, "results/x", Console(width=400, file=printed))
+    printed = details("training", summary)
     if what == "storage":
         assert (summary.passed, said) == (
             False,
             tuple(claims[name] for name in ("find_speed_changes", "find_stalls", "find_ran_out", "find_slow_folders")),
         )
-        assert "FAIL" in printed.getvalue()
+        assert "FAIL" in printed
     else:
         assert (summary.passed, said) == (None, ((), (), None, ()))
         assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
         assert summary.verdict_numbers["limited_by"] == what
-        assert not re.search("FAIL|the storage gave|stood still|is slow", printed.getvalue())
+        assert not re.search("FAIL|the storage gave|stood still|is slow", printed)
 
 
 @pytest.mark.parametrize(("taken", "once"), [(12, True), (11, None)])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from dlemu.jobs.training import repaired_causes
-from dlemu.jobs.training.page import run_page
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics import read_times
+from dlemu.report.any_run import open_result
+from dlemu.results.kinds import kind_named
 from dlemu.results.measured import write_run
 from tests.parts import of_parts
 from tests.runs import make_job, make_log
@@ -40,8 +41,8 @@ def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def show(path: str) -> None:
     """What `dlemu report` does before it draws."""
+    open_result(kind_named("training"), path)
     run = read_run(path)
-    run_page(run, "")
     assert run.read_mb_per_second is not None
 
 

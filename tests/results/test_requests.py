@@ -8,10 +8,10 @@ import pytest
 
 from datagen.formats.format_base import library_reads
 from datagen.registry import names
-from dlemu.jobs.training.page import run_page
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.telemetry import Series
 from tests.runs import make_job, make_log, with_telemetry
+from tests.shown import details
 
 CPU_SECONDS_PER_GB = 0.2
 
@@ -39,10 +39,7 @@ def test_what_the_library_would_cost_is_the_workers_cpu_times_the_formats_ratio(
     run = run_of()
     assert run.summary.metrics.reader_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB)
     assert run.summary.metrics.library_cpu_seconds_per_gb == pytest.approx(CPU_SECONDS_PER_GB * ratio)
-    (words,) = [
-        section for section in run_page(run, "").words if section.title == "CPU with the format's usual library"
-    ]
-    assert "np.load" in words.points[0]
+    assert "with np.load instead of dlemu's own reader" in details("training", run.summary)
 
 
 def test_every_ratio_is_of_a_library_that_takes_more() -> None:

@@ -13,26 +13,24 @@ from dlemu.config import load, load_received, to_yaml
 from dlemu.config.sections import full_size
 from dlemu.jobs.probe.run import _fed_by
 from dlemu.jobs.training.host_checks.ceiling import judge
-from dlemu.jobs.training.page import run_title
 from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.screen import screen
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.report.any_run import show
+from dlemu.report.any_run import open_result, show
 from dlemu.report.page import render
 from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion
+from dlemu.studies.answers import SIZE, SWEEP, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
-from dlemu.studies.series.page import open_series, print_sweep
 from dlemu.studies.size.find_size import _full_size
-from dlemu.studies.size.points import points
 from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
 from tests.goldens.render import RESULTS
+from tests.shown import details
 from tests.sizing.fakes import known, make_trial, question
 
 HALF = """
@@ -133,11 +131,9 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     show(kind_named("size"), answer, "x", Console(file=shown, width=500))
     assert last in shown.getvalue()
     save_answer(str(tmp_path), SIZE, answer)
-    opened = open_series(points(str(tmp_path))).page
-    assert last in [line.value for line in opened.said]
-    assert small in opened.title
-    assert any(line.label == "full size" for line in opened.said)
-    assert "this drive would feed" in render(opened, [])
+    page = open_result(kind_named("size"), str(tmp_path)).page
+    assert (last, "full size") in [(line.value, line.label) for line in page.screen.lines]
+    assert "this drive would feed" in render(page)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +151,6 @@ def test_a_run_is_of_accelerators_with_smaller_samples(
     measured = read_run(str(RESULTS / "train")).summary
     summary = replace(measured, sample_divisor=divisor, accelerator=accelerator)
     assert said in screen(summary, "x").title
-    assert said in run_title(summary)
 
 
 def test_nothing_is_added_at_full_size() -> None:
@@ -175,7 +170,9 @@ def test_nothing_is_added_at_full_size() -> None:
         (1.0, None, ""),
     ],
 )
-def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: float, b: float | None, said: str) -> None:
+def test_comparisons_sweeps_and_pages_name_the_size_of_samples(
+    a: float, b: float | None, said: str, tmp_path: Path
+) -> None:
     runs = [
         JobFigures(
             kind="training",
@@ -194,15 +191,15 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(a: float, b: floa
     assert said in both.verdict
     assert ("samples" in both.verdict) == bool(said)
     swept = [SweepPoint(settings={"ranks": "4"}, folder="", figures=run) for run in runs]
-    shown = io.StringIO()
-    print_sweep(
+    save_answer(
+        str(tmp_path),
+        SWEEP,
         SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(swept)),
-        "x",
-        Console(file=shown, width=200),
     )
+    shown = details("sweep", read_sweep(str(tmp_path)), str(tmp_path))
     series = RunSeries("x", tuple(point_of(run, {}) for run in runs))
     for divisor, point in zip((a, b), series.points, strict=True):
-        assert scaled(divisor) in shown.getvalue()
+        assert scaled(divisor) in shown
         assert point.line == f"w h100{scaled(divisor)}"
     assert series.scaled == (scaled(a) if a == b else "")
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.metrics import CATALOGUE, conditions, figures, values
 from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.extend import Outcome
-from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, Opened, Page, Text, Words
+from dlemu.extend import Outcome, RowsRun
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
-from dlemu.report.units import flat, number, size
+from dlemu.report.table import Section, Table, Tone, Words, columns
+from dlemu.report.units import number, size
 from dlemu.results.kinds import JobParts
-from dlemu.results.tables import read_config
 from dlemu.results.wording import TRADEMARK, count
 
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
 _OFFICIAL_NOTE = "This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged."
-
-
-def print_summary(summary: KvSummary, folder: str, console: Console) -> None:
-    print_table(_table(summary), console)
-    print_lines([*_notes(summary), Line(summary.verdict, _tone(summary))], console, wrap=True)
-    print_lines([f"results: {folder}"], console)
 
 
 def _screen(summary: KvSummary, folder: str) -> Screen:
@@ -56,31 +49,20 @@ def _times(summary: KvSummary) -> Iterator[Said]:
             yield Said(label, f"p95 {number(times.p95)} s, median {number(times.p50)} s", what)
 
 
-def open_page(folder: str) -> Opened:
-    run = JOB.read(folder)
-    summary: KvSummary = run.summary
-    words = [Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)] if summary.limited_by else []
-    if summary.issues:
-        words.append(Words("Notes on these numbers", summary.issues))
+def _sections(summary: KvSummary, _: str) -> Iterator[Section]:
+    if summary.limited_by:
+        yield Words(f"Limited by: {summary.limited_by.what}", summary.limited_by.evidence)
+    yield _table(summary)
+    yield from _classes(summary)
     if summary.official is not None:
-        words.append(Words("MLPerf Storage", (_OFFICIAL_NOTE, TRADEMARK)))
-    page = Page(
-        title=_title(summary),
-        lead=f"{summary.started_at}. {count(summary.prompts, 'prompt')}, blocks in {summary.what.folder}.",
-        state=STATES[_tone(summary)],
-        verdict=("", summary.verdict),
-        said=_screen(summary, "").lines,
-        words=words,
-        tables=[
-            _table(summary),
-            *_classes(summary),
-            facts_table("What was served and stored", flat(summary.what), folded=True),
-            *environment_of(summary.environment, "the blocks"),
-        ],
-        texts=[Text("Full configuration (config.yaml)", read_config(folder))],
-        source=folder,
-    )
-    return Opened(run, page, "dlemu.contrib.kvcache.figures")
+        yield Words("MLPerf Storage", (_OFFICIAL_NOTE, TRADEMARK))
+
+
+def _charts(run: RowsRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.contrib.kvcache.figures import FIGURES
+    from dlemu.report.figure_base import drawn
+
+    return drawn(FIGURES, run, canvas)
 
 
 def _tone(summary: KvSummary) -> Tone:
@@ -140,19 +122,12 @@ def _classes(summary: KvSummary) -> Iterator[Table]:
         yield Table(title="Loads by size", columns=head, rows=rows)
 
 
-def _notes(summary: KvSummary) -> Iterator[Cell]:
-    yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
-    if summary.limited_by is not None:
-        yield Line(f"limited by: {summary.limited_by.what}", "strong")
-        yield from (f"  {sentence}" for sentence in summary.limited_by.evidence)
-
-
 PARTS = JobParts(
     read=JOB.read,
     answer_type=KvSummary,
-    open_page=open_page,
     screen=_screen,
-    show=print_summary,
+    sections=_sections,
+    charts=_charts,
     job=JOB,
     catalogue=CATALOGUE,
     figures=figures,

@@ -8,8 +8,9 @@ from itertools import groupby
 
 from dlemu.contrib.mlperf.check.judge import CheckReport, FindingRow
 from dlemu.report.drawing import check_packages
-from dlemu.report.page import Page, Words, render
-from dlemu.report.table import Cell, Column, Line, Table, Tone
+from dlemu.report.page import Page, render
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Cell, Column, Line, Table, Tone, Words
 from dlemu.results.finding import SEVERITIES
 from dlemu.results.wording import TRADEMARK
 
@@ -26,17 +27,21 @@ def check_html(report: CheckReport) -> str:
     findings = [row for row in report.findings if row.rule not in _NOT_JUDGED]
     lacking = [row for row in report.findings if row.rule in _NOT_JUDGED]
     name = os.path.basename(os.path.abspath(report.root))
+    edition = ", v3.0 as its round was judged." if report.rules == "published" else ", as the tool reads them today."
+    counts = f"{errors:,} errors, {warnings:,} warnings"
+    said = Said("VALID", counts, tone="good") if report.valid else Said("INVALID", counts, tone="bad")
     page = Page(
-        title=f"Check of {name}",
-        lead="Checked against the rules of MLPerf Storage"
-        + (", v3.0 as its round was judged." if report.rules == "published" else ", as the tool reads them today."),
-        state="passed" if report.valid else "failed",
-        verdict=("VALID" if report.valid else "INVALID", f": {errors:,} errors, {warnings:,} warnings"),
-        words=[Words("How to read this page", _LEGEND)],
-        tables=[*_results(report), *_by_rule(findings), *_by_rule(lacking)],
+        screen=Screen(title=f"Check of {name}", lines=[said], folder=report.root),
+        lead=f"Checked against the rules of MLPerf Storage{edition}",
+        sections=[
+            *_results(report),
+            *_by_rule(findings),
+            *_by_rule(lacking),
+            Words("How to read this page", _LEGEND),
+        ],
         source=name,
     )
-    return render(page, ())
+    return render(page)
 
 
 _LEGEND = (

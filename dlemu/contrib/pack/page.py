@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-
 from dlemu.contrib.pack.api import read_pack
-from dlemu.contrib.pack.result import PACK, PackAnswer, PackFigures, PackPoint
-from dlemu.report.page import Opened, Page, Text, Words
+from dlemu.contrib.pack.result import PackAnswer, PackFigures, PackPoint
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Cell, Line, Section, Table, Words, columns
 from dlemu.report.units import duration, short_names
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
@@ -61,11 +56,10 @@ def _screen(answer: PackAnswer, folder: str) -> Screen:
     return Screen(title=title, lines=[*failed[:3], *lines], notes=notes, folder=folder)
 
 
-def print_pack(answer: PackAnswer, folder: str, console: Console) -> None:
-    """Print a table with a line per point, what limited each, and all notes."""
-    print_table(_table(answer), console)
-    print_lines(_lines(answer), console)
-    print_lines([f"results: {folder}"], console)
+def _sections(answer: PackAnswer, _: str) -> Iterator[Section]:
+    yield Words("What limited it", list(_lines(answer)))
+    if answer.points:
+        yield _table(answer)
 
 
 def _lines(answer: PackAnswer) -> Iterator[Cell]:
@@ -75,7 +69,6 @@ def _lines(answer: PackAnswer) -> Iterator[Cell]:
         elif point.figures is not None:
             limit = point.figures.limited_by
             yield f"{_label(point)} limited by {limit.what}: {'; '.join([*limit.evidence, *limit.advice])}".strip()
-    yield from (Line(f"- {warning}", "caution") for warning in _warnings(answer))
 
 
 def _warnings(answer: PackAnswer) -> dict[str, None]:
@@ -106,24 +99,4 @@ def _table(answer: PackAnswer) -> Table:
     return Table(columns=head, rows=rows, dense=True, title="Every packing", notes=[_SHARES])
 
 
-def open_page(folder: str) -> Opened:
-    """Return the packing in a folder with its page; raises UserError."""
-    answer = read_pack(folder)
-    failures = [f"{_label(point)}: {point.failure}" for point in answer.points if point.failure]
-    words = [line.text if isinstance(line, Line) else line for line in _lines(answer)]
-    page = Page(
-        title="Packing images",
-        lead=shlex.join(["dlemu", "pack", *answer.question.overrides]),
-        state="failed" if failures else "neutral" if answer.complete else "open",
-        verdict=("", "Packing images"),
-        said=_screen(answer, "").lines,
-        words=[Words("What limited it", words)],
-        tables=[_table(answer)] if answer.points else [],
-        texts=[Text("Failures", "\n\n".join(failures))] if failures else [],
-        source=os.path.join(folder, PACK),
-        warning="" if answer.complete else "INCOMPLETE: interrupted before its last point.",
-    )
-    return Opened(answer, page)
-
-
-PARTS = Parts(read=read_pack, answer_type=PackAnswer, open_page=open_page, screen=_screen, show=print_pack)
+PARTS = Parts(read=read_pack, answer_type=PackAnswer, screen=_screen, sections=_sections)

@@ -279,3 +279,13 @@ def read_record(folder: str) -> RecordAnswer:
     if answer is None:
         raise UserError(f"{folder} has no {RECORD}: name a folder that `dlemu record` wrote")
     return answer
+
+
+STEP_PARTS = {
+    "computing": "computing",
+    "storage": "waiting for storage",
+    "cpu_queue": "waiting for a core",
+    "preprocessing": "waiting for preprocessing",
+    "hand_over": "handing over",
+}
+"""Part of a step -> its name."""

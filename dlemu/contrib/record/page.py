@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dlemu.contrib.record.answer import VERDICTS, RecordAnswer, Recording, Replay, read_record
+from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
-from dlemu.report.page import Opened, Page, Words
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Table, columns, print_lines, print_table
+from dlemu.report.table import Section, Table, columns, print_lines, print_section
 from dlemu.report.units import number, percent, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
-STEP_PARTS = {
-    "computing": "computing",
-    "storage": "waiting for storage",
-    "cpu_queue": "waiting for a core",
-    "preprocessing": "waiting for preprocessing",
-    "hand_over": "handing over",
-}
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
 _SOURCES = {
     "device": "by events on the accelerator",
     "ready steps": "from steps whose batch was ready",
@@ -50,8 +45,8 @@ def print_record(recorded: Recorded, console: Console, *, details: bool) -> None
     if answer.replayable is not False:
         replay = f"dlemu train workload={shlex.quote(recorded.recipe)} dataset.data_folder=/mnt/drive/data --make"
         print_lines([f"next, on another drive: {replay}"], console)
-    for table in _tables(answer) if details else ():
-        print_table(table, console)
+    for section in _sections(answer, recorded.folder) if details else ():
+        print_section(section, console)
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
@@ -75,20 +70,11 @@ def _title(answer: RecordAnswer) -> str:
     return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
-def open_page(folder: str) -> Opened:
-    answer = read_record(folder)
-    recording = answer.recording
-    page = Page(
-        title=_title(answer),
-        lead="Where a training step's time goes in the real job, and how close its replay on the same storage comes.",
-        state="passed" if answer.replayable else "open",
-        verdict=_verdict(answer),
-        said=_screen(answer, "").lines,
-        words=[Words("Notes on these numbers", recording.notes)] if recording.notes else [],
-        tables=list(_tables(answer)),
-        source=os.path.basename(os.path.abspath(folder)),
-    )
-    return Opened(answer, page, "dlemu.contrib.record.figures")
+def _charts(answer: RecordAnswer, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.contrib.record.figures import step_parts
+    from dlemu.report.figure_base import drawn
+
+    return drawn([step_parts], answer, canvas)
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:
@@ -114,7 +100,7 @@ def _measured_computation(recording: Recording) -> float:
     return mean - recording.hand_over_added if mean else 0.0  # nothing was left of it: how much there was is not kept
 
 
-def _tables(answer: RecordAnswer) -> Iterator[Table]:
+def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
     recording = answer.recording
     parts, cached = recording.parts, recording.cached_percent
     who = "the workers" if recording.loading.workers else "the trainer, which reads by itself,"
@@ -193,4 +179,4 @@ def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:
     )
 
 
-PARTS = Parts(read=read_record, answer_type=RecordAnswer, open_page=open_page)
+PARTS = Parts(read=read_record, answer_type=RecordAnswer, screen=_screen, sections=_sections, charts=_charts)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from dlemu.contrib.reproduce.document import DeclaredTable
 from dlemu.contrib.reproduce.rows import OpenedDocument, Panel, open_document, panels_of
-from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, read_reproduced
-from dlemu.report.page import Opened, Page, Words
+from dlemu.contrib.reproduce.run import Reproduced, read_reproduced
 from dlemu.report.screen import Said, Screen
-from dlemu.report.table import Table, columns, print_lines, print_table
+from dlemu.report.table import Section, Table, Words, columns
 from dlemu.report.units import duration, number
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
-PANELS = "dlemu.contrib.reproduce.figures"
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
 _REDUCED = (
     "scale=laptop: datasets and times are reduced so that this takes minutes. The figures have the shape of the "
     "document's, not their numbers; scale=full uses the document's sizes."
@@ -90,7 +89,7 @@ def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     return _table(declared.title, names, rows, notes=(why,) if left_out else ())
 
 
-def _lines(opened: OpenedDocument) -> Iterator[Said]:
+def lines_of(opened: OpenedDocument) -> Iterator[Said]:
     """Yield whether all of it ran, and quantities of the first table at the largest of what it varies."""
     answer = opened.answer
     is_whole = answer.complete and not opened.gaps
@@ -111,38 +110,19 @@ def _notes(opened: OpenedDocument) -> list[str]:
 
 def _screen(answer: Reproduced, folder: str) -> Screen:
     opened = open_document(folder)
-    return Screen(title=answer.title, lines=list(_lines(opened)), notes=_notes(opened), folder=folder)
+    return Screen(title=answer.title, lines=list(lines_of(opened)), notes=_notes(opened), folder=folder)
 
 
-def print_document(answer: Reproduced, folder: str, console: Console) -> None:
-    """Print the tables of a reproduced document."""
+def _sections(_: Reproduced, folder: str) -> Iterator[Section]:
     opened = open_document(folder)
-    for shown in tables_of(opened):
-        print_table(shown, console)
-    print_lines([*_notes(opened), f"results: {folder}"], console)
+    yield from tables_of(opened)
+    yield Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in opened.answer.steps])
 
 
-def document_page(opened: OpenedDocument) -> Page:
-    """Return the page of a reproduced document, without its figures."""
-    answer = opened.answer
-    is_whole = answer.complete and not opened.gaps
-    return Page(
-        title=answer.title,
-        lead=f"{answer.about} Here: {', '.join(answer.question.drives)}.",
-        state="passed" if is_whole else "open",
-        verdict=("REPRODUCED" if is_whole else "INCOMPLETE", f" on {count(len(opened.drives), 'storage')}"),
-        said=list(_lines(opened)),
-        words=[Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in answer.steps])],
-        tables=list(tables_of(opened)),
-        source=os.path.join(opened.folder, REPRODUCED),
-        warning=" ".join(_notes(opened)),
-    )
+def _charts(_: Reproduced, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.contrib.reproduce.figures import figures
+
+    return figures(open_document(folder), canvas)
 
 
-def open_page(folder: str) -> Opened:
-    """Return the document in a folder with its page; raises UserError."""
-    opened = open_document(folder)
-    return Opened(opened, document_page(opened), PANELS)
-
-
-PARTS = Parts(read=read_reproduced, answer_type=Reproduced, open_page=open_page, screen=_screen, show=print_document)
+PARTS = Parts(read=read_reproduced, answer_type=Reproduced, screen=_screen, sections=_sections, charts=_charts)

@@ -1,23 +1,15 @@
-"""The result of a checkpoint run on the terminal and on its HTML page, with the same tables and sentences."""
+"""What is said of a run of checkpoints below its first screen, on the terminal and on its HTML page."""
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 
-from rich.console import Console
-
 from dlemu.checkpoints.stored import folder_name
-from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
-from dlemu.jobs.checkpoint.screen import screen
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
-from dlemu.jobs.checkpoint.wording import result_word
-from dlemu.report.environment import environment_of, request_rows
-from dlemu.report.page import Opened, Page, Text, Words
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.environment import request_rows
+from dlemu.report.table import Line, Section, Table, Words, columns
 from dlemu.report.units import number, size
-from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
 Row = tuple[str, str, str]
@@ -25,38 +17,17 @@ Row = tuple[str, str, str]
 _LONG_TABLE = 24  # a longer table is folded
 
 
-def print_checkpoints(summary: CheckpointSummary, folder: str, console: Console) -> None:
-    """Print a run's result: its table, warnings and limits, and the verdict as one line."""
-    print_table(checkpoint_table(summary), console)
-    print_lines([*_explanations(summary), verdict_line(summary)], console, wrap=True)
-    print_lines([*left_behind(summary), f"results: {folder}"], console)
-
-
-def checkpoint_page(run: CheckpointRun, config: str) -> Page:
-    """Return the page of a run; `config` is its configuration as YAML."""
-    summary = run.summary
-    what = summary.what
-    loud, word = summary.loud_issues, result_word(summary.verdict_code)
-    return Page(
-        title=summary.title,
-        lead=f"{summary.started_at}. {_work(summary)}, in {what.folder}.",
-        state="open" if not summary.complete or loud else "passed",
-        verdict=(word, summary.verdict.removeprefix(word)),
-        said=screen(summary, "").lines,
-        words=list(_sections(summary)),
-        tables=[
-            checkpoint_table(summary),
-            *_detail_tables(summary),
-            *environment_of(summary.environment, "the checkpoints"),
-        ],
-        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
-        source=os.path.basename(os.path.abspath(run.folder)),
-    )
-
-
-def verdict_line(summary: CheckpointSummary) -> Line:
-    """Return the verdict as a coloured line."""
-    return Line(summary.verdict, "strong" if summary.complete else "bad")
+def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
+    """Yield what is said of a run below its first screen."""
+    for name, phase in (("Writing", summary.write), ("Reading", summary.read)):
+        if phase and (limit := phase.limited_by):
+            advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
+            title = f"{name} was limited by: {limit.what} (confidence: {limit.confidence})"
+            yield Words(title, [*limit.evidence, *advice])
+    yield checkpoint_table(summary)
+    if left := list(left_behind(summary)):
+        yield Words("Left behind", left)
+    yield from _detail_tables(summary)
 
 
 def checkpoint_table(summary: CheckpointSummary) -> Table:
@@ -190,27 +161,6 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         yield from request_rows(object_requests)
 
 
-def _explanations(summary: CheckpointSummary) -> Iterator[Cell]:
-    for issue in summary.issues:
-        yield Line(issue, "bad") if issue in summary.loud_issues else Line(f"- {issue}", "caution")
-    for name, phase in (("write", summary.write), ("read", summary.read)):
-        limit = phase.limited_by if phase else None
-        if limit:
-            yield Line(f"{name} limited by: {limit.what} (confidence {limit.confidence})", "strong")
-            yield from (f"  {sentence}" for sentence in limit.evidence)
-            yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
-
-
-def _sections(summary: CheckpointSummary) -> Iterator[Words]:
-    for name, phase in (("Writing", summary.write), ("Reading", summary.read)):
-        limit = phase.limited_by if phase else None
-        if limit:
-            title = f"{name} was limited by: {limit.what} (confidence: {limit.confidence})"
-            yield Words(title, [*limit.evidence, *limit.advice])
-    if summary.issues:
-        yield Words("Notes on these numbers", summary.issues)
-
-
 def _detail_tables(summary: CheckpointSummary) -> Iterator[Table]:
     for name, phase in (("Written", summary.write), ("Read", summary.read)):
         if phase is None:
@@ -249,9 +199,3 @@ def _detail_tables(summary: CheckpointSummary) -> Iterator[Table]:
             for one in phase.slowest_ranks
         ]
         yield Table(title=f"{name}: the slowest ranks", columns=head, rows=slow, folded=len(slow) > 8)
-
-
-def open_page(folder: str) -> Opened:
-    """Read the run in a folder and make its page; raises UserError."""
-    run = read_checkpoint_run(folder)
-    return Opened(run, checkpoint_page(run, read_config(folder)), "dlemu.jobs.checkpoint.figures")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.live import LiveCheckpoints
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
-from dlemu.jobs.checkpoint.page import open_page, print_checkpoints
-from dlemu.jobs.checkpoint.result import read_checkpoint_run
+from dlemu.jobs.checkpoint.page import sections
+from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import Checkpoints
 from dlemu.jobs.checkpoint.screen import screen
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
@@ -18,7 +18,15 @@ from dlemu.results.kinds import JobParts
 
 if TYPE_CHECKING:
     from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
+    from dlemu.report.figure_base import Canvas, Figure
     from dlemu.runner.prediction_request import PredictionRequest
+
+
+def _charts(run: CheckpointRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.jobs.checkpoint.figures import FIGURES
+    from dlemu.report.figure_base import drawn
+
+    return drawn(FIGURES, run, canvas)
 
 
 def _predict(
@@ -32,9 +40,9 @@ def _predict(
 PARTS = JobParts(
     read=read_checkpoint_run,
     answer_type=CheckpointSummary,
-    open_page=open_page,
     screen=screen,
-    show=print_checkpoints,
+    sections=sections,
+    charts=_charts,
     job=Checkpoints(),
     catalogue=CATALOGUE,
     figures=figures,

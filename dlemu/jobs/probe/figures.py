@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from dlemu.jobs.probe.page import axis_title, cell_line, size_name
-from dlemu.jobs.probe.result import ProbeAnswer
+from dlemu.jobs.probe.result import ProbeAnswer, axis_title, cell_line, size_name
 from dlemu.report.figure_base import GREEN, Canvas, Figure, colours, data, legend, rule
 
 

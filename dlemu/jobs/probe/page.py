@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell
+from dlemu.jobs.probe.result import Fed, ProbeAnswer, ProbeCell, cell_line, size_name
 from dlemu.jobs.probe.run import read_probe, read_rates
 from dlemu.metrics.cache import IN_MEMORY
-from dlemu.report.page import Opened, Page, Words
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Cell, Section, Table, Words, columns
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
 _SHOWN_FEEDS = 2
-
-
-def size_name(size_bytes: int) -> str:
-    """Return a size as fio writes it: 4k, 128k, 1m; sizes that are no multiple of 1 KiB as a fraction of KiB."""
-    if size_bytes % (1 << 20) == 0:
-        return f"{size_bytes >> 20}m"
-    return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"
-
-
-def print_probe(answer: ProbeAnswer, folder: str, console: Console) -> None:
-    """Print a table of the cells, and all notes."""
-    print_table(_cells_table(answer), console)
-    print_lines([*_notes(answer), *(_feeds(fed) for fed in answer.feeds), f"results: {folder}"], console, wrap=True)
 
 
 def _screen(answer: ProbeAnswer, folder: str) -> Screen:
@@ -43,7 +30,7 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     cells = dict.fromkeys(most[key] for key in sorted(most))
     lines = [Said(cell.access, _speed(answer, cell), tone="strong") for cell in cells]
     lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
-    notes = [note.text.removeprefix("- ") for note in _notes(answer) if isinstance(note, Line)]
+    notes = [*_memory(answer), *answer.issues]
     return Screen(title=f"{_title(answer)}: {answer.question.target}", lines=lines, notes=notes, folder=folder)
 
 
@@ -53,39 +40,20 @@ def _speed(answer: ProbeAnswer, cell: ProbeCell) -> str:
     return f"{rate(cell.mb_per_second)}, {cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency} ({many})"
 
 
-def probe_page(answer: ProbeAnswer, source: str) -> Page:
-    """Return the HTML page of a probe."""
-    sections = []
+def _sections(answer: ProbeAnswer, _: str) -> Iterator[Section]:
     if answer.feeds:
-        sections.append(Words("Accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in answer.feeds]))
-    if notes := [note.text if isinstance(note, Line) else note for note in _notes(answer)]:
-        sections.append(Words("How it was measured", notes))
-    tables = [_cells_table(answer)]
+        yield Words("Accelerators fed: rate / (threshold x demand)", [_feeds(fed) for fed in answer.feeds])
+    yield _cells_table(answer)
     if any(cell.power for cell in answer.cells):
-        tables.append(_power_table(answer))
-    return Page(
-        title=_title(answer),
-        lead=f"{answer.started_at}. {answer.question.target}.",
-        state="open",
-        verdict=("", _title(answer)),
-        said=_screen(answer, "").lines,
-        words=sections,
-        tables=tables,
-        source=source,
-    )
+        yield _power_table(answer)
+    yield Words("How it was measured", list(_method(answer)))
 
 
-def axis_title(answer: ProbeAnswer) -> str:
-    """Return the title of the x axis of a probe's figures."""
-    return "readers" if answer.question.workload else "requests in flight"
+def _charts(answer: ProbeAnswer, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.jobs.probe.figures import FIGURES
+    from dlemu.report.figure_base import drawn
 
-
-def cell_line(answer: ProbeAnswer, cell: ProbeCell) -> str:
-    """Return the name of the line that a cell is on: access and size, and jobs if both jobs and depth vary."""
-    if answer.question.workload:
-        return answer.question.workload
-    varied = len({other.depth for other in answer.cells}) > 1 and len({other.jobs for other in answer.cells}) > 1
-    return f"{cell.access} {size_name(cell.size_bytes)}" + (f", {count(cell.jobs, 'job')}" if varied else "")
+    return drawn(FIGURES, answer, canvas)
 
 
 def _title(answer: ProbeAnswer) -> str:
@@ -94,7 +62,7 @@ def _title(answer: ProbeAnswer) -> str:
     return f"Probe: {what} on {answer.host.host}"
 
 
-def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
+def _method(answer: ProbeAnswer) -> Iterator[str]:
     note = f" ({answer.engine_note})" if answer.engine_note else ""
     engines = {
         "fio": f"{answer.extra.get('fio', 'fio')}, libaio, direct",
@@ -105,10 +73,12 @@ def _notes(answer: ProbeAnswer) -> Iterator[Cell]:
     yield f"measured by {engines[answer.engine]}{note}; through host memory"
     if not any(cell.power for cell in answer.cells):
         yield "no power meter was found, so there is no GB/s per watt"
+
+
+def _memory(answer: ProbeAnswer) -> Iterator[str]:
     storage = answer.storage
     if storage is not None and storage.file_system in IN_MEMORY:
-        yield Line(f"- {storage.folder} is {storage.file_system}, which is memory: no storage was measured", "caution")
-    yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
+        yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
 
 
 def _feeds(fed: Fed) -> str:
@@ -174,13 +144,11 @@ def _power_table(answer: ProbeAnswer) -> Table:
     return Table(title="Power", columns=head, rows=rows)
 
 
-def open_page(folder: str) -> Opened:
-    """Return the probe in a folder with its page; raises UserError."""
-    answer = read_probe(folder)
-    assert answer is not None  # the folder is known by its file
-    return Opened(answer, probe_page(answer, os.path.basename(os.path.abspath(folder))), "dlemu.jobs.probe.figures")
-
-
 PARTS = Parts(
-    read=read_probe, answer_type=ProbeAnswer, open_page=open_page, rates=read_rates, screen=_screen, show=print_probe
+    read=read_probe,
+    answer_type=ProbeAnswer,
+    screen=_screen,
+    sections=_sections,
+    charts=_charts,
+    rates=read_rates,
 )

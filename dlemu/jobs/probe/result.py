@@ -10,7 +10,7 @@ from typing import Literal
 
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import scaled
+from dlemu.results.wording import count, scaled
 
 PROBE = "probe.json"
 
@@ -136,3 +136,23 @@ class ProbeAnswer:
     def best(self) -> ProbeCell | None:
         """The cell with the highest MB/s; None if there are no cells."""
         return max(self.cells, key=lambda cell: cell.mb_per_second, default=None)
+
+
+def size_name(size_bytes: int) -> str:
+    """Return a size as fio writes it: 4k, 128k, 1m; sizes that are no multiple of 1 KiB as a fraction of KiB."""
+    if size_bytes % (1 << 20) == 0:
+        return f"{size_bytes >> 20}m"
+    return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"
+
+
+def axis_title(answer: ProbeAnswer) -> str:
+    """Return the title of the x axis of a probe's figures."""
+    return "readers" if answer.question.workload else "requests in flight"
+
+
+def cell_line(answer: ProbeAnswer, cell: ProbeCell) -> str:
+    """Return the name of the line that a cell is on: access and size, and jobs if both jobs and depth vary."""
+    if answer.question.workload:
+        return answer.question.workload
+    varied = len({other.depth for other in answer.cells}) > 1 and len({other.jobs for other in answer.cells}) > 1
+    return f"{cell.access} {size_name(cell.size_bytes)}" + (f", {count(cell.jobs, 'job')}" if varied else "")

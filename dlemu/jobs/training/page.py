@@ -1,24 +1,17 @@
-"""The result of one training run as sentences and tables, the same on the terminal and on its HTML page."""
+"""What is said of a training run below its first screen, on the terminal and on its HTML page."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from rich.console import Console
-
 from datagen.formats.format_base import built_in_reads
-from dlemu.jobs.training.result import Run
-from dlemu.jobs.training.screen import screen
-from dlemu.jobs.training.summary import WORKS, Loss, Mean, Metrics, PageCache, Summary
-from dlemu.jobs.training.wording import INCOMPLETE, causes_line, straggler, unsteadiness, verdict_word
+from dlemu.jobs.training.summary import Loss, Mean, Metrics, PageCache, Summary
+from dlemu.jobs.training.wording import causes_line
 from dlemu.metrics.t_interval import plus_minus
-from dlemu.report.environment import Row, environment_of, facts_table, request_rows
-from dlemu.report.page import STATES, Opened, Page, Text, Words
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
-from dlemu.report.units import flat, multiple_of, number, percent, plain, size, unit_of
-from dlemu.results.tables import read_config
+from dlemu.report.environment import Row, facts_table, request_rows
+from dlemu.report.table import Cell, Line, Section, Table, Words, columns
+from dlemu.report.units import flat, multiple_of, number, percent, size
 from dlemu.results.wording import count
 
 _SHOWN_EPOCHS, _SHOWN_NAMES, _SHOWN_STRAGGLERS, _LONG_TABLE = 6, 4, 4, 24
@@ -35,97 +28,26 @@ _LOST_TO = {
 }
 
 
-def print_result(summary: Summary, folder: str, console: Console) -> None:
-    """Print a run's result: a table, notes, and the verdict in one line. It needs 80 columns and no colour."""
-    print_table(result_table(summary, title=run_title(summary)), console)
-    print_lines([*_reasons(summary), verdict(summary)], console, wrap=True)
-    print_lines([f"results: {folder}"], console)
-
-
-def run_page(run: Run, config: str) -> Page:
-    """Return the content of a run's page; `config` is its configuration as YAML."""
-    summary, data, shown_verdict = run.summary, run.summary.dataset, verdict(run.summary)
-    word = verdict_word(summary.verdict_code) if summary.complete else INCOMPLETE
-    word = WORKS if summary.passed_from_memory else word
-    read = f"{count(data.num_files_train, f'{data.format} file')}, {size(data.total_bytes)}, in {data.data_folder}"
-    return Page(
-        title=run_title(summary),
-        lead=f"{summary.started_at}. {read}.",
-        state=STATES[shown_verdict.tone],
-        verdict=(word, shown_verdict.text.removeprefix(word)),
-        said=screen(summary, "").lines,
-        words=list(_sections(summary)),
-        tables=list(_tables(summary)),
-        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
-        source=os.path.basename(os.path.abspath(run.folder)),
-    )
-
-
-def run_title(summary: Summary) -> str:
-    """Return the workload, accelerators and hosts in one line."""
-    scale = f" (scale {summary.scale})" if summary.scale else ""
-    hosts = summary.hosts
-    names = ", ".join(hosts[:_SHOWN_NAMES]) + (", ..." if len(hosts) > _SHOWN_NAMES else "")
-    where = f" on {len(hosts)} hosts ({names})" if len(hosts) > 1 else f" on {names}" if hosts else ""
-    return f"{summary.name}{scale}: {summary.emulated}{where}"
-
-
-def verdict(summary: Summary) -> Line:
-    """Return the verdict in one line, with what limited a run that fails; a pass from memory has no colour."""
-    if not summary.complete:
-        return Line(f"{INCOMPLETE}: {summary.failure}", "bad")
-    if summary.passed is None:
-        return Line(summary.verdict, "open")
-    if summary.passed:
-        return Line(summary.headline, "strong" if summary.passed_from_memory else "good")
-    limit = summary.limited_by
-    named = f"; limited by: {limit.name}" if limit and limit.what != "nothing" else ""
-    return Line(summary.verdict + named, "bad")
-
-
-def _warning(summary: Summary) -> str:
-    """Return the warning about memory, unless the headline has it."""
-    return "" if summary.passed_from_memory else (summary.page_cache and summary.page_cache.warning) or ""
-
-
-def _reasons(summary: Summary) -> Iterator[Cell]:
-    """Yield the notes on the result, and what limited the run, with evidence and advice."""
-    yield from (Line(f"- {issue}", "caution") for issue in summary.issues)
-    if warning := _warning(summary):
-        finding = summary.page_cache and summary.page_cache.finding
-        yield Line(warning, "bad" if finding and finding.severity == "loud" else "caution")
-    yield from (Line(sentence, "caution") for sentence in unsteadiness(summary))
-    yield from (Line(f"straggler: {straggler(late)}", "caution") for late in summary.stragglers[:_SHOWN_STRAGGLERS])
+def sections(summary: Summary, _: str) -> Iterator[Section]:
+    """Yield what is said of a run below its first screen."""
     limit = summary.limited_by
     if limit:
-        yield Line(f"limited by: {limit.name} (confidence {limit.confidence})", "strong")
-        yield from (f"  {sentence}" for sentence in limit.evidence if limit.what != "nothing")
-        if (others := causes_line(limit)) is not None:
-            yield f"  {others}"
-        yield from (Line(f"  to do: {sentence}", "strong") for sentence in limit.advice)
-
-
-def _sections(summary: Summary) -> Iterator[Words]:
-    """Yield the same as sections of a page, with the notes of the telemetry."""
-    limit = summary.limited_by
-    if limit:
-        evidence = [*limit.evidence, *filter(None, [causes_line(limit)])]
-        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", evidence)
-        if limit.advice:
-            yield Words("What would help", limit.advice)
-    unsteady = list(unsteadiness(summary))
-    if unsteady:
-        yield Words("The storage's speed varied", unsteady)
+        points: list[Cell] = [*limit.evidence, *filter(None, [causes_line(limit)])]
+        advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
+        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", [*points, *advice])
+    yield _result_table(summary)
     if cpu := list(_library_cpu(summary)):
         yield Words("CPU with the format's usual library", cpu)
-    if summary.stragglers:
-        yield Words("Stragglers", [straggler(late) for late in summary.stragglers])
-    notes = [*summary.issues, *(summary.telemetry.notes if summary.telemetry else ())]
-    if notes:
-        yield Words("Notes on these numbers", notes)
+    yield from _epochs(summary.metrics)
+    yield facts_table("How it was measured", flat(summary.how), folded=True)
+    if summary.telemetry:
+        if summary.telemetry.notes:
+            yield Words("Notes on the telemetry", summary.telemetry.notes)
+        for device in summary.telemetry.devices:
+            yield facts_table(f"Device {device.name}", flat(device), folded=True)
 
 
-def result_table(summary: Summary, *, title: str) -> Table:
+def _result_table(summary: Summary) -> Table:
     """Return the table of a run's metrics; for an incomplete run, of those that could be computed."""
     metrics = summary.metrics
     rows = [
@@ -139,7 +61,7 @@ def result_table(summary: Summary, *, title: str) -> Table:
         *_page_cache(summary.page_cache, odirect=summary.how.odirect),
         *_other_definitions(metrics),
     ]
-    return Table(title=title, columns=columns("metric", "value", "meaning", whole=(0,)), rows=rows)
+    return Table(title="Result", columns=columns("metric", "value", "meaning", whole=(0,)), rows=rows)
 
 
 def _sustained(metrics: Metrics) -> Iterator[Row]:
@@ -297,20 +219,6 @@ def _page_cache(cache: PageCache | None, *, odirect: bool) -> Iterator[Row]:
         yield name, f"{share - 100:.1f} %", "more than the loader requested"
 
 
-def _tables(summary: Summary) -> Iterator[Table]:
-    yield result_table(summary, title="Result")
-    yield from _epochs(summary.metrics)
-    if summary.loss_percent:
-        parts = [(part.replace("_", " "), percent(share)) for part, share in flat(summary.loss_percent)]
-        head = columns("part", "of total accelerator time", right=(1,))
-        yield Table(title="Where AU was lost", columns=head, rows=parts)
-    yield facts_table("How it was measured", flat(summary.how))
-    yield from environment_tables(summary)
-    every = [(key, plain(value), unit_of(key)) for key, value in flat(summary.metrics)]
-    head = columns("metrics.", "value", "unit")
-    yield Table(title="Every metric of summary.json", columns=head, rows=every, folded=True)
-
-
 def _epochs(metrics: Metrics) -> Iterator[Table]:
     shown: dict[str, Mean | None] = {
         "AU, %": metrics.au_percent,
@@ -331,18 +239,3 @@ def _epochs(metrics: Metrics) -> Iterator[Table]:
         rows = [(str(epoch), *map(number, values)) for epoch, values in enumerate(epochs, start=1)]
         head = columns("epoch", *known, right=range(len(known) + 1))
         yield Table(title="Epochs", columns=head, rows=rows, folded=len(rows) > _LONG_TABLE)
-
-
-def environment_tables(summary: Summary) -> Iterator[Table]:
-    """Yield tables of the hosts, the storage and its devices."""
-    yield from environment_of(summary.environment)
-    for device in summary.telemetry.devices if summary.telemetry else ():
-        yield facts_table(f"Device {device.name}", flat(device))
-
-
-def open_page(folder: str) -> Opened:
-    """Return the run in a folder with its page; raises UserError."""
-    from dlemu.jobs.training.result import read_run  # not needed to print a result
-
-    run = read_run(folder)
-    return Opened(run, run_page(run, read_config(folder)), "dlemu.jobs.training.figures")

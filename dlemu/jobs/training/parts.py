@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
@@ -11,8 +11,8 @@ from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.page import open_page, print_result
-from dlemu.jobs.training.result import read_run
+from dlemu.jobs.training.page import sections
+from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import Summary
@@ -22,7 +22,15 @@ from dlemu.runner.job import NoVerdictError
 
 if TYPE_CHECKING:
     from dlemu.jobs.training.prediction.prediction import Prediction
+    from dlemu.report.figure_base import Canvas, Figure
     from dlemu.runner.prediction_request import PredictionRequest
+
+
+def _charts(run: Run, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.jobs.training.figures import FIGURES
+    from dlemu.report.figure_base import drawn
+
+    return drawn(FIGURES, run, canvas)
 
 
 def _advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:
@@ -48,9 +56,9 @@ def _measure_pattern(
 PARTS = JobParts(
     read=read_run,
     answer_type=Summary,
-    open_page=open_page,
     screen=screen,
-    show=print_result,
+    sections=sections,
+    charts=_charts,
     job=Training(),
     catalogue=CATALOGUE,
     figures=figures,

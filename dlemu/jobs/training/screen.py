@@ -19,7 +19,9 @@ _JUDGED = (VerdictCode.PASS, VerdictCode.FAIL, VerdictCode.UNDECIDED)
 def screen(summary: Summary, folder: str) -> Screen:
     """Return what is said first of a run whose results are in a folder."""
     lines = [_verdict(summary), *_delivered(summary), *_limit(summary), *_proof(summary)]
-    notes = [*summary.issues, *unsteadiness(summary), *map(straggler, summary.stragglers)]
+    cache = summary.page_cache
+    memory = [] if summary.passed_from_memory or cache is None else [cache.warning]
+    notes = [*filter(None, memory), *summary.issues, *unsteadiness(summary), *map(straggler, summary.stragglers)]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import altair as alt
 
@@ -29,12 +30,42 @@ from dlemu.report.figure_base import (
     side_colour,
 )
 from dlemu.report.series import Point, RunSeries
+from dlemu.report.units import side_names
 from dlemu.results.compared import Difference
 from dlemu.results.figures import JobFigures, Value
-from dlemu.studies.answers import RunPair, YearPlan
+from dlemu.results.kinds import catalogue_of
+from dlemu.studies.answers import Comparison, RunPair, YearPlan
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS
-from dlemu.studies.compare.page import OpenedComparison
 from dlemu.studies.series.figures import au_by_count, in_order, x_axis
+
+
+@dataclass(frozen=True)
+class OpenedComparison:
+    """A comparison with the folder it is in."""
+
+    folder: str
+    answer: Comparison
+
+    @cached_property
+    def names(self) -> tuple[str, str]:
+        """The names of the sides in figures."""
+        return side_names(self.answer.a, self.answer.b)
+
+    @cached_property
+    def series(self) -> RunSeries:
+        """Both sides as lines over accelerators, or over whatever else was varied."""
+        sides = zip(self.names, self.answer.sides, strict=True)
+        points = (
+            Point(line=name, settings=tried.settings, figures=tried.figures)
+            for name, side in sides
+            for tried in side.runs
+        )
+        return RunSeries(self.folder, tuple(points))
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The metrics of the kind of job compared."""
+        return catalogue_of(self.answer.kind)
 
 
 def figures(comparison: OpenedComparison, canvas: Canvas) -> Iterator[tuple[str, Figure]]:

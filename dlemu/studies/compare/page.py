@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.report.page import Opened, Page, Words
 from dlemu.report.screen import Said, Screen
-from dlemu.report.series import Point, RunSeries, difference_rows
-from dlemu.report.table import Line, Table, columns, print_lines, print_table
-from dlemu.report.units import at, number, plain, side_names, size, value_with_interval, verdict_word, with_unit
+from dlemu.report.series import difference_rows
+from dlemu.report.table import Section, Table, Words, columns
+from dlemu.report.units import at, number, plain, size, value_with_interval, verdict_word, with_unit
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
+
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
@@ -26,74 +24,22 @@ _SHOWN_HOSTS = 4
 _FED = (("accelerators fed", "accelerators_fed", ""), ("read rate", "gb_per_second", "GB/s"))
 
 
-@dataclass(frozen=True)
-class OpenedComparison:
-    """A comparison with the folder it is in."""
-
-    folder: str
-    answer: Comparison
-
-    @cached_property
-    def names(self) -> tuple[str, str]:
-        """The names of the sides in figures."""
-        return side_names(self.answer.a, self.answer.b)
-
-    @cached_property
-    def series(self) -> RunSeries:
-        """Both sides as lines over accelerators, or over whatever else was varied."""
-        sides = zip(self.names, self.answer.sides, strict=True)
-        points = (
-            Point(line=name, settings=tried.settings, figures=tried.figures)
-            for name, side in sides
-            for tried in side.runs
-        )
-        return RunSeries(self.folder, tuple(points))
-
-    @property
-    def catalogue(self) -> Catalogue:
-        """The metrics of the kind of job compared."""
-        return catalogue_of(self.answer.kind)
-
-
-# The terminal
-
-
-def print_comparison(answer: Comparison, _: str, console: Console) -> None:
-    """Print what makes the sides incomparable, a table for each pair, the plan of a year, and the verdict."""
-    print_lines([f"A: {answer.a}", f"B: {answer.b}"], console)
-    main = answer.main_pair
-    if differ := answer.not_comparable or (main and main.not_comparable):
-        print_lines([Line(f"not comparable: {', '.join(differ)}", "caution")], console, wrap=True)
-    for index in range(len(answer.runs)):
-        print_table(_pair_table(answer, index, full=False), console)
-    if catalogue_of(answer.kind).feeds_accelerators:
-        print_table(_fed_table(answer.sides), console)
-    print_lines([Line(f"- {issue}", "caution") for issue in answer.issues], console)
-    print_lines([Line(answer.verdict, "strong")], console, wrap=True)
-
-
-def _pair_table(answer: Comparison, index: int, *, full: bool) -> Table:
-    """Return the differences of one pair: in `full` for the page, else for the terminal, with the plan of a year."""
+def _pair_table(answer: Comparison, index: int) -> Table:
+    """Return the differences of one pair, with the plan of a year."""
     pair, catalogue = answer.runs[index], catalogue_of(answer.kind)
-    rows = [*difference_rows(pair.metrics, catalogue, intervals=full), *_ends(pair, catalogue, full=full)]
-    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5), whole=() if full else range(5))
-    if full:
-        folded = len(answer.runs) > _OPEN_TABLES and index != answer.main_pair_number
-        return Table(title=f"A and B with {pair_settings(pair, catalogue)}", columns=head, rows=rows, folded=folded)
-    titles = {side.about.title if side.about else "" for side in answer.sides}
-    other = "" if len(titles) > 1 else "".join(titles - {side.workload for side in answer.sides})
-    settings = " ".join(f"{key}={value}" for key, value in pair.settings.items())
-    title = settings or other or pair_settings(pair, catalogue)
-    return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)))
+    rows = [*difference_rows(pair.metrics, catalogue, intervals=True), *_ends(pair, catalogue)]
+    head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
+    folded = len(answer.runs) > _OPEN_TABLES and index != answer.main_pair_number
+    title = f"A and B with {pair_settings(pair, catalogue)}"
+    return Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)), folded=folded)
 
 
-def _ends(pair: RunPair, catalogue: Catalogue, *, full: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row of verdicts, if jobs pass or fail, and rows of limits, in the short table only without verdicts."""
+def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
+    """Yield a row of verdicts, if jobs pass or fail, and rows of limits."""
     if catalogue.judged:
         yield "verdict", *map(verdict_word, pair.passed), "", ""
-    if full or not catalogue.judged:
-        for phase, limits in pair.limited_by.items():
-            yield catalogue.limited_by(phase), *(limit or "-" for limit in limits), "", ""
+    for phase, limits in pair.limited_by.items():
+        yield catalogue.limited_by(phase), *(limit or "-" for limit in limits), "", ""
 
 
 def _year_lines(pair: RunPair) -> Iterator[str]:
@@ -113,24 +59,6 @@ def _is_shown(pair: RunPair) -> bool:
     """Return False where the difference in time may be chance; with fewer than three epochs that is not known: True."""
     time = pair.time("total_seconds")
     return time is None or time.distinct is not False
-
-
-# The page
-
-
-def comparison_page(comparison: OpenedComparison) -> Page:
-    """Return the page of a comparison."""
-    answer = comparison.answer
-    return Page(
-        title=" against ".join(comparison.names),
-        lead=f"A is {answer.a}. B is {answer.b}.",
-        state="open",
-        verdict=("A to B", f": {answer.verdict}"),
-        said=screen(answer, "").lines,
-        words=list(_words(answer, comparison.catalogue)),
-        tables=list(_tables(answer, comparison.catalogue)),
-        source=os.path.basename(os.path.abspath(comparison.folder)),
-    )
 
 
 def screen(answer: Comparison, folder: str) -> Screen:
@@ -157,12 +85,19 @@ def _compared(pair: RunPair, catalogue: Catalogue) -> Iterator[Said]:
         yield Said(metric.title, f"{with_unit(both.a, metric.unit)}, {with_unit(both.b, metric.unit)}{change}")
 
 
-def _words(answer: Comparison, catalogue: Catalogue) -> Iterator[Words]:
-    limits = [words for pair in answer.runs for words in _limits(pair, catalogue)]
-    if limits:
+def sections(answer: Comparison, _: str) -> Iterator[Section]:
+    main, catalogue = answer.main_pair, catalogue_of(answer.kind)
+    if differ := answer.not_comparable or (main and main.not_comparable):
+        yield Words("Not comparable", differ)
+    if limits := [words for pair in answer.runs for words in _limits(pair, catalogue)]:
         yield Words("What limited them", limits)
-    if answer.issues:
-        yield Words("Notes on these numbers", answer.issues)
+    yield from _tables(answer, catalogue)
+
+
+def _charts(answer: Comparison, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.studies.compare.figures import OpenedComparison, figures
+
+    return figures(OpenedComparison(folder, answer), canvas)
 
 
 def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:
@@ -174,7 +109,7 @@ def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:
 
 
 def _tables(answer: Comparison, catalogue: Catalogue) -> Iterator[Table]:
-    yield from (_pair_table(answer, index, full=True) for index in range(len(answer.runs)))
+    yield from (_pair_table(answer, index) for index in range(len(answer.runs)))
     plans = [_plan_row(pair, catalogue) for pair in answer.runs if pair.plan]
     if plans:
         names = ("", f"hours for {PLANNED_EPOCHS} epochs: A", "B", "models per year: A", "B", "days saved by A")
@@ -266,10 +201,4 @@ def _facts(side: Conditions) -> Sequence[tuple[str, str]]:
     ]
 
 
-def open_page(folder: str) -> Opened:
-    """Return the comparison in a folder with its page; raises UserError."""
-    comparison = OpenedComparison(folder, read_comparison(folder))
-    return Opened(comparison, comparison_page(comparison), "dlemu.studies.compare.figures")
-
-
-PARTS = Parts(read=read_comparison, answer_type=Comparison, open_page=open_page, screen=screen, show=print_comparison)
+PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.environment import environment_of, facts_table
-from dlemu.report.page import STATES, Opened, Page, State, Text, Words
+from dlemu.report.screen import Said, Screen
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Cell, Line, Section, Table, Words, columns
 from dlemu.report.units import (
     flat,
     interval,
@@ -27,27 +25,15 @@ from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_named
 from dlemu.results.measured import MeasuredRun
 from dlemu.results.parts import Environment
-from dlemu.results.tables import read_config
 from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import DIGEST
 from dlemu.studies.answers import CountResult, SizeAnswer, SweepAnswer
-from dlemu.studies.size.screen import TONES, screen
+from dlemu.studies.size.screen import TONES
+
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
 
 _SHOWN_HOSTS = 4
-
-
-# The terminal
-
-
-def print_answer(answer: SizeAnswer, folder: str, console: Console) -> None:
-    """Print the table of all counts that a search tried, with its evidence and notes."""
-    print_table(_counts_table(answer), console)
-    lines: list[Cell] = [
-        *(f"- {sentence}" for sentence in answer.limited_by.evidence),
-        *(Line(f"- {issue}", "caution") for issue in answer.issues),
-        Line(answer.verdict, TONES.get(answer.outcome or verdict_word(answer.passed), "open")),
-    ]
-    print_lines([*lines, f"results: {folder}"], console)
 
 
 def _counts_table(answer: SizeAnswer) -> Table:
@@ -73,14 +59,6 @@ def _counts_table(answer: SizeAnswer) -> Table:
     title = f"{question.workload}: how many {kind}{answer.scaled}"
     notes = ["au: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
     return Table(title=title, columns=head, rows=[row(tried) for tried in answer.counts], notes=notes)
-
-
-def print_sweep(swept: SweepAnswer, folder: str, console: Console) -> None:
-    """Print a sweep, one line per point, `-` for what a run does not have; columns without any value are left out."""
-    print_table(_sweep_table(swept), console)
-    failed = [point for point in swept.points if point.failure]
-    print_lines([Line(f"{point.folder} failed: {point.failure}", "bad") for point in failed], console)
-    print_lines([f"results: {folder}"], console)
 
 
 def _sweep_table(swept: SweepAnswer) -> Table:
@@ -127,77 +105,44 @@ def _sweep_verdict(figures: JobFigures) -> Line:
     return Line(named, TONES.get(word, "open"))
 
 
-# The page
-
-
-def open_series(series: RunSeries) -> Opened:
-    """Return several runs with their page."""
-    state, verdict = _verdict(series)
-    config = read_config(series.run.folder) if series.run else ""
-    page = Page(
-        title=_title(series),
-        lead=_lead(series),
-        state=state,
-        verdict=verdict,
-        said=screen(series.answer, "").lines if isinstance(series.answer, SizeAnswer) else [],
-        words=list(_words(series.answer)),
-        tables=list(_tables(series)),
-        texts=[Text("Full configuration of one of the runs (config.yaml)", config)] if config else [],
-        source=os.path.basename(os.path.abspath(series.folder)) if series.answer else series.folder,
-    )
-    return Opened(series, page, "dlemu.studies.series.figures")
-
-
-def _title(series: RunSeries) -> str:
-    if isinstance(series.answer, SizeAnswer):
-        question = series.answer.question
-        what = " ".join(filter(None, [question.workload, question.accelerator]))
-        return f"How many accelerators does this storage feed? {what}{series.answer.scaled}"
+def series_screen(series: RunSeries) -> Screen:
+    """Return what is said first of several runs, or of a sweep."""
+    answer = series.answer
     lines = sorted({point.line for point in series.points})
     what = lines[0] if len(lines) == 1 else count(len(lines), "line")
-    return f"Sweep: {what}" if series.answer else f"{count(len(series.points), 'run')}: {what}"
+    title = f"Sweep: {what}" if answer else f"{count(len(series.points), 'run')}: {what}"
+    interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
+    failed = [point for point in answer.points if point.failure] if answer else []
+    if answer and not series.catalogue.judged:
+        said = Said("points", f"{len(series.points)} of {len(answer.points)} completed{interrupted}", tone="open")
+    else:
+        passed = sum(point.figures.passed is True for point in series.points)
+        without = f", {len(failed)} did not complete" if failed else ""
+        said = Said("runs", f"{passed} of {len(series.points) + len(failed)} passed{without}{interrupted}", tone="open")
+    notes = [f"{plain(point.settings)} failed: {point.failure}" for point in failed]
+    return Screen(title=title, lines=[said], notes=notes, folder=series.folder)
 
 
-def _lead(series: RunSeries) -> str:
-    if series.run is None:
-        return ""
-    run = _conditions(series.run)
-    where = f" {run.facts['folder']}." if "folder" in run.facts else ""
-    return f"{run.started_at}, on {', '.join(host.host for host in run.hosts[:_SHOWN_HOSTS])}.{where}"
+def series_sections(series: RunSeries) -> Iterator[Section]:
+    """Yield what is said of several runs below their first screen."""
+    if isinstance(series.answer, SizeAnswer):
+        yield from _size_words(series.answer)
+        yield _counts_table(series.answer)
+    elif isinstance(series.answer, SweepAnswer):
+        yield _sweep_table(series.answer)
+    yield from _tables(series)
+
+
+def series_charts(series: RunSeries, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    """Yield the figures of several runs."""
+    from dlemu.studies.series.figures import figures
+
+    return figures(series, canvas)
 
 
 def _conditions(run: MeasuredRun) -> Conditions:
     """Return where and on what a run was measured, as its kind of job says."""
     return kind_named(run.facts.kind).load_job().conditions(run.summary)
-
-
-def _verdict(series: RunSeries) -> tuple[State, tuple[str, str]]:
-    """Return the state of the page, and its verdict: the emphasised word and the rest of the line."""
-    answer = series.answer
-    if isinstance(answer, SizeAnswer):
-        sentence = answer.verdict or "the search was interrupted"
-        if not answer.complete:
-            return "open", ("INCOMPLETE", f": {sentence}")
-        if answer.at_least:
-            sentence = f"{answer.max_accelerators} of {answer.at_least} wanted. {sentence}"
-        word = answer.outcome or verdict_word(answer.passed)
-        return STATES[TONES.get(word, "open")], (word.upper(), f": {sentence}")
-    interrupted = " so far: the sweep was interrupted" if answer and not answer.complete else ""
-    if answer and not series.catalogue.judged:
-        return "open", (f"{len(series.points)} of {len(answer.points)}", f" points completed{interrupted}")
-    passed = sum(point.figures.passed is True for point in series.points)
-    failed = sum(bool(point.failure) for point in answer.points) if answer else 0
-    without = f", {failed} did not complete" if failed else ""
-    return "open", (f"{passed} of {len(series.points) + failed}", f" runs passed{without}{interrupted}")
-
-
-def _words(answer: SizeAnswer | SweepAnswer | None) -> Iterator[Words]:
-    if isinstance(answer, SizeAnswer):
-        yield from _size_words(answer)
-    elif answer:
-        failed = [f"{plain(point.settings)}: {point.failure}" for point in answer.points if point.failure]
-        if failed:
-            yield Words("Points that failed", failed)
 
 
 def _size_words(answer: SizeAnswer) -> Iterator[Words]:
@@ -210,8 +155,6 @@ def _size_words(answer: SizeAnswer) -> Iterator[Words]:
         given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
         sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
         yield Words("The host reached its limit first, not the storage", [sentence])
-    if answer.issues:
-        yield Words("Notes on these numbers", answer.issues)
 
 
 def _tables(series: RunSeries) -> Iterator[Table]:

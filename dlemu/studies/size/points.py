@@ -11,7 +11,7 @@ from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
-from dlemu.studies.series.page import print_answer
+from dlemu.studies.series.page import series_charts, series_sections
 from dlemu.studies.size.screen import screen
 from dlemu.studies.size.size_verdict import cause_of
 
@@ -76,4 +76,11 @@ def _predicted_points(answer: SizeAnswer) -> Iterator[Point]:
             yield Point(line="predicted", settings={}, figures=figures)
 
 
-PARTS = Parts(read=read_size, answer_type=SizeAnswer, points=points, screen=screen, show=print_answer)
+PARTS = Parts(
+    read=read_size,
+    answer_type=SizeAnswer,
+    points=points,
+    screen=screen,
+    sections=lambda answer, folder: series_sections(points(folder)),
+    charts=lambda answer, folder, canvas: series_charts(points(folder), canvas),
+)

@@ -21,7 +21,7 @@ from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
 from dlemu.studies.prerequisites import OnEvent, check_launcher
-from dlemu.studies.series.page import print_sweep
+from dlemu.studies.series.page import series_charts, series_screen, series_sections
 
 
 def sweep(
@@ -134,4 +134,11 @@ def points_of(folder: str) -> RunSeries:
     return RunSeries(folder, found, answer, first_run(folder, found))
 
 
-PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, points=points_of, show=print_sweep)
+PARTS = Parts(
+    read=read_sweep,
+    answer_type=SweepAnswer,
+    points=points_of,
+    screen=lambda answer, folder: series_screen(points_of(folder)),
+    sections=lambda answer, folder: series_sections(points_of(folder)),
+    charts=lambda answer, folder, canvas: series_charts(points_of(folder), canvas),
+)

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-
-from rich.console import Console
-
-from dlemu.report.page import Opened, Page, Words
 from dlemu.report.screen import Said, Screen
 from dlemu.report.series import difference_rows
-from dlemu.report.table import Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import value_with_interval
 from dlemu.results.kinds import Parts, catalogue_of
-from dlemu.studies.together.run import JobTogether, Together, read_together, verdict_fields
+from dlemu.studies.together.run import JobTogether, Together, read_together
 
 
-def print_together(answer: Together, folder: str, console: Console) -> None:
-    """Print one table per job, and what a reader of the numbers must know."""
-    for number, one in enumerate(answer.jobs, start=1):
-        print_table(_table(one, number), console)
-    print_lines([*(Line(f"- {issue}", "caution") for issue in answer.issues), f"results: {folder}"], console)
-
-
-def _screen(answer: Together, folder: str) -> Screen:
+def screen(answer: Together, folder: str) -> Screen:
     headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
     lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.verdicts)]
     title = " and ".join(one.title for one in answer.jobs)
     return Screen(title=f"{title}: what does each cost the others?", lines=lines, notes=answer.issues, folder=folder)
 
 
-def open_page(folder: str) -> Opened:
-    """Return the jobs in a folder with their page; raises UserError."""
-    answer = read_together(folder)
-    assert answer is not None  # together.json, by which the kind was recognised
-    answer = replace(answer, **verdict_fields(answer.jobs))  # an older version's file has no verdict
-    notes = [Words("Notes on these numbers", answer.issues)] if answer.issues else []
-    page = Page(
-        title=" and ".join(one.title for one in answer.jobs),
-        lead="Each job ran alone, then all at once." if all(one.alone for one in answer.jobs) else "All ran at once.",
-        state="neutral" if answer.complete else "open",
-        verdict=(answer.verdict or ("INCOMPLETE" if not answer.complete else "NOT RUN ALONE"), ""),
-        said=_screen(answer, "").lines,
-        words=notes,
-        tables=[_table(one, number) for number, one in enumerate(answer.jobs, start=1)],
-        source=os.path.basename(os.path.abspath(folder)),
-    )
-    return Opened(answer, page)
+def sections(answer: Together, _: str) -> list[Section]:
+    return [_table(one, number) for number, one in enumerate(answer.jobs, start=1)]
 
 
 def _table(one: JobTogether, number: int) -> Table:
@@ -69,4 +41,4 @@ def _table(one: JobTogether, number: int) -> Table:
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
-PARTS = Parts(read=read_together, answer_type=Together, open_page=open_page, screen=_screen, show=print_together)
+PARTS = Parts(read=read_together, answer_type=Together, screen=screen, sections=sections)

@@ -17,8 +17,10 @@ from dlemu.contrib.mlperf.tests.checkpoint_leaves import leaves, make_result
 from dlemu.contrib.mlperf.tests.foreign_runs import write_run as write_training
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
+from dlemu.report.table import Table
 from dlemu.results.figures import Value
-from dlemu.studies.compare.page import open_page
+from dlemu.studies.answers import read_comparison
+from dlemu.studies.compare.page import sections
 from dlemu.studies.compare.sides import Side
 from tests.dlio import published_checkpoints as published
 from tests.dlio.test_dlio_checkpoints import published_run
@@ -95,7 +97,8 @@ def test_two_results_are_compared_with_json_and_page(tmp_path: Path) -> None:
     assert [side["about"]["how"] for side in answer["sides"]] == [{}, {}]
     assert any(issue.startswith("A: its files contradict each other") for issue in answer["issues"])
     assert not any(issue.startswith("B: its files contradict") for issue in answer["issues"])
-    where = open_page(str(both)).page.tables[-1]
+    where = list(sections(read_comparison(str(both)), str(both)))[-1]
+    assert isinstance(where, Table)
     assert ["measured", "2026-07-13T10:48:45.945468", "2026-07-13T10:48:45.945468"] in [list(row) for row in where.rows]
 
 

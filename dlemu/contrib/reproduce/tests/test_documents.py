@@ -12,10 +12,10 @@ from dlemu.config import load
 from dlemu.config.overrides import check_points, points
 from dlemu.contrib.reproduce import document
 from dlemu.contrib.reproduce.document import DocumentQuestion, document_named, document_names
-from dlemu.contrib.reproduce.page import PANELS, document_page
+from dlemu.contrib.reproduce.figures import figures
+from dlemu.contrib.reproduce.page import tables_of
 from dlemu.contrib.reproduce.rows import OpenedDocument
 from dlemu.contrib.reproduce.run import Reproduced, reproduce
-from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK
 from tests.results.made_probe import probed
 
@@ -72,8 +72,8 @@ def test_a_further_document_is_one_file(tmp_path: Path, monkeypatch: pytest.Monk
     )
     assert (answer.complete, answer.title) == (True, "Acme: random reads")
     opened = OpenedDocument(folder, answer, {"probe-1": probed()})
-    assert document_page(opened).tables[0].title == "Figure 1"
-    assert [name for name, _ in figures(opened, PANELS, DESK)] == ["acme_reads"]
+    assert next(tables_of(opened)).title == "Figure 1"
+    assert [name for name, _ in figures(opened, DESK)] == ["acme_reads"]
 
 
 def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_result_names_no_document_that_is_not_here(tmp_path: Path) -> None:
     for name in ("os.path", "../reproduce/documents/amax", "/etc/passwd"):
         answer = Reproduced(complete=True, title="T", about="A.", question=asked(name))
         with pytest.raises(UserError, match="no document '"):
-            document_page(OpenedDocument(str(tmp_path), answer, {}))
+            list(tables_of(OpenedDocument(str(tmp_path), answer, {})))
 
 
 def test_what_is_asked_wrongly(tmp_path: Path) -> None:

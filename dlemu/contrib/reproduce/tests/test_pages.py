@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from dlemu.contrib.reproduce.document import DocumentQuestion
-from dlemu.contrib.reproduce.page import PANELS, PARTS, document_page, print_document
+from dlemu.contrib.reproduce.figures import figures
+from dlemu.contrib.reproduce.page import PARTS, lines_of, tables_of
 from dlemu.contrib.reproduce.rows import OpenedDocument, open_document
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, StepDone
-from dlemu.report.drawing import figures
 from dlemu.report.figure_base import DESK, PHONE
 from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
@@ -35,7 +33,7 @@ def opened(document: str, results: dict[str, Any], **given: Any) -> OpenedDocume
 
 
 def table(document: OpenedDocument, number: int = 0) -> Table:
-    return document_page(document).tables[number]
+    return list(tables_of(document))[number]
 
 
 def swept(seconds: dict[str, float]) -> SweepAnswer:
@@ -83,7 +81,7 @@ def test_micron_s_figures_over_time() -> None:
         f"{what}, new" for what in ("AU, %", "mean MiB/s", "largest MiB/s", "largest mean depth")
     ]
     for canvas in (DESK, PHONE):
-        drawn = dict(figures(trained, PANELS, canvas))
+        drawn = dict(figures(trained, canvas))
         assert list(drawn) == ["micron_9400_throughput", "micron_9400_depth"]
         assert "requests that the device had not yet completed" in drawn["micron_9400_depth"].caption
 
@@ -135,14 +133,15 @@ def test_epochs_cut_short_without_verdict_or_of_other_work_save_no_time(new: Any
 
 def test_amax_s_storages_and_colfax_s_tables_stand_beside_each_other() -> None:
     assert [row[1] for row in table(documents()["amax"], 1).rows] == ["8,000", "2,000,000", "1.300", "302.0"]
-    tables = document_page(documents()["colfax"]).tables
+    tables = list(tables_of(documents()["colfax"]))
     assert [made.title.partition(":")[0] for made in tables] == ["Table 2", "Table 3", "Table 4"]
 
 
 def test_an_interrupted_document_is_not_called_reproduced() -> None:
     whole = documents()["colfax"]
     cut = replace(whole, answer=replace(whole.answer, complete=False))
-    assert [document_page(each).verdict[0] for each in (whole, cut)] == ["REPRODUCED", "INCOMPLETE"]
+    said = [next(lines_of(each)).value.partition(",")[0] for each in (whole, cut)]
+    assert said == ["reproduced", "INCOMPLETE"]
 
 
 def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
@@ -156,15 +155,11 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     write_run(replace(hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1)), folder=str(tmp_path / "ranks-1")))
     shown = open_document(str(tmp_path))
     assert list(shown.results) == ["ranks-1"]
-    page = document_page(shown)
-    assert page.verdict[0] == "INCOMPLETE"
-    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in page.warning
-    assert "data-1" not in page.warning
-    console = Console(width=200, file=StringIO())
-    print_document(answer, str(tmp_path), console)
-    assert "ranks-15-2 holds no result" in console.file.getvalue()  # type: ignore[attr-defined]
     assert PARTS.screen is not None
-    assert "ranks-15-2 holds no result" in PARTS.screen(answer, str(tmp_path)).notes[0]
+    screen = PARTS.screen(answer, str(tmp_path))
+    assert screen.lines[0].value.startswith("INCOMPLETE")
+    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in screen.notes[0]
+    assert not any("data-1" in note for note in screen.notes)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +168,7 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
     for canvas in (DESK, PHONE):
-        drawn = dict(figures(documents()[document], PANELS, canvas))
+        drawn = dict(figures(documents()[document], canvas))
         assert set(names) <= set(drawn)
         for figure in drawn.values():
             spec = str(figure.chart.to_dict(validate=False))

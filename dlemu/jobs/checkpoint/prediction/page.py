@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
-from rich.console import Console
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction, PredictedPhase
 from dlemu.jobs.checkpoint.prediction.run_prediction import read_prediction
-from dlemu.report.page import Opened, Page, Text, Words
 from dlemu.report.screen import Said, Screen, rate
-from dlemu.report.table import Cell, Line, Table, columns, print_lines, print_table
+from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
-from dlemu.results.tables import read_config
 from dlemu.results.wording import count
 
-
-def print_prediction(answer: CheckpointPrediction, folder: str, console: Console) -> None:
-    """Print the table of both phases, warnings, and the verdict."""
-    print_table(_table(answer), console)
-    issues = [Line(f"- {issue}", "caution") for issue in answer.issues]
-    lines: list[Cell] = [f"from {answer.source}", *issues, *_costs(answer), Line(answer.verdict, "strong")]
-    print_lines([*lines, f"results: {folder}"], console, wrap=True)
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
@@ -64,32 +56,21 @@ def _table(answer: CheckpointPrediction) -> Table:
     )
 
 
-def open_page(folder: str) -> Opened:
-    """Read the prediction in a folder and make its page; raises UserError."""
-    answer = read_prediction(folder)
-    assert answer is not None  # the folder's kind was recognised by this file
-    config = read_config(folder)
-    word = "predicted"
-    page = Page(
-        title=_title(answer),
-        lead=f"Predicted from {answer.source}; none of this was run.",
-        state="open",
-        verdict=(word, answer.verdict.removeprefix(word)),
-        said=_screen(answer, "").lines,
-        words=[
-            *([Words("Notes on these numbers", answer.issues)] if answer.issues else []),
-        ],
-        tables=[_table(answer)],
-        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
-        source=os.path.basename(os.path.abspath(folder)),
-    )
-    return Opened(answer, page, "dlemu.jobs.checkpoint.prediction.figures")
+def _sections(answer: CheckpointPrediction, _: str) -> Iterator[Section]:
+    yield _table(answer)
+
+
+def _charts(answer: CheckpointPrediction, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.jobs.checkpoint.prediction.figures import FIGURES
+    from dlemu.report.figure_base import drawn
+
+    return drawn(FIGURES, answer, canvas)
 
 
 PARTS = Parts(
     read=read_prediction,
     answer_type=CheckpointPrediction,
-    open_page=open_page,
     screen=_screen,
-    show=print_prediction,
+    sections=_sections,
+    charts=_charts,
 )

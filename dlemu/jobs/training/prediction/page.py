@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
 from dlemu.metrics.catalogue import RUN
-from dlemu.report.page import Opened, Page, State, Text, Words
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.series import Point, RunSeries
-from dlemu.report.table import Cell, Line, Table, Tone, columns, print_lines, print_table
+from dlemu.report.table import Cell, Section, Table, Tone, Words, columns
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
-from dlemu.results.tables import read_config
 from dlemu.results.wording import count, scaled
 
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
 _SHOWN_COUNTS = 3  # the largest that passes and the next
-
-
-def print_prediction(answer: Prediction, folder: str, console: Console) -> None:
-    """Print the table of accelerator counts, notes on it, and the answer."""
-    print_table(_counts_table(answer), console)
-    print_lines([*_words(answer), Line(answer.verdict, _tone(answer))], console, wrap=True)
-    print_lines([f"results: {folder}"], console)
 
 
 def _screen(answer: Prediction, folder: str) -> Screen:
@@ -50,25 +42,20 @@ def _screen(answer: Prediction, folder: str) -> Screen:
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
-def prediction_page(answer: Prediction, config: str, source: str) -> Page:
-    """Return the content of a prediction's page."""
+def _sections(answer: Prediction, _: str) -> Iterator[Section]:
+    yield Words(f"Limited by: {answer.limited_by.what}", answer.limited_by.evidence)
+    yield Words("The null model", [_null(answer)])
+    yield _counts_table(answer)
     curve = [(str(point.readers), number(point.mb_per_second)) for point in answer.calibration.curve]
     head = columns("readers", "MB/s", right=range(2))
-    states: dict[Tone, State] = {"good": "passed", "bad": "failed", "open": "open"}
-    sections = [Words("What limits it", answer.limited_by.evidence), Words("The null model", [_null(answer)])]
-    if answer.issues:
-        sections.append(Words("Notes on these numbers", answer.issues))
-    return Page(
-        title=_title(answer),
-        lead=f"Predicted from {_storage(answer)}; none of this was run.",
-        state=states[_tone(answer)],
-        verdict=(PREDICTED, answer.verdict.removeprefix(PREDICTED)),
-        said=_screen(answer, "").lines,
-        words=sections,
-        tables=[_counts_table(answer), Table(title="What the storage delivers", columns=head, rows=curve)],
-        texts=[Text("Full configuration (config.yaml)", config)] if config else [],
-        source=source,
-    )
+    yield Table(title="What the storage delivers", columns=head, rows=curve)
+
+
+def _charts(answer: Prediction, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.jobs.training.prediction.figures import FIGURES
+    from dlemu.report.figure_base import drawn
+
+    return drawn(FIGURES, answer, canvas)
 
 
 def _title(answer: Prediction) -> str:
@@ -85,15 +72,6 @@ def _storage(answer: Prediction) -> str:
 
 def _tone(answer: Prediction) -> Tone:
     return "open" if answer.passed is None else "good" if answer.passed else "bad"
-
-
-def _words(answer: Prediction) -> Iterator[Cell]:
-    yield f"from {_storage(answer)}"
-    yield from (Line(f"- {issue}", "caution") for issue in answer.issues)
-    limit = answer.limited_by
-    yield Line(f"limited by: {limit.what}", "strong")
-    yield from (f"  {sentence}" for sentence in limit.evidence)
-    yield _null(answer)
 
 
 def _null(answer: Prediction) -> str:
@@ -139,14 +117,6 @@ def _counts_table(answer: Prediction) -> Table:
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
 
 
-def open_page(folder: str) -> Opened:
-    """Return the prediction in a folder with its page; raises UserError."""
-    answer = read_prediction(folder)
-    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
-    page = prediction_page(answer, read_config(folder), os.path.basename(os.path.abspath(folder)))
-    return Opened(answer, page, "dlemu.jobs.training.prediction.figures")
-
-
 def points(folder: str) -> RunSeries:
     """Return a point for each number of accelerators of the prediction in a folder; raises UserError."""
     answer = read_prediction(folder)
@@ -178,8 +148,8 @@ def _points(answer: Prediction) -> Iterator[Point]:
 PARTS = Parts(
     read=read_prediction,
     answer_type=Prediction,
-    open_page=open_page,
     points=points,
     screen=_screen,
-    show=print_prediction,
+    sections=_sections,
+    charts=_charts,
 )

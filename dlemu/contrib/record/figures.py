@@ -1,18 +1,17 @@
-"""A mean step of the recorded job as a bar: computing, and what it waited for."""
+"""The figure of a recorded job."""
 
 from __future__ import annotations
 
 import altair as alt
 
-from dlemu.contrib.record.answer import RecordAnswer
-from dlemu.contrib.record.page import STEP_PARTS
+from dlemu.contrib.record.answer import STEP_PARTS, RecordAnswer
 from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
 
-ORDER = 10
 _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
 
 
-def draw(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
+def step_parts(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
+    """A mean step of the recorded job as a bar: computing, and what it waited for."""
     names = list(STEP_PARTS.values())
     rows = [
         {"part": label, "ms": float(f"{1000 * getattr(answer.recording.parts, name):.5g}"), "place": place}

@@ -1,0 +1,100 @@
+"""Figures of a run of KV-cache offload."""
+
+from __future__ import annotations
+
+import altair as alt
+import numpy as np
+
+from dlemu.contrib.kvcache.analyse import RunRows
+from dlemu.extend import RowsRun
+from dlemu.report.figure_base import (
+    AMBER,
+    BLUE,
+    GREEN,
+    PURPLE,
+    RED,
+    Canvas,
+    Figure,
+    Row,
+    colours,
+    data,
+    legend,
+    rounded,
+)
+
+_POINTS = 200
+
+
+def load_percentiles(run: RowsRun, canvas: Canvas) -> Figure | None:
+    """Loads from the fastest to the slowest, as measured and in the FIFO model."""
+    measured = RunRows(run)
+    model = measured.fifo
+    if model is None or not run.summary.sustained:
+        return None
+    shares = np.linspace(0, 100, min(_POINTS, len(measured.loaded)) + 1)[1:]
+    rows = [
+        {"line": name, "share": float(f"{share:.4g}"), "seconds": float(f"{value:.4g}")}
+        for name, seconds in (("measured", measured.load_seconds), ("one pipe", model[1]))
+        for share, value in zip(shares.tolist(), np.percentile(seconds, shares).tolist(), strict=True)
+    ]
+    colour = alt.Color("line:N", scale=colours(["measured", "one pipe"], (BLUE, AMBER)), legend=legend(canvas))
+    chart = (
+        alt.Chart(data(rows))
+        .mark_line(interpolate="step-before", strokeWidth=1.6)
+        .encode(
+            x=alt.X("share:Q", title="share of the loads, %", scale=alt.Scale(domain=[0, 100])),
+            y=alt.Y("seconds:Q", title="seconds from arrival", scale=alt.Scale(domainMin=0)),
+            color=colour,
+        )
+        .properties(width=canvas.width, height=220)
+    )
+    caption = (
+        f"All {len(measured.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
+        "that serves them in order would take: above it the storage slowed down, waited for writes, or stalled."
+    )
+    return Figure("Loads, from the fastest to the slowest", caption, chart)
+
+
+_BINS = 80
+_PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
+
+
+def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
+    """The parts of the time to the first token (computing, waiting), over the time of arrival."""
+    measured = RunRows(run)
+    done = measured.computed
+    if not len(done):
+        return None
+    arrived = measured.at(done, "arrived_ns")
+    width = max(measured.span_seconds, 1e-3) / min(_BINS, len(done))
+    bins = (arrived / width).astype(np.int64)
+    parts = {
+        "computing": done["compute_ns"] / 1e9,
+        "waiting for blocks": measured.waits,
+        "waiting for an accelerator": measured.queueing,
+    }
+    rows: list[Row] = []
+    for number in np.unique(bins).tolist():
+        below = 0.0
+        for name, seconds in parts.items():
+            top = below + float(seconds[bins == number].mean())
+            begin, end, low, high = rounded([width * number, width * (number + 1), below, top])
+            rows.append({"at": begin, "to": end, "part": name, "low": low, "high": high})
+            below = top
+    chart = (
+        alt.Chart(data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("at:Q", title="arrival, seconds from the start"),
+            x2=alt.X2("to:Q"),
+            y=alt.Y("low:Q", title="seconds to the first token, mean"),
+            y2=alt.Y2("high:Q"),
+            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
+        )
+        .properties(width=canvas.width, height=220)
+    )
+    caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
+    return Figure("Where the time to the first token goes", caption, chart)
+
+
+FIGURES = (load_percentiles, first_token)

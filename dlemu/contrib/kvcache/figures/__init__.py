@@ -1,1 +1,0 @@
-"""Figures on the page of a run of KV-cache offload."""

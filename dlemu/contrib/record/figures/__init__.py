@@ -1,1 +1,0 @@
-"""Figures of a recorded job, a file each: `ORDER` and `draw`."""
