@@ -111,9 +111,16 @@ class Catalogue:
 
 
 def declared(summary: type[Any]) -> tuple[Metric, ...]:
-    """Return the metrics that a summary's class declares at its fields: `mean_us: Annotated[float, Metric(...)]`."""
+    """Return the metrics that a summary's class declares, at its fields (`mean_us: Annotated[float, Metric(...)]`) and
+    at properties that return `Annotated[..., Metric(...)]`, which show a part of a field.
+    """
     texts, found = meanings(summary), []
-    for name, hint in get_type_hints(summary, include_extras=True).items():
+    hints = get_type_hints(summary, include_extras=True)
+    for name, part in vars(summary).items():
+        if isinstance(part, property):
+            hints[name] = get_type_hints(part.fget, include_extras=True).get("return")
+            texts[name] = part.__doc__ or ""
+    for name, hint in hints.items():
         for metric in (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Metric)):
             text = metric.meaning or texts.get(name, "").partition(".")[0]
             found.append(replace(metric, name=name, meaning=text))

@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -25,7 +25,8 @@ from dlemu.comm.environment import describe_folder, describe_hosts, existing_fol
 from dlemu.comm.row_log import RowLog, Rows, read_row_logs
 from dlemu.config.published import published
 from dlemu.config.schema import Workload
-from dlemu.metrics.catalogue import Catalogue, declared
+from dlemu.metrics.catalogue import RUN, Catalogue, declared
+from dlemu.metrics.verdict import Outcome
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
@@ -59,6 +60,8 @@ class RowsSummary(JobSummary):
     """The common part of these jobs' summaries; each kind adds its metrics in a subclass, and declares them there."""
 
     environment: Environment = field(default_factory=Environment)
+    outcome: Outcome | None = None
+    """None: the run neither passes nor fails."""
 
 
 @dataclass(frozen=True)
@@ -229,32 +232,50 @@ class LiveRows:
         )
 
 
-def rows_parts(job: RowsKind) -> JobParts:
-    """Return the code of a kind of job that has no more than its `RowsKind`: all else comes from its summary."""
+def rows_parts(
+    job: RowsKind,
+    *,
+    judged: str = "",
+    note: str = "",
+    conditions: Callable[[Any], Conditions] | None = None,
+    limited_by: Callable[[Any], str | None] = lambda summary: None,
+    screen: Callable[[Any, str], Any] | None = None,
+    sections: Callable[[Any, str], Iterable[Any]] | None = None,
+    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None,
+) -> JobParts:
+    """Return the code of a kind of job: what is not given comes from its summary.
+
+    `judged` and `note` are those of its catalogue; `limited_by` takes a summary; for the others see `JobParts`.
+    """
 
     def figures(run: RowsRun) -> JobFigures:
-        summary = run.summary
+        summary, what = run.summary, limited_by(run.summary)
         known = {metric.name: getattr(summary, metric.name) for metric in catalogue}
         return JobFigures(
             kind=job.name,
             workload=summary.workload,
             ranks=summary.ranks,
+            passed={"pass": True, "fail": False}.get(summary.outcome or ""),
             verdict=summary.verdict,
+            limited_by={} if what is None else {RUN: what},
             metrics={name: Value(value) for name, value in known.items() if value is not None},
         )
 
-    def conditions(summary: RowsSummary) -> Conditions:
+    def own_conditions(summary: RowsSummary) -> Conditions:
         environment = summary.environment
         return Conditions(
             title=job.name, started_at=summary.started_at, hosts=environment.hosts, storage=environment.storage
         )
 
-    catalogue = Catalogue(metrics=declared(job.summary_type))
+    catalogue = Catalogue(metrics=declared(job.summary_type), judged=judged, note=note)
     return JobParts(
         read=job.read,
         answer_type=job.summary_type,
+        screen=screen,
+        sections=sections,
+        charts=charts,
         job=job,
         catalogue=catalogue,
         figures=figures,
-        conditions=conditions,
+        conditions=conditions or own_conditions,
     )

@@ -175,7 +175,6 @@ def _on_a_drive(bed: Bed) -> Iterator[Check]:
     for case, words in (
         ("drive, 26 MB/s, 16 threads", ()),
         ("drive, 26 MB/s, tp 2", ("kv.tp=2", "kv.seed=3")),
-        ("drive, 26 MB/s, one file (slots)", ("kv.layout=slots",)),
         ("drive, 26 MB/s, 4 threads, longer prompts", ("kv.threads=4", "kv.prompt_tokens=8192", "kv.users=3")),
     ):
         with tempfile.TemporaryDirectory() as results, watching(bed.drive.device) as watch:

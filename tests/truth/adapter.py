@@ -125,7 +125,7 @@ def pack_codes() -> dict[str, Iterable[str]]:
 
 
 def _workload(frozen: FrozenRun) -> Workload:
-    settings = {key: value for key, value in frozen.settings.items() if not key.endswith("_price")}
+    settings = {key: value for key, value in frozen.settings.items() if not key.endswith(("_price", "kv.layout"))}
     return load([override(key.split("."), value) for key, value in settings.items()])
 
 

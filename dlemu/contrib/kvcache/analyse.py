@@ -331,7 +331,6 @@ def _what(settings: KvSettings, folder: str) -> KvFacts:
         shard_bytes=model.shard_bytes,
         shrink=settings.shrink,
         tp=settings.tp,
-        layout=settings.layout,
         odirect=settings.odirect,
         threads=settings.threads,
         folder=folder,

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from datagen import owned
 from datagen.bulk_content import BulkContent
 from datagen.content import identify
 from datagen.spec import BLOCK_BYTES
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, StorageBase
 
-SLOTS = "slots"
 _SHARD_BITS = 40  # of the 64 in a stamp; the other 24 hold the rank: 16 million ranks with 10^12 shards each
 _WORDS = BLOCK_BYTES // 8
 
@@ -71,11 +67,11 @@ def _pieces(size_bytes: int, buffer: memoryview) -> Iterator[tuple[int, memoryvi
 
 
 @dataclass(frozen=True)
-class FileBlocks:
+class Blocks:
     """A file, or an object, per shard: written under a temporary name, then renamed, without fsync, as engines do.
 
     Shared by threads. `write` and `read` return the nanoseconds spent in calls; they raise OSError, DlemuError for
-    damage. Objects are reserved and removed by one thread at a time.
+    damage.
     """
 
     storage: StorageBase
@@ -130,68 +126,9 @@ class FileBlocks:
             reader.close()
         return time.monotonic_ns() - began_ns - checked_ns
 
-    def reserve(self, number: int) -> None:
-        """Reserve room for an object, before any of its shards is written."""
-
     def remove(self, number: int) -> None:
         for shard in range(self.content.settings.tp):
             self.storage.remove(self.path(Shard(number, shard)))
-
-    def close(self) -> None:
-        """Close all open files: none stays open."""
-
-
-@dataclass(frozen=True)
-class SlotBlocks:
-    """Slots (offsets) in one file that stays open; used as `FileBlocks` are. Slots of removed objects are reused."""
-
-    descriptor: int
-    path: str
-    content: Content
-    shard_bytes: int
-    slots: Iterator[int] = field(default_factory=count)
-    free: list[int] = field(default_factory=list)
-    used: dict[int, int] = field(default_factory=dict)
-
-    def reserve(self, number: int) -> None:
-        self.used[number] = self.free.pop() if self.free else next(self.slots)
-
-    def remove(self, number: int) -> None:
-        self.free.append(self.used.pop(number))
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-    def _offset(self, shard: Shard) -> int:
-        slot = self.used[shard.object]
-        return (slot * self.content.settings.tp + shard.shard) * self.shard_bytes
-
-    def write(self, shard: Shard, buffer: memoryview) -> int:
-        call_ns, base = 0, self._offset(shard)
-        for offset, piece in _pieces(self.shard_bytes, buffer):
-            self.content.fill(piece, shard, offset)
-            at_ns, done = time.monotonic_ns(), 0
-            while done < len(piece):
-                done += os.pwrite(self.descriptor, piece[done:], base + offset + done)
-            call_ns += time.monotonic_ns() - at_ns
-        return call_ns
-
-    def read(self, shard: Shard, buffer: memoryview) -> int:
-        call_ns, base = 0, self._offset(shard)
-        for offset, piece in _pieces(self.shard_bytes, buffer):
-            at_ns, got = time.monotonic_ns(), 0
-            while got < len(piece):
-                more = os.preadv(self.descriptor, [piece[got:]], base + offset + got)
-                if not more:
-                    break
-                got += more
-            call_ns += time.monotonic_ns() - at_ns
-            problem = self.content.problem(piece, shard, offset) if got == len(piece) else "the file ends within it"
-            _raise_if_damaged(self.path, problem)
-        return call_ns
-
-
-Blocks = FileBlocks | SlotBlocks
 
 
 def _raise_if_damaged(path: str, problem: str) -> None:
@@ -201,10 +138,3 @@ def _raise_if_damaged(path: str, problem: str) -> None:
 
 def file_name(shard: Shard, tp: int) -> str:
     return f"{shard.object * tp + shard.shard:010x}.kv"
-
-
-def open_slots(folder: str, content: Content, shard_bytes: int) -> SlotBlocks:
-    owned.claim(folder, SLOTS)
-    path = os.path.join(folder, SLOTS)
-    descriptor = owned.create_new(path, flags=os.O_RDWR | (os.O_DIRECT if content.settings.odirect else 0))
-    return SlotBlocks(descriptor, path, content, shard_bytes)

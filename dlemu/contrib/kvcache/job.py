@@ -18,7 +18,7 @@ from dlemu.comm.thread_accounting import process_storage_bytes
 from dlemu.config import check_folder
 from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
-from dlemu.contrib.kvcache.blocks import Blocks, Content, FileBlocks, open_slots
+from dlemu.contrib.kvcache.blocks import Blocks, Content
 from dlemu.contrib.kvcache.load import Load, make_load
 from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
 from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
@@ -72,8 +72,6 @@ class KvCacheKind(RowsKind):
                 f"workload {workload.model.name!r} serves no model: wanted one that does, as in `dlemu kvcache "
                 "workload=llama3_1_8b scale=laptop`, or your own kv.layers, kv.kv_heads and kv.parameters_billion"
             )
-        if settings.layout == "slots" and workload.storage_spec.type not in ("posix", "direct"):
-            raise UserError("kv.layout=slots is for folders: an object can't be written in parts; wanted files")
         return workload
 
     def looks_at(self, workload: Workload) -> str:
@@ -83,8 +81,8 @@ class KvCacheKind(RowsKind):
         settings = workload.section(KvSettings)
         for rank in range(ranks):
             objects = plan_of(settings, ranks, rank).objects
-            if settings.layout == "files" and objects * settings.tp > MAX_FILES:
-                instead = "fewer kv.users" if settings.option else "kv.layout=slots, a larger kv.block_tokens"
+            if objects * settings.tp > MAX_FILES:
+                instead = "fewer kv.users" if settings.option else "a larger kv.block_tokens"
                 raise UserError(
                     f"a rank would write {objects * settings.tp:,} files: wanted {MAX_FILES:,} at most; set "
                     f"{instead}, more ranks, or a shorter load"
@@ -131,9 +129,7 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
-            blocks: Blocks = _file_blocks(storage, folder, plan, content)
-            if settings.layout == "slots":
-                blocks = open_slots(folder, content, plan.model.shard_bytes)
+            blocks = _blocks(storage, folder, plan, content)
             mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
             with closing(mover):
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
@@ -214,10 +210,10 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _file_blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> FileBlocks:
+def _blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
     if isinstance(plan, RankTurns):
-        return FileBlocks(storage, folder, content, 0, plan.sizes, synced=True)
-    return FileBlocks(storage, folder, content, plan.model.shard_bytes)
+        return Blocks(storage, folder, content, 0, plan.sizes, synced=True)
+    return Blocks(storage, folder, content, plan.model.shard_bytes)
 
 
 def _make_mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
@@ -255,7 +251,7 @@ def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _file_blocks(open_storage(NULL_STORAGE), "", plan, content)
+    null = _blocks(open_storage(NULL_STORAGE), "", plan, content)
     timeout_seconds = seconds + 60  # never expires, because null storage never hangs
     with closing(_make_mover(null, plan, timeout_seconds)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0

@@ -97,9 +97,6 @@ class Mover:
         shards = range(1 if batch.operation is Operation.REMOVE else self._tp)
         ops = [(batch, Shard(number, shard)) for number in batch.objects for shard in shards]
         batch.left = len(ops)
-        if batch.operation is Operation.WRITE:
-            for number in batch.objects:
-                self._blocks.reserve(number)
         if self._submitted == self._finished:
             self._last_done_ns = time.monotonic_ns()
         self._submitted += len(ops)
@@ -139,8 +136,6 @@ class Mover:
             self._permits.put(None)
         for thread in self._threads:
             thread.join(seconds)
-        if not any(thread.is_alive() for thread in self._threads):
-            self._blocks.close()
 
     def _work(self, buffer: memoryview) -> None:
         try:

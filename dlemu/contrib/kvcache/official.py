@@ -71,7 +71,7 @@ OPTIONS = {
 
 
 _NOT_APPLICABLE = (
-    *("trace", "speed", "ttft", "load", "tp", "layout", "gpu_gb", "dram_gb"),
+    *("trace", "speed", "ttft", "load", "tp", "gpu_gb", "dram_gb"),
     *("block_tokens", "trace_block_tokens", "think_seconds", "turns"),
     *("prompt_tokens", "turn_tokens", "output_tokens", "system_prompts", "system_tokens"),
 )

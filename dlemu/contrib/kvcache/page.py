@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dlemu.contrib.kvcache.job import JOB
-from dlemu.contrib.kvcache.metrics import CATALOGUE, conditions, figures, values
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.extend import Outcome, RowsRun
+from dlemu.metrics.cache import IN_MEMORY, NOT_READ_PERCENT
+from dlemu.metrics.catalogue import RUN
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, Tone, Words, columns
 from dlemu.report.units import number, size
-from dlemu.results.kinds import JobParts
+from dlemu.results.compared import Conditions
 from dlemu.results.wording import TRADEMARK, count
+from dlemu.runner.rows_job import rows_parts
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Canvas, Figure
@@ -81,9 +83,9 @@ def _title(summary: KvSummary) -> str:
 
 def _table(summary: KvSummary) -> Table:
     rows = [*_load_rows(summary)]
-    for name, value in values(summary).items():
-        metric = CATALOGUE[name]
-        rows.append((metric.title, f"{number(value)} {metric.unit}", metric.meaning))
+    for metric in PARTS.catalogue:
+        if (value := getattr(summary, metric.name)) is not None:
+            rows.append((metric.title, f"{number(value)} {metric.unit}", metric.meaning))
     return Table(title=_title(summary), columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
 
 
@@ -122,14 +124,38 @@ def _classes(summary: KvSummary) -> Iterator[Table]:
         yield Table(title="Loads by size", columns=head, rows=rows)
 
 
-PARTS = JobParts(
-    read=JOB.read,
-    answer_type=KvSummary,
+def conditions(summary: KvSummary) -> Conditions:
+    what = summary.what
+    # of an incomplete run it is the rate until its end, not the load's
+    rate = summary.prompts_per_second if summary.complete else None
+    storage, served = summary.environment.storage, summary.from_storage_percent
+    in_memory = storage is not None and storage.file_system in IN_MEMORY
+    return Conditions(
+        title=f"KV cache of {summary.workload}",
+        started_at=summary.started_at,
+        hosts=summary.environment.hosts,
+        storage=storage,
+        facts={"folder": what.folder},
+        work={
+            "block_bytes": what.block_bytes,
+            "option": summary.official.option if summary.official else 0,
+            "block_tokens": what.block_tokens,
+            **({} if rate is None else {"prompts_per_second": round(rate, 3)}),
+            "trace": what.trace,
+        },
+        how={"odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
+        from_memory=(RUN,) if in_memory or (served is not None and served < NOT_READ_PERCENT) else (),
+        warnings=summary.issues,
+    )
+
+
+PARTS = rows_parts(
+    JOB,
+    judged="load_p95_seconds",
+    note="Latencies count from a prompt's arrival by the load's clock; a load that is not sustained has none.",
+    conditions=conditions,
+    limited_by=lambda summary: summary.limited_by and summary.limited_by.what,
     screen=_screen,
     sections=_sections,
     charts=_charts,
-    job=JOB,
-    catalogue=CATALOGUE,
-    figures=figures,
-    conditions=conditions,
 )

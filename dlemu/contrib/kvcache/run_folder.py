@@ -172,10 +172,9 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     with open(lock_descriptor, "rb") as lock:
         with contextlib.suppress(OSError):  # file systems without locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if settings.layout == "files":
-            shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
-            with _no_room(folder):
-                owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
+        shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
+        with _no_room(folder):
+            owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
         try:
             yield folder
         finally:

@@ -74,8 +74,6 @@ class KvSettings:
 
     folder: str = "./kv"
     """Folder of the blocks; a run removes at its end what it wrote there."""
-    layout: Literal["files", "slots"] = "files"
-    """`files`: a file (or object) per block and shard; `slots`: offsets in one file per rank."""
     block_tokens: Annotated[int, at_least(1, 65_536), TOKENS] = 256
     """Tokens of a block, the unit of storing: vLLM has 16 to 256, SGLang 64, LMCache 256, Mooncake 512."""
     odirect: bool = True

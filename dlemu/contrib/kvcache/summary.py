@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from dlemu.extend import Outcome, RowsSummary
+from dlemu.extend import Metric, RowsSummary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,6 @@ class KvFacts:
     """Bytes of one file, or slot."""
     shrink: int
     tp: int
-    layout: str
     odirect: bool
     threads: int
     """Threads per rank."""
@@ -161,14 +161,21 @@ class KvLimit:
 class KvSummary(RowsSummary):
     """Every published number. GB are 1e9 bytes; latencies count from a prompt's arrival according to the load."""
 
-    outcome: Outcome | None
-    """None if neither `kv.ttft` nor `kv.load` was set."""
     scale: str | None
     what: KvFacts
     prompts: int
     load_seconds: float
     """Duration of the load."""
-    prompts_per_second: float | None
+    prompts_per_second: Annotated[
+        float | None,
+        Metric(
+            "prompts",
+            "/s",
+            "neither",
+            "prompts that arrived by the load's clock, at all ranks together",
+            head="prompts\n/s",
+        ),
+    ]
     """None if all prompts of a trace, or until a failure, arrived at one moment: then there is no rate to sustain."""
     input_tokens_mean: float
     users: float
@@ -183,21 +190,22 @@ class KvSummary(RowsSummary):
     load_times: Spread | None
     """Time until a prompt's last block was read, for prompts that read from storage."""
     loads_by_size: tuple[SizeClass, ...]
-    utilisation_percent: float | None
-    """Computing / (computing + waiting for blocks), over all prompts."""
+    utilisation_percent: Annotated[float | None, Metric("utilisation", "%", "higher", head="util.\n%", is_drawn=True)]
+    """Accelerators' computing time / (computing time + waiting for blocks)."""
     gpu_seconds_computed: float
     """Prefill time, in accelerator seconds."""
-    gpu_seconds_won: float
+    gpu_seconds_won: Annotated[float, Metric("accelerator time saved", "s", "higher")]
     """Accelerator seconds that blocks from storage saved: prefill time avoided, minus waiting for blocks as stored."""
-    break_even_gb_per_second: float | None
+    break_even_gb_per_second: Annotated[float | None, Metric("break-even", "GB/s", "neither")]
     """Rate per accelerator (full-size model) below which computing is faster than loading."""
     window_seconds: float
     """From the first prompt to the last byte, or to the end of the load, if that is later."""
     read_bytes: int
     written_bytes: int
-    read_gb_per_second: float
-    """Bytes read, divided by `window_seconds`."""
-    write_gb_per_second: float
+    read_gb_per_second: Annotated[float, Metric("read", "GB/s", "higher", head="read\nGB/s")]
+    """Bytes read from storage / time from the first prompt to the last byte."""
+    write_gb_per_second: Annotated[float, Metric("written", "GB/s", "higher", head="write\nGB/s")]
+    """Bytes written to storage / the same time."""
     tiers: Tiers
     blocks_read: int
     blocks_written: int
@@ -210,11 +218,79 @@ class KvSummary(RowsSummary):
     fifo: Fifo | None
     official: Official | None = None
     """Results of the official load (`kv.option`), for which fields about emulated accelerators are None or 0."""
-    ceiling_times: float | None
+    ceiling_times: Annotated[float | None, Metric("ceiling", "x", "neither", is_compared=False)]
     """Load that the emulator could have moved without storage, as a multiple of this load."""
-    cpu_seconds_per_gb: float | None
+    cpu_seconds_per_gb: Annotated[float | None, Metric("CPU", "s/GB", "lower")]
     """CPU time of all ranks per 1e9 bytes read and written."""
     late_ms_p99: float | None
     """Delay with which the emulator handled arrivals, p99."""
     limited_by: KvLimit | None
     issues: tuple[str, ...]
+
+    @property
+    def load_p95_seconds(
+        self,
+    ) -> Annotated[float | None, Metric("load p95", "s", "lower", head="load\np95 s", is_drawn=True, is_tile=True)]:
+        """Time from a prompt's arrival until its last block was read, 95th percentile."""
+        return self.load_times.p95 if self.load_times else None
+
+    @property
+    def load_p50_seconds(self) -> Annotated[float | None, Metric("load p50", "s", "lower", head="p50\ns")]:
+        """The median of those times."""
+        return self.load_times.p50 if self.load_times else None
+
+    @property
+    def ttft_p95_seconds(
+        self,
+    ) -> Annotated[float | None, Metric("first token p95", "s", "lower", head="TTFT\np95 s", is_drawn=True)]:
+        """Time from a prompt's arrival to its first token, queueing and computing included, 95th percentile."""
+        return self.ttft_seconds.p95 if self.ttft_seconds else None
+
+    @property
+    def ttft_p50_seconds(self) -> Annotated[float | None, Metric("first token p50", "s", "lower")]:
+        """The median of those times."""
+        return self.ttft_seconds.p50 if self.ttft_seconds else None
+
+    @property
+    def storage_percent(self) -> Annotated[float | None, Metric("tokens from storage", "%", "neither")]:
+        """Share of all prompt tokens whose keys and values came from storage."""
+        return None if self.official else self.tiers.storage
+
+    @property
+    def backlog_seconds(self) -> Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]:
+        """Time for the reads and writes still queued when the last prompt arrived, at the run's mean rate."""
+        return self.backlog.storage_seconds if self.backlog else None
+
+    @property
+    def fifo_p95_seconds(self) -> Annotated[float | None, Metric("load p95, FIFO model", "s", "neither")]:
+        """P95 of loads through one pipe of constant rate, the run's own mean or kv.pipe_gb_per_second."""
+        return self.fifo.load_seconds.p95 if self.fifo else None
+
+    @property
+    def true_read_gib_per_second(
+        self,
+    ) -> Annotated[float | None, Metric("true read", "GiB/s", "higher", head="true\nread")]:
+        """Bytes of completed reads of MLPerf Storage's load / time from the first request to the last byte."""
+        return self.official.true_read_gib_per_second if self.official else None
+
+    @property
+    def true_write_gib_per_second(self) -> Annotated[float | None, Metric("true write", "GiB/s", "higher")]:
+        """The same for writes."""
+        return self.official.true_write_gib_per_second if self.official else None
+
+    @property
+    def official_read_gib_per_second(
+        self,
+    ) -> Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither", head="MLPerf\nread")]:
+        """What MLPerf Storage's tool would publish for that load: its clock stops early."""
+        return self.official.read_gib_per_second if self.official else None
+
+    @property
+    def official_write_gib_per_second(self) -> Annotated[float | None, Metric("MLPerf write", "GiB/s", "neither")]:
+        """The same for writes."""
+        return self.official.write_gib_per_second if self.official else None
+
+    @property
+    def overstated_percent(self) -> Annotated[float | None, Metric("overstated", "%", "neither")]:
+        """Excess of the rates that MLPerf Storage's tool would publish over the true ones."""
+        return self.official.overstated_percent if self.official else None

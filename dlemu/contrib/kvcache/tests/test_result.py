@@ -12,7 +12,7 @@ from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.job import JOB
-from dlemu.contrib.kvcache.metrics import conditions
+from dlemu.contrib.kvcache.page import conditions
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.metrics.catalogue import RUN
