@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 from datagen import registry
 from dlemu.checkpoints.grid import Grid, grid_of
@@ -61,9 +61,9 @@ class CheckpointPlan:
         return frozenset(layout.path for rank in self.ranks for layout in self.files(rank))
 
     @cached_property
-    def _format(self) -> CheckpointFormat:
-        found: CheckpointFormat = registry.find(FORMATS, self.format, "Format")()
-        return found
+    def _format(self) -> Any:
+        """The format, a `formats.checkpoint_format_base.CheckpointFormat`."""
+        return registry.find(FORMATS, self.format, "Format")()
 
     @cached_property
     def rank_bytes(self) -> tuple[int, ...]:
@@ -103,16 +103,6 @@ def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> Checkpoin
     """
     grid = grid_of(model, settings, ranks)
     return CheckpointPlan(model, grid, settings.format, range(settings.first_rank, settings.first_rank + ranks))
-
-
-class CheckpointFormat(Protocol):
-    """A file format; its module has a class `Format`, made without arguments."""
-
-    def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        """Return the files that one of the job's ranks writes, in the order in which it writes them.
-
-        No two ranks write the same file. This is pure arithmetic: no heavy imports, no files opened.
-        """
 
 
 @dataclass(frozen=True, kw_only=True)

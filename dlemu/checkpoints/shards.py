@@ -7,7 +7,7 @@ other's checkpoints; experts' files are named as in DeepSpeed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,10 +84,13 @@ class FileLayout:
 class LayoutBuilder:
     """Builds a layout by appending literals and tensors."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensors: Iterable[Tensor] = (), *, head: bytes = b"") -> None:
         self.size_bytes = 0
         self._literals: list[tuple[int, bytes]] = []
         self._tensors: list[tuple[int, Tensor]] = []
+        self.literal(head)
+        for tensor in tensors:
+            self.tensor(tensor)
 
     def literal(self, data: bytes) -> None:
         """Append bytes; they are merged with a literal right before."""

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from datagen.registry import find, names
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, Shard, Tensor
 from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer
@@ -92,7 +92,7 @@ TENSORS = (
 
 def laid_out(form: str, tensors: tuple[Tensor, ...]) -> bytes:
     made = find(FORMATS, form, "Format")()
-    assert isinstance(made, OneFilePerShard)
+    assert isinstance(made, CheckpointFormat)
     return put_together(made.layout(Shard("part.pt", tensors, "model")))
 
 

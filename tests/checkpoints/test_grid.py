@@ -16,14 +16,14 @@ from dlemu.config.schema import Checkpoint
 from tests.checkpoints.models import transformer
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
-    ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 shards every layer over all ranks"),
+    ({"pipeline": 2, "zero_stage": 3}, {}, 2, "ZeRO 3 shards every layer and expert over all ranks"),
     ({"data": 4}, {}, 4, r"model.parallelism.data is 4 with checkpoint.mode=default"),
     ({"data": 1}, {}, 4, r"model.parallelism.data is 1 with checkpoint.mode=default"),
     ({}, {"mode": "subset"}, 4, "model.parallelism.data is not set"),
     ({"tensor": 4}, {}, 6, r"ranks: 6, not a multiple of the 4 ranks.*wanted 4 or another multiple"),
     ({"tensor": 4}, {}, 2, r"not a multiple of the 4 ranks.*wanted 4"),
-    ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"ranks 0 to 8 take part.*are 8 ranks"),
-    ({"tensor": 4, "data": 2}, {"mode": "subset", "first_rank": 6}, 3, r"ranks 6 to 8 take part.*are 8 ranks"),
+    ({"tensor": 4, "data": 2}, {"mode": "subset"}, 9, r"9 ranks take part: the job has 8"),
+    ({"tensor": 4, "data": 2}, {"mode": "subset", "first_rank": 6}, 3, r"3 ranks take part: the job has 8"),
     ({"tensor": 4}, {"job_ranks": 10}, 2, r"checkpoint.job_ranks is 10, not a multiple"),
     ({"tensor": 4}, {"job_ranks": 16, "first_rank": 12}, 5, r"first_rank is 12 and 5 ranks take part: the job has 16"),
     ({"tensor": 4, "data": 2}, {"mode": "subset", "job_ranks": 16}, 4, "leave one of the two out"),
@@ -31,7 +31,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], int, str]] = [
     ({"expert": 2}, {}, 2, "a number of experts that it divides"),
     ({"expert": 3, "num_experts": 4}, {}, 3, "a number of experts that it divides"),
     ({"expert": 4, "num_experts": 4}, {}, 6, r"there are 6 data-parallel ranks: wanted a divisor.*4 ranks"),
-    ({"expert": 2, "num_experts": 4, "zero_stage": 3}, {}, 4, "ZeRO 3 shards the experts over all ranks"),
+    ({"expert": 2, "num_experts": 4, "zero_stage": 3}, {}, 4, "ZeRO 3 shards every layer and expert over all ranks"),
 ]
 
 

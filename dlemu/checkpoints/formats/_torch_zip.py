@@ -8,15 +8,19 @@ true ones with `set_crc32_options(False)`; `torch.load` ignores them, but `unzip
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from dlemu.checkpoints.formats._pickled import Call, DistinctStr, Global, Persistent, pickled
 from dlemu.checkpoints.shards import LayoutBuilder, Tensor
+from dlemu.config.schema import Datatype
 
 STORAGES = {
     "fp16": "HalfStorage",
@@ -32,119 +36,84 @@ _FLAGS = 0x0808
 """Zip flags: names are UTF-8 (bit 11), and sizes are in the data descriptor (bit 3)."""
 
 
-@dataclass(frozen=True)
-class _Record:
-    name: bytes
-    offset: int
-    size: int
-    checksum: int
-
-    def is_large(self) -> bool:
-        return self.size >= _LARGE or self.offset >= _LARGE
-
-    def zip64(self, stored_bytes: int) -> bytes:
-        """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
-        numbers = [self.size, stored_bytes] if self.size >= _LARGE else []
-        numbers += [self.offset] if self.offset >= _LARGE else []
-        return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""
+Shape = tuple[str, tuple[int, ...], Datatype]
+"""Name, shape and type of a tensor."""
 
 
-class TorchZips:
-    """Appends archives to layouts. What archives of equal tensors share is computed once, for any number of ranks."""
+@lru_cache(256)
+def archive_of(state: Callable[[tuple[Tensor, ...]], Any], shapes: tuple[Shape, ...]) -> Archive:
+    """Return an archive of `state(tensors)` that lacks a name; cached, as all ranks have tensors of equal shapes."""
+    tensors = tuple(Tensor(*shape) for shape in shapes)
+    return Archive(pickled(state(tensors)), tensors)
 
-    def __init__(self) -> None:
-        self._without_name: dict[tuple[tuple[str, tuple[int, ...], str], ...], _Archive] = {}
 
-    def add(
-        self, pieces: LayoutBuilder, tensors: tuple[Tensor, ...], state: Callable[[tuple[Tensor, ...]], Any], name: str
-    ) -> None:
-        """Append the archive of `state(tensors)`: its pickle, then the tensors, then the directory.
+class Archive:
+    """An archive: a pickle, then tensors, then the directory."""
 
-        `name` distinguishes the archive's serialization_id from those of others.
-        """
-        kind = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in tensors)
-        if kind not in self._without_name:
-            self._without_name[kind] = _without_name(state(tensors), tensors)
-        archive = self._without_name[kind].copy()
-        archive.add("version", b"3\n")
-        archive.add(".data/serialization_id", _hash_digits(name).encode())
-        archive.end()
+    def __init__(self, pickle: bytes, tensors: tuple[Tensor, ...]) -> None:
+        self._chunks: list[bytes | None] = []
+        """Its bytes in order, with None in place of each tensor's bytes."""
+        self._entries: list[bytes] = []
+        """Entries of the directory at its end."""
+        self._size = 0
+        self._add("data.pkl", pickle)
+        self._add(".format_version", b"1")
+        self._add(".storage_alignment", str(ALIGNMENT).encode())
+        self._add("byteorder", b"little")
+        for number, tensor in enumerate(tensors):
+            self._add(f"data/{number}", tensor)
+
+    def append_to(self, pieces: LayoutBuilder, tensors: tuple[Tensor, ...], name: str) -> None:
+        """Append the archive's bytes with these tensors, under a name that tells it apart from all others."""
+        named = copy.copy(self)
+        named._chunks, named._entries = self._chunks.copy(), self._entries.copy()
+        named._add("version", b"3\n")
+        digits = int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40
+        named._add(".data/serialization_id", f"{digits:040}".encode())
+        named._end()
         following = iter(tensors)
-        for chunk in archive.chunks:
+        for chunk in named._chunks:
             if chunk is None:
                 pieces.tensor(next(following))
             else:
                 pieces.literal(chunk)
 
-
-def _without_name(state: Any, tensors: tuple[Tensor, ...]) -> _Archive:
-    """Return an archive with all records that do not depend on its name."""
-    archive = _Archive()
-    archive.add("data.pkl", pickled(state))
-    archive.add(".format_version", b"1")
-    archive.add(".storage_alignment", str(ALIGNMENT).encode())
-    archive.add("byteorder", b"little")
-    for number, tensor in enumerate(tensors):
-        archive.add(f"data/{number}", tensor)
-    return archive
-
-
-class _Archive:
-    """An archive being laid out."""
-
-    def __init__(self) -> None:
-        self.chunks: list[bytes | None] = []
-        """Its bytes in order, with None in place of each tensor's bytes."""
-        self._entries: list[bytes] = []
-        """Entries of the directory at its end."""
-        self._size = 0
-
-    def copy(self) -> _Archive:
-        """Return an independent copy."""
-        other = _Archive()
-        other.chunks, other._entries, other._size = self.chunks.copy(), self._entries.copy(), self._size
-        return other
-
-    def add(self, name: str, content: bytes | Tensor) -> None:
+    def _add(self, name: str, content: bytes | Tensor) -> None:
         """Add a record."""
-        size = content.bytes if isinstance(content, Tensor) else len(content)
-        checksum = 0 if isinstance(content, Tensor) else zlib.crc32(content)
-        record = _Record(f"archive/{name}".encode(), self._size, size, checksum)
-        zip64 = record.zip64(stored_bytes=0)  # not known before the record is written, as PyTorch sees it
+        path, offset = f"archive/{name}".encode(), self._size
+        size, checksum = (content.bytes, 0) if isinstance(content, Tensor) else (len(content), zlib.crc32(content))
+        extra = _zip64(size, 0, offset)  # the stored size is not known before the record is written, as PyTorch sees it
         # As in PyTorch's getPadding: 30 bytes of local header, and 4 of the extra field's own header.
-        padding = -(self._size + 30 + len(record.name) + 4 + len(zip64)) % ALIGNMENT
-        extra = zip64 + b"FB" + struct.pack("<H", padding) + b"Z" * padding
-        lengths = (len(record.name), len(extra))
-        head = struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, 0, 0, 0, 0, 0, 0, *lengths)
-        self._put(head + record.name + extra)
+        padding = -(offset + 30 + len(path) + 4 + len(extra)) % ALIGNMENT
+        extra += b"FB" + struct.pack("<H", padding) + b"Z" * padding
+        self._put(struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 0, _FLAGS, *[0] * 6, len(path), len(extra)) + path + extra)
         if isinstance(content, Tensor):
-            self.chunks.append(None)
+            self._chunks.append(None)
             self._size += size
         else:
             self._put(content)
-        sizes = struct.pack("<QQ" if record.is_large() else "<II", size, size)
-        self._put(b"PK\7\x08" + struct.pack("<I", checksum) + sizes)
-        self._entries.append(_entry(record))
+        sizes = "QQ" if max(size, offset) >= _LARGE else "II"
+        self._put(struct.pack(f"<4sI{sizes}", b"PK\7\x08", checksum, size, size))
+        extra, shown = _zip64(size, size, offset), min(size, _LARGE)
+        head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, checksum, shown, shown)
+        lengths = struct.pack("<HHHHHII", len(path), len(extra), 0, 0, 0, 0, min(offset, _LARGE))
+        self._entries.append(head + lengths + path + extra)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Append the central directory and the end records that point to it."""
         directory, count = self._size, len(self._entries)
         self._put(b"".join(self._entries))
         end, size = self._size, self._size - directory
+        counts, shown = [min(count, 0xFFFF)] * 2, (min(size, _LARGE), min(directory, _LARGE))
         self._put(
             struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 0x031E, 45, 0, 0, count, count, size, directory)
             + struct.pack("<4sIQI", b"PK\6\7", 0, end, 1)
-            + struct.pack(
-                "<4sHHHHIIH", b"PK\5\6", 0, 0, *(2 * [min(count, 0xFFFF)]), min(size, _LARGE), min(directory, _LARGE), 0
-            )
+            + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, *counts, *shown, 0)
         )
 
     def _put(self, data: bytes) -> None:
-        last = self.chunks[-1] if self.chunks else None
-        if last is None:
-            self.chunks.append(data)
-        else:
-            self.chunks[-1] = last + data
+        last = self._chunks.pop() if self._chunks and self._chunks[-1] is not None else b""
+        self._chunks.append((last or b"") + data)
         self._size += len(data)
 
 
@@ -162,27 +131,17 @@ def torch_state(tensors: tuple[Tensor, ...]) -> dict[str, Any]:
 
 def rebuilt_tensor(tensor: Tensor, number: int) -> Call:
     """Return the pickled call that rebuilds a contiguous tensor from the archive's storage `number`."""
-    elements = 1
-    strides: list[int] = []
-    for size in reversed(tensor.shape):
-        strides.insert(0, elements)
-        elements *= size
+    *inner, elements = accumulate(reversed(tensor.shape), mul, initial=1)
     storage = ("storage", Global("torch", STORAGES[tensor.dtype]), DistinctStr(number), "cpu", elements)
-    hooks = Call(Global("collections", "OrderedDict"), ())
+    hooks = Call(Global("collections", "OrderedDict"))
     return Call(
         Global("torch._utils", "_rebuild_tensor_v2"),
-        (Persistent(storage), 0, tensor.shape, tuple(strides), False, hooks),
+        (Persistent(storage), 0, tensor.shape, tuple(reversed(inner)), False, hooks),
     )
 
 
-def _entry(record: _Record) -> bytes:
-    zip64 = record.zip64(record.size)
-    size = _LARGE if record.size >= _LARGE else record.size
-    head = struct.pack("<4sHHHHHHIII", b"PK\1\2", 0, 0, _FLAGS, 0, 0, 0, record.checksum, size, size)
-    lengths = struct.pack("<HHHHHI", len(record.name), len(zip64), 0, 0, 0, 0)
-    return head + lengths + struct.pack("<I", min(record.offset, _LARGE)) + record.name + zip64
-
-
-def _hash_digits(name: str) -> str:
-    """Return a 40-digit hash of a name."""
-    return f"{int.from_bytes(hashlib.sha256(name.encode()).digest()) % 10**40:040}"
+def _zip64(size: int, stored_bytes: int, offset: int) -> bytes:
+    """Return the zip64 extra field with the numbers that do not fit in 32 bits; b'' if all do."""
+    numbers = [size, stored_bytes] if size >= _LARGE else []
+    numbers += [offset] if offset >= _LARGE else []
+    return struct.pack(f"<HH{len(numbers)}Q", 1, 8 * len(numbers), *numbers) if numbers else b""

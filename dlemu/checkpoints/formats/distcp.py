@@ -8,54 +8,42 @@ any number of ranks can load the checkpoint. A piece that several ranks hold is 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from dlemu.checkpoints.formats._pickled import Call, Global, MappedPairs, pickled
-from dlemu.checkpoints.formats._torch_zip import TorchZips, rebuilt_tensor
+from dlemu.checkpoints.formats._pickled import Call, Global, pickled
+from dlemu.checkpoints.formats._torch_zip import Archive, archive_of, rebuilt_tensor
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
+from dlemu.config.schema import Datatype
 
 if TYPE_CHECKING:
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
 
 METADATA = "torch.distributed.checkpoint.metadata"
-DTYPES = {
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp32": "float32",
-    "fp64": "float64",
-    "int8": "int8",
-    "uint8": "uint8",
-}
+DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int8": "int8", "uint8": "uint8"}
 
 
-class Format:
+class Format(CheckpointFormat):
     """One file per rank; `.metadata` covers the emulated ranks of the plan."""
 
-    def __init__(self) -> None:
-        self._zips = TorchZips()
-        self._archive_bytes: dict[tuple[tuple[int, ...], str], int] = {}
-
     def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
-        """Return the rank's file, and for the first emulated rank also `.metadata`."""
         pieces = LayoutBuilder()
         for shard, tensor in _tensors_of(plan, rank):
-            self._zips.add(pieces, (tensor,), _state, f"{shard.path} {tensor.name}")
+            _archive(tensor).append_to(pieces, (tensor,), f"{shard.path} {tensor.name}")
         files = [pieces.layout(_name(rank))]
         if rank == plan.ranks[0]:
-            pieces = LayoutBuilder()
-            pieces.literal(pickled(_metadata(plan, self._bytes_of)))
-            files.append(pieces.layout(".metadata"))
+            files.append(LayoutBuilder(head=pickled(_metadata(plan))).layout(".metadata"))
         return tuple(file for file in files if file.size_bytes)
 
-    def _bytes_of(self, tensor: Tensor) -> int:
-        """Return the size of a tensor's archive, which depends on its shape and type alone."""
-        kind = tensor.shape, tensor.dtype
-        if kind not in self._archive_bytes:
-            pieces = LayoutBuilder()
-            self._zips.add(pieces, (tensor,), _state, "")
-            self._archive_bytes[kind] = pieces.size_bytes
-        return self._archive_bytes[kind]
+
+def _archive(tensor: Tensor) -> Archive:
+    return archive_of(_state, (("", tensor.shape, tensor.dtype),))
+
+
+def _state(tensors: tuple[Tensor, ...]) -> Call:
+    return rebuilt_tensor(tensors[0], 0)
 
 
 def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor]]:
@@ -64,29 +52,33 @@ def _tensors_of(plan: CheckpointPlan, rank: int) -> Iterator[tuple[Shard, Tensor
         yield from ((shard, tensor) for tensor in shard.tensors if not tensor.part.copy)
 
 
-def _state(tensors: tuple[Tensor, ...]) -> Call:
-    return rebuilt_tensor(tensors[0], 0)
-
-
 def _name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
-def _metadata(plan: CheckpointPlan, bytes_of: Callable[[Tensor], int]) -> Call:
-    """Return the content of `.metadata`; `bytes_of` returns the size of a tensor's archive."""
+def _metadata(plan: CheckpointPlan) -> Call:
+    """Return the content of `.metadata`."""
     tensors: dict[str, Tensor] = {}
     chunks: dict[str, list[Call]] = {}
-    storage: list[tuple[Call, Call]] = []
+    storage: dict[Call, Call] = {}
+
+    @cache
+    def archive_bytes(shape: tuple[int, ...], dtype: Datatype) -> int:
+        pieces = LayoutBuilder()
+        tensor = Tensor("", shape, dtype)
+        _archive(tensor).append_to(pieces, (tensor,), "")
+        return pieces.size_bytes
+
     for rank in plan.ranks:
         start = 0
         for _, tensor in _tensors_of(plan, rank):
-            name, elements, length = tensor.part.name, tensor.shape[0], bytes_of(tensor)
+            name, elements, length = tensor.part.name, tensor.shape[0], archive_bytes(tensor.shape, tensor.dtype)
             offset = _size(tensor.part.piece * elements)
             own = chunks.setdefault(name, [])
             tensors.setdefault(name, tensor)
             index = _instance(METADATA, "MetadataIndex", fqn=name, index=len(own), offset=offset)
             place = {"relative_path": _name(rank), "offset": start, "length": length}
-            storage.append((index, _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)))
+            storage[index] = _instance("torch.distributed.checkpoint.filesystem", "_StorageInfo", **place)
             own.append(_instance(METADATA, "ChunkStorageMetadata", offsets=offset, sizes=_size(elements)))
             start += length
     return _instance(
@@ -103,7 +95,7 @@ def _metadata(plan: CheckpointPlan, bytes_of: Callable[[Tensor], int]) -> Call:
             for name, tensor in tensors.items()
         },
         planner_data={name: (name,) for name in tensors},
-        storage_data=MappedPairs(storage),
+        storage_data=storage,
         storage_meta=_instance(
             METADATA, "StorageMeta", checkpoint_id=None, save_id=str(uuid.uuid5(uuid.NAMESPACE_OID, repr(plan)))
         ),

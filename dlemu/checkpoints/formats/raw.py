@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 
-class Format(OneFilePerShard):
+class Format(CheckpointFormat):
     """Tensors only."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return the layout of one shard's file."""
-        pieces = LayoutBuilder()
-        for tensor in shard.tensors:
-            pieces.tensor(tensor)
-        return pieces.layout(shard.path)
+        return LayoutBuilder(shard.tensors).layout(shard.path)

@@ -10,17 +10,16 @@ import json
 import struct
 from typing import Any
 
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}
 
 
-class Format(OneFilePerShard):
+class Format(CheckpointFormat):
     """One .safetensors file per shard."""
 
     def layout(self, shard: Shard) -> FileLayout:
-        """Return the layout of one shard's file."""
         header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
         at = 0
         for tensor in shard.tensors:
@@ -28,8 +27,5 @@ class Format(OneFilePerShard):
             header[tensor.name] = {"dtype": TYPES[tensor.dtype], "shape": tensor.shape, "data_offsets": offsets}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)
-        pieces = LayoutBuilder()
-        pieces.literal(struct.pack("<Q", len(text)) + text)
-        for tensor in shard.tensors:
-            pieces.tensor(tensor)
+        pieces = LayoutBuilder(shard.tensors, head=struct.pack("<Q", len(text)) + text)
         return pieces.layout(f"{shard.path.removesuffix('.pt')}.safetensors")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.formats._torch_zip import TorchZips, torch_state
-from dlemu.checkpoints.formats.checkpoint_format_base import OneFilePerShard
+from dlemu.checkpoints.formats._torch_zip import archive_of, torch_state
+from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 
-class Format(OneFilePerShard):
+class Format(CheckpointFormat):
     """One zip archive per shard, with a pickle and one record per tensor."""
 
-    def __init__(self) -> None:
-        self._zips = TorchZips()
-
     def layout(self, shard: Shard) -> FileLayout:
-        """Return the layout of one shard's file."""
         pieces = LayoutBuilder()
-        self._zips.add(pieces, shard.tensors, torch_state, shard.path)
+        shapes = tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in shard.tensors)
+        archive_of(torch_state, shapes).append_to(pieces, shard.tensors, shard.path)
         return pieces.layout(shard.path)
