@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.padding import Padding
 
-from dlemu.report.table import Line, Tone, rich_text
+from dlemu.report.table import Line, Table, Tone, print_table, rich_text
 
 MOST_NOTES = 2
 """Notes on the first screen; --details has all."""
@@ -39,6 +39,8 @@ class Screen:
     notes: Sequence[str] = ()
     """What a reader must know besides, the most important first."""
     folder: str
+    table: Table | None = None
+    """The table that is the answer, such as a sweep's: above the lines; --details has it among the sections."""
 
     def said(self, *, details: bool = False) -> list[Said]:
         """Return all lines below the title; with `details` all notes."""
@@ -53,6 +55,8 @@ class Screen:
 def print_screen(screen: Screen, console: Console, *, details: bool = False) -> None:
     """Print a first screen: wrapped at words on a terminal, a line each elsewhere."""
     console.print(rich_text(Line(screen.title, "strong")), soft_wrap=not console.is_terminal)
+    if screen.table is not None and not details:
+        print_table(screen.table, console)
     plus_minus = "±" if console.encoding.startswith("utf") else "+-"
     lines = screen.said(details=details)
     width = max(len(line.label) for line in lines) + 2

@@ -120,7 +120,8 @@ def series_screen(series: RunSeries) -> Screen:
         without = f", {len(failed)} did not complete" if failed else ""
         said = Said("runs", f"{passed} of {len(series.points) + len(failed)} passed{without}{interrupted}", tone="open")
     notes = [f"{plain(point.settings)} failed: {point.failure}" for point in failed]
-    return Screen(title=title, lines=[said], notes=notes, folder=series.folder)
+    table = _sweep_table(answer) if isinstance(answer, SweepAnswer) else None
+    return Screen(title=title, lines=[said], notes=notes, folder=series.folder, table=table)
 
 
 def series_sections(series: RunSeries) -> Iterator[Section]:
