@@ -3,7 +3,7 @@
 - Errors that end a command with a message: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
 - A kind of job: a `RowsKind` measures rows on each rank into a `RowsLog`, whose `Rows` and `RowsRun` its `RowsSummary`
   is computed from, for a `Job` that tells its progress by `Notify`. `Catalogue` and `Metric` declare what it measures,
-  `Outcome` how it ended.
+  `Outcome` how it ended; `rows_parts` makes the rest of it.
 - Ranks: `Comm` between them; `Interrupted`, `interrupt_on` and `detect_launcher` around them.
 - A loader: `LoaderTraits`, a `LoaderSpec` with a `Phase` each for training and evaluation, and what it yields, a
   `Batch` with its `BatchTrace`.
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from dlemu.runner.rows_job import RowsLog as RowsLog
     from dlemu.runner.rows_job import RowsRun as RowsRun
     from dlemu.runner.rows_job import RowsSummary as RowsSummary
+    from dlemu.runner.rows_job import rows_parts as rows_parts
     from dlemu.runner.run_folder import check_place as check_place
     from dlemu.runner.run_folder import new_folder as new_folder
     from dlemu.runner.run_list import Planned as Planned
@@ -78,7 +79,7 @@ _NAMES = {
     "dlemu.metrics.verdict": ("Outcome",),
     "dlemu.runner.child_run": ("module_command", "run_train"),
     "dlemu.runner.job": ("Job", "Notify"),
-    "dlemu.runner.rows_job": ("RowsKind", "RowsLog", "RowsRun", "RowsSummary"),
+    "dlemu.runner.rows_job": ("RowsKind", "RowsLog", "RowsRun", "RowsSummary", "rows_parts"),
     "dlemu.runner.run_folder": ("check_place", "new_folder"),
     "dlemu.runner.run_list": ("Planned", "RunBegan", "RunEnded", "RunList", "RunsPlanned"),
 }

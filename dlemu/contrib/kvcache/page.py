@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.summary import KvSummary
-from dlemu.extend import Outcome, RowsRun
+from dlemu.extend import Outcome, RowsRun, rows_parts
 from dlemu.metrics.cache import IN_MEMORY, NOT_READ_PERCENT
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.screen import Said, Screen
@@ -15,7 +15,6 @@ from dlemu.report.table import Section, Table, Tone, Words, columns
 from dlemu.report.units import number, size
 from dlemu.results.compared import Conditions
 from dlemu.results.wording import TRADEMARK, count
-from dlemu.runner.rows_job import rows_parts
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Canvas, Figure
