@@ -2,7 +2,7 @@
 
 - Errors that end a command with a message: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
 - A kind of job: a `RowsKind` measures rows on each rank into a `RowsLog`, whose `Rows` and `RowsRun` its `RowsSummary`
-  is computed from, for a `Job` that tells its progress by `Notify`. `Catalogue` and `Metric` declare what it measures,
+  is computed from, for a `Job` that tells its progress by `Notify`. `Metric` declares what it measures,
   `Outcome` how it ended; `rows_parts` makes the rest of it.
 - Ranks: `Comm` between them; `Interrupted`, `interrupt_on` and `detect_launcher` around them.
 - A loader: `LoaderTraits`, a `LoaderSpec` with a `Phase` each for training and evaluation, and what it yields, a
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from dlemu.loaders.loader_base import LoaderSpec as LoaderSpec
     from dlemu.loaders.loader_base import Phase as Phase
     from dlemu.loaders.traits_base import LoaderTraits as LoaderTraits
-    from dlemu.metrics.catalogue import Catalogue as Catalogue
     from dlemu.metrics.catalogue import Metric as Metric
     from dlemu.metrics.verdict import Outcome as Outcome
     from dlemu.runner.child_run import module_command as module_command
@@ -75,7 +74,7 @@ _NAMES = {
     "dlemu.comm.row_log": ("Rows",),
     "dlemu.loaders.loader_base": ("Batch", "BatchTrace", "LoaderSpec", "Phase"),
     "dlemu.loaders.traits_base": ("LoaderTraits",),
-    "dlemu.metrics.catalogue": ("Catalogue", "Metric"),
+    "dlemu.metrics.catalogue": ("Metric",),
     "dlemu.metrics.verdict": ("Outcome",),
     "dlemu.runner.child_run": ("module_command", "run_train"),
     "dlemu.runner.job": ("Job", "Notify"),
