@@ -72,6 +72,16 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
     return getattr(_located(package, name)[0], attribute, default)
 
 
+def named(module: str, name: str = "") -> Any:
+    """Return what a module has under a name, both from a table or a folder's listing; without a name, the module.
+
+    All code that imports modules by a name in a string is here: elsewhere an import says which, so that readers and
+    tools can follow it.
+    """
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
 def is_dotted(name: str) -> bool:
     """Return whether `name` can be a module in a package or a class in a module; `.jpg` can't."""
     return "." in name.strip(".")

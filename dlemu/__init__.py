@@ -9,7 +9,6 @@ of the command line (docs/python.md); what they need is imported when one is cal
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -49,7 +48,9 @@ _MODULE_OF = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "Ru
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'dlemu' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF.get(name, "dlemu.api")), name)
+    from datagen.registry import named
+
+    return named(_MODULE_OF.get(name, "dlemu.api"), name)
 
 
 def __dir__() -> list[str]:

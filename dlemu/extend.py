@@ -18,8 +18,9 @@ Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.co
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from datagen.registry import named
 
 if TYPE_CHECKING:
     from datagen.atomic import write_text as write_text
@@ -89,4 +90,4 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    return named(_MODULE_OF[name], name)

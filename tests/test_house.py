@@ -250,6 +250,18 @@ def test_metrics_make_no_sentences() -> None:
     assert len(texts) <= LONG_TEXTS_OF_METRICS, texts
 
 
+def test_code_is_named_by_strings_in_one_place() -> None:
+    """Elsewhere an import says which module, in a function where it is heavy: mypy and go-to-definition follow it."""
+    places = {
+        path.relative_to(ROOT).as_posix()
+        for path in product()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name | ast.alias)
+        and {"import_module", "__import__"} & {getattr(node, part, "") for part in ("attr", "id", "name")}
+    }
+    assert places == {"datagen/registry.py"}
+
+
 def test_each_package_says_what_it_is_for() -> None:
     for path in sorted((ROOT / "dlemu").rglob("__init__.py")):
         assert "tests" in path.parts or ast.get_docstring(ast.parse(path.read_text())), path

@@ -8,8 +8,9 @@ workload = load(["workload=unet3d", "accelerator=v100", "ranks=18"])
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from datagen.registry import named
 
 if TYPE_CHECKING:  # every command imports this package, and most of its files for a message or a list alone
     from dlemu.config.dump import completed as completed
@@ -36,5 +37,5 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            return named(f"{__name__}.{module}", name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,6 @@ installs as an entry point in the group `dlemu.jobs`.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
-from datagen.registry import installed
+from datagen.registry import installed, named
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 
 if TYPE_CHECKING:  # every command imports this module
@@ -164,14 +163,14 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def _packages(parent: str) -> list[str]:
-    root = Path(importlib.import_module(parent).__path__[0])
+    root = Path(named(parent, "__path__")[0])
     paths = sorted(path.parent.relative_to(root) for path in root.rglob("kind.py"))
     return [".".join((parent, *path.parts)) for path in paths]
 
 
 def _kinds(package: str) -> list[Kind]:
     """Return the KIND of a package, and in ANSWERS further kinds of results that it makes."""
-    module = importlib.import_module(f"{package}.kind")
+    module = named(f"{package}.kind")
     return [module.KIND, *getattr(module, "ANSWERS", ())]
 
 
