@@ -62,7 +62,7 @@ def test_data_alone_may_be_asked_for_also_of_a_workload_that_could_not_be_traine
     [
         (2, {"tensor": 4, "pipeline": 8}, "not a multiple of the 32 ranks"),
         (6, {"tensor": 4, "zero_stage": 1}, "not a multiple of the 4 ranks"),
-        (4, {"pipeline": 2, "zero_stage": 3}, "so there are no stages"),
+        (4, {"pipeline": 2, "zero_stage": 3}, "wanted pipeline=1 and expert=1"),
         (2, {"tensor": 2}, ""),
     ],
 )
