@@ -134,7 +134,9 @@ def write_sweep(folder: Path) -> Path:
         for ranks in (1, 2, 4, 8, 16)
     ]
     settings = {"dataset.data_folder": "slow", "ranks": "32"}
-    points.append({"settings": settings, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
+    points.append(
+        {"settings": settings, "folder": "x", "failure": "no memory for 32 ranks\nuse fewer", "figures": None}
+    )
     question = {"overrides": ["ranks=1,2,4,8,16"], "settings_digest": ""}
     _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
     return folder

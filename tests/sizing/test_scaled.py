@@ -19,7 +19,6 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.any_run import open_result, show
 from dlemu.report.page import render
-from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
@@ -197,11 +196,9 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(
         SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(swept)),
     )
     shown = details("sweep", read_sweep(str(tmp_path)), str(tmp_path))
-    series = RunSeries("x", tuple(point_of(run, {}) for run in runs))
-    for divisor, point in zip((a, b), series.points, strict=True):
+    for divisor, run in zip((a, b), runs, strict=True):
         assert scaled(divisor) in shown
-        assert point.line == f"w h100{scaled(divisor)}"
-    assert series.scaled == (scaled(a) if a == b else "")
+        assert run.title == f"w h100{scaled(divisor)}"
 
 
 @pytest.mark.parametrize(
