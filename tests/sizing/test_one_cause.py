@@ -182,7 +182,7 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     """With none that fails it would be said that no more were tried."""
     answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=CPU), most=5)
-    assert (answer.max_accelerators, answer.edge.failing, answer.limited_by.what) == (4, None, "host CPU")
+    assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host CPU")
     assert answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), most=5).limited_by.what == "count"
 
 

@@ -13,10 +13,9 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import kind_named, kind_of
-from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
+from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
 from dlemu.studies.conditions import conditions_in, conditions_of
 from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
-from dlemu.studies.size.size_verdict import HOST
 
 _CUT = "the sweep is incomplete: finish it with its command"
 
@@ -196,7 +195,7 @@ def _named(settings: Iterable[tuple[str, str]]) -> str:
 
 def _of_size(folder: str, sized: SizeAnswer) -> Side:
     conditions = list(conditions_in(os.path.join(folder, trial.folder) for trial in sized.trials))
-    failing, most = sized.edge.failing, sized.max_accelerators
+    failing, most = sized.failing, sized.max_accelerators
     cut = [] if sized.complete else ["the search is incomplete: finish it with its command"]
     compared = ComparedSide(
         name=folder,
@@ -206,8 +205,9 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
         or failing.accelerators > most + 1  # a search that was interrupted
-        or sized.limited_by.what in ("count", "nothing", *HOST),
-        gb_per_second=_gb_per_second(trial.app_mb_per_second for trial in sized.trials_of(most)),
+        or sized.limited_by.is_host
+        or sized.limited_by.what in ("count", "nothing"),
+        gb_per_second=_gb_per_second(trial.mb_per_second for trial in sized.trials_of(most)),
         about=conditions[0] if conditions else None,
     )
     return Side(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from dlemu.jobs.training.metrics import AU_SUSTAINED
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
@@ -12,7 +13,7 @@ from dlemu.report.table import Section, Table, Tone, Words, columns
 from dlemu.report.units import duration, interval, number, plain, verdict_word
 from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
-from dlemu.results.kinds import Parts, catalogue_of
+from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
 from dlemu.studies.conditions import background
@@ -33,12 +34,11 @@ def read_size(folder: str) -> SizeAnswer | None:
 
 def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
     """Return the figures of all trials with a count, averaged."""
-    trials, failing = answer.trials_of(count.accelerators), answer.edge.failing
+    trials, failing = answer.trials_of(count.accelerators), answer.failing
     decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
     limit = answer.limited_by if decides else cause_of(trials)
-    catalogue = catalogue_of(KIND_OF_TRIALS)
-    each = {name: [getattr(trial, name, None) for trial in trials] for name in (metric.name for metric in catalogue)}
-    known = {name: [value for value in values if value is not None] for name, values in each.items()}
+    known = [trial.figures.metrics for trial in trials]
+    values = {name: [one[name].mean for one in known if name in one] for one in known for name in one}
     return JobFigures(
         kind=KIND_OF_TRIALS,
         workload=answer.question.workload,
@@ -48,8 +48,8 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
-        metrics={name: Value(sum(values) / len(values)) for name, values in known.items() if values}
-        | {catalogue.decisive: Value(count.au_sustained_percent, count.half_width_percent)},
+        metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}
+        | {AU_SUSTAINED: Value(count.au_sustained_percent, count.half_width_percent)},
     )
 
 
@@ -67,7 +67,7 @@ def screen(answer: SizeAnswer, folder: str) -> Screen:
 
 
 def _answer(answer: SizeAnswer) -> Iterator[Said]:
-    word = answer.outcome or verdict_word(answer.passed)
+    word = answer.outcome or "no verdict"
     sentence = answer.verdict or "the search was interrupted"
     if answer.at_least:
         sentence = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {sentence}"
@@ -87,29 +87,23 @@ def _counts(answer: SizeAnswer) -> Iterator[Said]:
 
 
 def _mb_per_second(answer: SizeAnswer, tried: CountResult) -> float:
-    rates = [trial.app_mb_per_second for trial in answer.trials_of(tried.accelerators)]
+    rates = [trial.mb_per_second for trial in answer.trials_of(tried.accelerators)]
     return sum(rates) / len(rates)
 
 
 def _limit(answer: SizeAnswer) -> Iterator[Said]:
-    limit, more = answer.limited_by, answer.for_one_more
+    limit = answer.limited_by
     why = f": {limit.evidence[0]}" if limit.evidence else ""
     yield Said("limit", f"{limit.name}{why}")
-    most = "least" if answer.host_only else "most"
+    most = "least" if limit.is_host else "most"
     delivered = f"in trials and read probe it delivered at {most} {rate(answer.storage_mb_per_second)}"
-    yield Said("needs", f"{rate(more.wanted_mb_per_second)} for {more.accelerators}; {delivered}")
+    yield Said("needs", f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}; {delivered}")
 
 
 def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
     title = f"The next count is limited by: {limit.name}"
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
-    if answer.host_only:
-        could = answer.host_only.storage_could_feed
-        enough = "" if could is None else f", enough for about {count(could, 'accelerator')}{answer.scaled}"
-        given = f"It delivered at least {number(answer.storage_mb_per_second)} MB/s{enough}"
-        sentence = f"{given}: use a host with more cores or without other programs, or several hosts."
-        yield Words("The host reached its limit first, not the storage", [sentence])
     yield _counts_table(answer)
     yield _trials_table(answer)
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
@@ -139,8 +133,8 @@ def _trials_table(answer: SizeAnswer) -> Table:
             str(trial.accelerators),
             number(trial.au_sustained_percent),
             interval(trial.au_sustained_percent, trial.half_width_percent),
-            number(trial.app_mb_per_second),
-            number(trial.device_mb_per_second),
+            number(trial.mb_per_second),
+            number(trial.figures.mean("device_mb_per_second")),
             number(trial.seconds),
             plain(trial.settled),
         )
