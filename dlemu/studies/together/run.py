@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
@@ -32,6 +31,10 @@ WANTED_OVERLAP_PERCENT = 80.0
 """Share of a job's time in which others should run: with less, it had the storage to itself for too long."""
 
 
+Span = tuple[float, float]
+"""Begin and end, s."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MeasuredJob:
     """What was measured of a job, alone or together with the others."""
@@ -39,23 +42,37 @@ class MeasuredJob:
     folder: str
     """The run's folder, in that of together.json."""
     figures: JobFigures
-    began_at: str
-    """ISO 8601 with zone; the same for `ended_at`."""
-    ended_at: str | None
+    overlap_percent: float = 100.0
+    """Share of its time in which at least one other job ran; 100 for a run alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Jobs that ran at the same time: one alone, or all."""
+
+    runs: dict[int, MeasuredJob]
+    """Index of the job in the question -> what was measured of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TogetherQuestion:
+    """Which jobs to run."""
+
+    jobs: tuple[tuple[str, ...], ...]
+    """For each job its command, then its overrides."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTogether:
-    """One of the jobs."""
+    """What the others cost one of the jobs."""
 
     command: str
-    words: tuple[str, ...]
-    alone: MeasuredJob | None = None
-    """Its run alone; None until it has run, and with --no-alone."""
-    beside: MeasuredJob | None = None
+    alone: MeasuredJob | None
+    """None until it has run, and with --no-alone."""
+    beside: MeasuredJob | None
     """Its run together with the others; None until it has run."""
-    overlap_percent: float | None = None
-    """Share of the time of `beside` in which at least one other job ran."""
 
     @property
     def title(self) -> str:
@@ -81,7 +98,7 @@ class JobTogether:
         for metrics in (catalogue.headlines, catalogue.compared):
             known = [Loss(metric, cost[metric.name]) for metric in metrics if metric.name in cost]
             if known:
-                return max(known, key=lambda loss: loss.rank)
+                return max(known, key=lambda loss: (loss.is_certain, loss.percent))
         return None
 
 
@@ -93,9 +110,13 @@ class Loss:
     cost: Difference
 
     @property
-    def is_told(self) -> bool:
-        """Whether there is a difference, as far as known."""
-        return self.cost.distinct is not False and abs(self.cost.difference_percent or 0.0) >= SAME_PERCENT
+    def is_certain(self) -> bool:
+        """Whether it lost more than the uncertainty; unknown without repetitions, so then it is not."""
+        return self.percent > 0 and self.cost.distinct is True and not self._is_same
+
+    @property
+    def _is_same(self) -> bool:
+        return abs(self.cost.difference_percent or 0.0) < SAME_PERCENT
 
     @property
     def percent(self) -> float:
@@ -103,15 +124,9 @@ class Loss:
         fast, slow = (self.cost.b, self.cost.a) if self.metric.better == "higher" else (self.cost.a, self.cost.b)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
-    @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """The order of losses: significant ones are above those without an interval, these above what is none."""
-        lost = self.is_told and self.percent > 0
-        return lost and self.cost.distinct is True, lost, self.percent
-
     def __str__(self) -> str:
         cost, width = self.cost, self.cost.half_width_percent
-        if not self.is_told:
+        if cost.distinct is False or self._is_same:
             within = "" if width is None else f" (it is within +- {width:.1f} %)"
             return f"no difference in {self.metric.title} that can be told{within}"
         chance = "; no interval: it may be chance" if width is None else f" +- {width:.1f}"
@@ -125,53 +140,50 @@ class Together:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    jobs: tuple[JobTogether, ...]
-    settings_digest: str
-    """Of all settings, those in the workload's file included."""
-    issues: tuple[str, ...] = ()
-    """What a reader of these numbers must know, as sentences."""
-    lost_most: int | None = None
-    """Number of the job that lost most of those that lost for certain, from 1; None where none did."""
+    question: TogetherQuestion
+    turns: tuple[Turn, ...]
+    """Each job alone, then all of them."""
     verdict: str = ""
-    """What that job lost, as a sentence; empty before all jobs have run both ways, and with --no-alone."""
+    """What the job lost that lost most, as a sentence; empty before all have run both ways, and with --no-alone."""
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
+    def jobs(self) -> list[JobTogether]:
+        """What the others cost each job."""
+        alone, beside = (
+            {job: run for turn in self.turns if (len(turn.runs) == 1) is one for job, run in turn.runs.items()}
+            for one in (True, False)
+        )
+        return [
+            JobTogether(command=words[0], alone=alone.get(number), beside=beside.get(number))
+            for number, words in enumerate(self.question.jobs)
+        ]
+
+    @property
+    def costs(self) -> list[str]:
         """What the others cost each job, as sentences."""
-        return tuple(_said(self.jobs).values())
+        jobs = enumerate(self.jobs, start=1)
+        return [f"job {number}, {one.title}: {loss}" for number, one in jobs if (loss := one.loss) is not None]
 
     @property
-    def question(self) -> TogetherQuestion:
-        """The jobs to run."""
-        jobs = tuple((one.command, *one.words) for one in self.jobs)
-        return TogetherQuestion(jobs=jobs, settings_digest=self.settings_digest)
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The turns that have run."""
-        alone = [Turn((number,), (one.alone,), True) for number, one in enumerate(self.jobs) if one.alone is not None]
-        beside = tuple(one.beside for one in self.jobs if one.beside is not None)
-        return (*alone, *([Turn(tuple(range(len(beside))), beside, False)] if beside else []))
+    def issues(self) -> list[str]:
+        """What a reader of these numbers must know, as sentences."""
+        return [
+            f"job {number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: make "
+            "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
+            for number, one in enumerate(self.jobs, start=1)
+            if one.beside is not None and one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+        ]
 
 
-@dataclass(frozen=True)
-class TogetherQuestion:
-    """Which jobs to run."""
-
-    jobs: tuple[tuple[str, ...], ...]
-    """For each job its command, then its overrides."""
-    settings_digest: str
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One job alone, or all side by side."""
-
-    numbers: tuple[int, ...]
-    """Indices of its jobs."""
-    told: tuple[MeasuredJob, ...]
-    """What was measured of each."""
-    is_alone: bool
+def verdict_of(answer: Together) -> str:
+    """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
+    losses = [loss for one in answer.jobs if (loss := one.loss) is not None]
+    certain = [(loss.percent, said) for loss, said in zip(losses, answer.costs, strict=True) if loss.is_certain]
+    if certain:
+        return f"lost most: {max(certain)[1]}"
+    unknown = any(loss.cost.distinct is None for loss in losses)
+    why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
+    return f"no job lost anything that can be told{why}" if losses else ""
 
 
 @dataclass(frozen=True)
@@ -253,34 +265,13 @@ class Study(RunList[Jobs, Turn, Together]):
     options: tuple[str, ...] = ()
 
     def answer(self, *, complete: bool) -> Together:
-        """Return the jobs with what has been measured so far."""
-        got = {
-            (number, turn.is_alone): told
-            for turn in self.runs
-            for number, told in zip(turn.numbers, turn.told, strict=True)
-        }
-        spans = [_span(told) for (_, is_alone), told in got.items() if not is_alone]
-        jobs = [
-            JobTogether(
-                command=command,
-                words=tuple(words),
-                alone=got.get((number, True)),
-                beside=got.get((number, False)),
-                overlap_percent=overlap_percent(spans[number], spans[:number] + spans[number + 1 :]) if spans else None,
-            )
-            for number, (command, *words) in enumerate(self.question.jobs)
-        ]
-        return Together(
-            **verdict_fields(jobs),
-            complete=complete,
-            jobs=tuple(jobs),
-            settings_digest=self.question.settings_digest,
-            issues=tuple(_issues(jobs)),
-        )
+        """Return what has been measured so far."""
+        answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
+        return replace(answer, verdict=verdict_of(answer)) if complete else answer
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
         """Return whether a turn that has run is the planned one."""
-        return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
+        return list(run.runs) == [one.number for one in planned.what]
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
         """Make and return the folder of the study, in which each job has its own."""
@@ -289,15 +280,20 @@ class Study(RunList[Jobs, Turn, Together]):
 
     def start(self, planned: Planned[Jobs], folder: str) -> Turn:
         """Run jobs at once, each with results of its own."""
-        jobs, is_alone = planned.what, len(planned.what) == 1
-        folders = [fresh_folder(folder, f"{'alone' if is_alone else 'beside'}-{one.number + 1}") for one in jobs]
+        jobs = planned.what
+        how = "alone" if len(jobs) == 1 else "beside"
+        folders = [fresh_folder(folder, f"{how}-{one.number + 1}") for one in jobs]
         commands = [
             job([*self.options, *one.words, "output.report=false"], own, command_name=one.kind.command)
             for one, own in zip(jobs, folders, strict=True)
         ]
         run_commands(commands, lambda: None)
-        told = tuple(map(_told, folders))
-        return Turn(tuple(one.number for one in jobs), told, is_alone)
+        runs, spans = zip(*map(_measured, folders), strict=True)
+        if len(jobs) > 1:
+            others = (spans[:number] + spans[number + 1 :] for number in range(len(spans)))
+            shares = map(overlap_percent, spans, others)
+            runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
+        return Turn(runs=dict(zip((one.number for one in jobs), runs, strict=True)))
 
 
 def read_together(folder: str) -> Together | None:
@@ -318,20 +314,12 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     return Runnable(number, tuple(words), whole, kind)
 
 
-def _told(folder: str) -> MeasuredJob:
+def _measured(folder: str) -> tuple[MeasuredJob, Span]:
+    """Return what was measured of the run in a folder, and its time."""
     run, figures = read_figures(folder)
-    return MeasuredJob(
-        folder=os.path.basename(folder), figures=figures, began_at=run.summary.started_at, ended_at=run.summary.ended_at
-    )
-
-
-Span = tuple[float, float]
-"""Begin and end, s."""
-
-
-def _span(told: MeasuredJob) -> Span:
-    begin = datetime.fromisoformat(told.began_at).timestamp()
-    return begin, datetime.fromisoformat(told.ended_at).timestamp() if told.ended_at else begin
+    times = run.summary.started_at, run.summary.ended_at or run.summary.started_at
+    began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
+    return MeasuredJob(folder=os.path.basename(folder), figures=figures), (began, ended)
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
@@ -342,36 +330,3 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
         if end > begin:
             covered, at = covered + end - begin, end
     return 100 * covered / (own[1] - own[0]) if own[1] > own[0] else 0.0
-
-
-def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
-    """Return the fields of the answer that say what the jobs cost each other."""
-    losses, said = _losses(jobs), _said(jobs)
-    if not losses:
-        return {}
-    lost = {number: loss.percent for number, loss in losses.items() if loss.is_told and loss.percent > 0}
-    sure = [number for number in lost if losses[number].cost.distinct]
-    most, perhaps = (max(among, key=lambda number: lost[number], default=None) for among in (sure, lost))
-    verdict = "no job lost anything that can be told"
-    if perhaps is not None:
-        verdict = f"{'lost' if perhaps == most else 'may have lost'} most: {said[perhaps]}"
-        if most not in (None, perhaps):
-            verdict = f"lost for certain: {said[most]}; {verdict}"
-    return {"lost_most": most, "verdict": verdict}
-
-
-def _losses(jobs: Sequence[JobTogether]) -> dict[int, Loss]:
-    return {number: loss for number, one in enumerate(jobs, start=1) if (loss := one.loss) is not None}
-
-
-def _said(jobs: Sequence[JobTogether]) -> dict[int, str]:
-    return {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in _losses(jobs).items()}
-
-
-def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:
-    for number, one in enumerate(jobs, start=1):
-        if one.overlap_percent is not None and one.overlap_percent < WANTED_OVERLAP_PERCENT:
-            yield (
-                f"job {number} ({one.command}) ran with others for {one.overlap_percent:.0f} % of its time: make "
-                "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
-            )
