@@ -66,7 +66,8 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], note
 
 def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     """Return what the faster of two drives saves in a year, by accelerators."""
-    from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, compare_runs
+    from dlemu.studies.answers import PLANNED_EPOCHS
+    from dlemu.studies.compare.compare_sides import YEAR_DAYS, compare_runs
 
     points = [point for result in opened.results_of(declared).values() for point in result.points if point.figures]
     known = {(opened.drive_of(point.settings), point.figures.ranks): point.figures for point in points}
