@@ -49,15 +49,14 @@ Panel = Callable[[int], alt.LayerChart | None]
 
 @dataclass(frozen=True)
 class Canvas:
-    """Size of a figure: for wide screens and paper, or for a phone."""
+    """Size of a figure."""
 
     width: int
     """Pixels between the axes."""
-    narrow: bool
+    narrow: bool = False
 
 
-DESK = Canvas(width=640, narrow=False)
-PHONE = Canvas(width=262, narrow=True)
+DESK = Canvas(width=640)
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
     return alt.Legend(
         title=None,
         orient="top",
-        columns=columns or (2 if canvas.narrow else 5),
+        columns=columns or 5,
         labelLimit=canvas.width,
         columnPadding=26,
     )
@@ -167,7 +166,7 @@ def grid(panels: Sequence[Panel], canvas: Canvas, max_columns: int) -> alt.Conca
         width = (canvas.width - _GAP * (columns - 1)) // columns
         drawn = [(panel, chart) for panel in known if (chart := panel(width)) is not None]
         if min(max_columns, len(drawn)) == columns:
-            return alt.concat(*(chart for _, chart in drawn), columns=columns, spacing=18 if canvas.narrow else 24)
+            return alt.concat(*(chart for _, chart in drawn), columns=columns, spacing=24)
         known = [panel for panel, _ in drawn]  # fewer columns are wider
     return None
 
@@ -214,4 +213,4 @@ def bars(
 
 def side_colour(names: Sequence[str], canvas: Canvas) -> alt.Color:
     """Return the colours of the sides, with a legend."""
-    return alt.Color("line:N", scale=colours(names), legend=legend(canvas, 1 if canvas.narrow else 2))
+    return alt.Color("line:N", scale=colours(names), legend=legend(canvas, 2))
