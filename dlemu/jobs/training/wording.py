@@ -209,17 +209,6 @@ def in_words(limit: Limit, ranks: int = 0) -> Limit:
     )
 
 
-def causes_line(limit: Limit) -> str | None:
-    """Return the AU without each of the causes, as a sentence; None if fewer than two causes are known."""
-    if len(limit.causes) < 2:
-        return None
-    each = (
-        f"{cause.name} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
-        for cause in limit.causes
-    )
-    return f"AU over whole epochs if one of these alone were fixed: {'; '.join(each)}"
-
-
 # Page cache and recordings
 
 
