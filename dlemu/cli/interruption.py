@@ -74,7 +74,7 @@ class Watched:
         match event:
             case SearchBegan():
                 small = scaled(sample_divisor(event.workload), event.workload.scale)
-                enough = f"enough for {count(event.capacity.most, 'accelerator')}{small}"
+                enough = f"enough for {count(event.enough_for, 'accelerator')}{small}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
                 if event.others:
                     self._print(Line(event.others, "caution"))

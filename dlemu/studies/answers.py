@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from datagen.errors import UserError
 from dlemu.metrics.findings import Confidence
@@ -20,11 +21,22 @@ from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
+T = TypeVar("T")
 YEAR_HOURS = 8760.0
 PLANNED_EPOCHS = 100
 """Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
 HOST = ("host", "loader", *HOST_LIMITS)
 """Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+
+
+def edge(tried: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
+    """Return the last of what was tried (in rising order, with its success) before the first failure, and that."""
+    last = None
+    for one, passes in tried:
+        if not passes:
+            return last, one
+        last = one
+    return last, None
 
 
 # size.json
@@ -174,15 +186,20 @@ class SizeAnswer:
         return next((count for count in self.counts if count.accelerators == self.max_accelerators), None)
 
     @property
-    def failing(self) -> CountResult | None:
-        """The smallest count whose mean is below the threshold; its verdict may be open."""
-        return edge(self.counts, self.question.threshold_percent)[1]
+    def edge(self) -> tuple[CountResult | None, CountResult | None]:
+        """The largest count whose mean reaches the threshold, and the smallest that does not; verdicts may be open."""
+        threshold = self.question.threshold_percent
+        return edge((count, count.au_sustained_percent >= threshold) for count in self.counts)
 
     @property
-    def too_close_to_tell(self) -> tuple[CountResult, ...]:
+    def failing(self) -> CountResult | None:
+        """The smallest count whose mean is below the threshold."""
+        return self.edge[1]
+
+    @property
+    def too_close_to_tell(self) -> list[CountResult]:
         """The counts at the edge whose verdict is open."""
-        both = edge(self.counts, self.question.threshold_percent)
-        return tuple(count for count in both if count is not None and count.passed is None)
+        return [count for count in self.edge if count is not None and count.passed is None]
 
     @property
     def storage_mb_per_second(self) -> float:
@@ -203,16 +220,6 @@ class SizeAnswer:
     def scaled(self) -> str:
         """What the scale made of the samples, as a phrase after accelerators."""
         return scaled(self.sample_divisor)
-
-
-def edge(counts: Iterable[CountResult], threshold_percent: float) -> tuple[CountResult | None, CountResult | None]:
-    """Return the largest count that reaches the threshold below the smallest that does not, and the latter."""
-    low = None
-    for count in sorted(counts, key=lambda count: count.accelerators):
-        if count.au_sustained_percent < threshold_percent:
-            return low, count
-        low = count
-    return low, None
 
 
 # sweep.json
@@ -257,6 +264,12 @@ class SweepAnswer:
     question: SweepQuestion
     points: tuple[SweepPoint, ...]
     """The last key changes fastest."""
+
+    @property
+    def edge(self) -> tuple[SweepPoint | None, SweepPoint | None]:
+        """Of a search: the run with the largest value that passed, and that with the smallest that did not."""
+        by_value = sorted(self.points, key=lambda point: float(point.settings[self.question.most_of]))
+        return edge((point, bool(point.figures and point.figures.passed)) for point in by_value)
 
     @property
     def exit_status(self) -> int:

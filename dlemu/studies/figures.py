@@ -144,7 +144,7 @@ def by_count(series: Series, canvas: Canvas) -> Figure | None:
         caption = f"Filled points passed, hollow ones did not. {caption}"
     if _rows(series, _CEILING):
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    chart = alt.concat(*panels, columns=1 if canvas.narrow else _PANELS, spacing=24)
+    chart = alt.concat(*panels, columns=_PANELS, spacing=24)
     return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
 
 
@@ -167,7 +167,7 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
     names = sorted(set(series.lines))
-    key = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
+    key = legend(canvas, 2) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
     layers.append(
         base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
@@ -178,8 +178,7 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
         marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
     ]
-    width = canvas.width if canvas.narrow else (canvas.width - 70) // _PANELS
-    return alt.layer(*layers).properties(width=width, height=210)
+    return alt.layer(*layers).properties(width=(canvas.width - 70) // _PANELS, height=210)
 
 
 def _within(row: Row) -> tuple[float, float]:
@@ -225,7 +224,7 @@ def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure |
     if not rows:
         return None
     x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
-    names = alt.Axis(labelLimit=190, labelFontSize=9 if canvas.narrow else 11, ticks=False, domain=False)
+    names = alt.Axis(labelLimit=190, ticks=False, domain=False)
     hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("metric:N", sort=[row["metric"] for row in rows], title=None, axis=names)

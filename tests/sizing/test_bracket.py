@@ -13,8 +13,8 @@ from dlemu.config.schema import Workload
 from dlemu.results.figures import JobFigures
 from dlemu.runner.events import ignore
 from dlemu.runner.run_list import Planned
-from dlemu.studies.answers import SweepPoint, SweepQuestion
-from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, bracket, next_value
+from dlemu.studies.answers import SweepPoint, SweepQuestion, edge
+from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, next_value
 from dlemu.studies.sweep.run import Runnable
 
 
@@ -25,8 +25,8 @@ def test_the_edge_is_found_in_few_runs(most: float, first: float) -> None:
         assert value not in tried, "nothing runs twice"
         tried[value] = value <= most
         assert len(tried) < 16
-    passing, failing = bracket(tried)
-    if passing and failing < math.inf:
+    passing, failing = edge(sorted(tried.items()))
+    if passing and failing:
         assert passing <= most < failing <= CLOSE * 1.01 * passing
     else:
         assert most / first > 1000 or first / most > 500, "so far away nobody looks"
@@ -47,7 +47,7 @@ class Tried(BracketSearch):
 
 def search(runs: BracketSearch) -> float:
     command = Runnable(Workload(), ("workload=x",), [])
-    _, found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False)
+    found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False).edge
     return 0.0 if found is None else float(found.settings["kv.speed"])
 
 

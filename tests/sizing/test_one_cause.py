@@ -91,11 +91,6 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
         assert "limited by storage" not in page
 
 
-class Passing(FakeRunner):
-    def __init__(self, plan: Any) -> None:
-        super().__init__(1000 * DEMAND)
-
-
 @pytest.mark.parametrize("percent", [OTHERS_PERCENT, 5.0])
 def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     percent: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -104,7 +99,7 @@ def test_a_search_says_before_it_starts_who_else_uses_the_cores(
     make_dataset(tmp_path / "data", **sizes)
     monkeypatch.setattr(interruption, "interrupt_on", lambda *signals: None)
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds: percent)
-    monkeypatch.setattr(find_size, "TrainRunner", Passing)
+    monkeypatch.setattr(find_size, "run_trial", lambda plan, *trial: FakeRunner(1000 * DEMAND)(*trial))
     words = ["workload=unet3d", f"dataset.data_folder={tmp_path / 'data'}", f"output.folder={tmp_path / 'size'}"]
     words += [f"dataset.{name}={value}" for name, value in sizes.items()]
     words += ["train.computation_time=0.5", "reader.batch_size=1"]

@@ -83,10 +83,10 @@ def test_the_range_ends_where_the_host_holds_no_more() -> None:
 class Fickle(FakeRunner):
     """Runs each count once, then not again."""
 
-    def run(self, accelerators: int, number: int, folder: str) -> Trial:
+    def __call__(self, accelerators: int, number: int, folder: str) -> Trial:
         if accelerators in self.tried:
             raise UserError("no memory left")
-        return super().run(accelerators, number, folder)
+        return super().__call__(accelerators, number, folder)
 
 
 def test_a_count_that_ran_and_can_not_be_repeated_ends_the_search_with_its_reason() -> None:

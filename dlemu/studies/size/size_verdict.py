@@ -48,7 +48,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     """
     threshold = question.threshold_percent
     counts = pool(trials, threshold, question.confidence_percent / 100)
-    low, failing = edge(counts, threshold)
+    low, failing = edge((one, one.au_sustained_percent >= threshold) for one in counts)
     tried = [one for one in counts if low is not None and one.accelerators <= low.accelerators]
     shown = max((one.accelerators for one in tried if one.passed), default=0)
     limited_by = _limited_by(failing, shown, trials, threshold, known, refusal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
@@ -34,6 +35,9 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
         counted = f"{len(done)} of {len(answer.points)} completed"
     interrupted = "" if answer.complete else " so far: the sweep was interrupted"
     lines = [Said("runs", counted + interrupted, tone="open")]
+    for label, edge in zip(("passes", "fails"), answer.edge if answer.question.most_of else (), strict=False):
+        if edge is not None and edge.figures is not None:
+            lines.append(Said(label, f"{named(edge.settings)}: {edge.figures.verdict}"))
     title = "Sweep: " + ", ".join(sorted({figures.title for figures in done}))
     return Screen(title=title, lines=lines, notes=notes, folder=folder, table=_table(answer))
 
