@@ -244,8 +244,8 @@ class SweepPoint:
 
     settings: dict[str, str]
     """Key -> this run's value, for the keys that were given several values."""
-    folder: str
-    """The run's folder, in the folder of the sweep."""
+    folder: str = ""
+    """The run's folder, in the folder of the sweep; empty in a comparison."""
     failure: str | None = None
     """The run's message; None when it completed."""
     exit_status: int | None = None
@@ -329,14 +329,6 @@ class RunPair:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComparedRun:
-    """A run of one side, or all trials with one number of accelerators."""
-
-    settings: dict[str, str] = field(default_factory=dict)
-    figures: JobFigures
-
-
-@dataclass(frozen=True, kw_only=True)
 class ComparedSide:
     """One storage of a comparison."""
 
@@ -348,7 +340,7 @@ class ComparedSide:
     """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
     about: Conditions | None
     """None when the folders of its runs are gone."""
-    unpaired: tuple[ComparedRun, ...] = ()
+    unpaired: tuple[SweepPoint, ...] = ()
     """Its runs that have no counterpart; of a search, all counts."""
 
 

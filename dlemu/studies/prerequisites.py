@@ -9,14 +9,16 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.config.schema import Workload
+from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
@@ -43,9 +45,28 @@ def check_launcher(command: str, launcher: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Child:
+    """A run that a study starts as a command of its own."""
+
+    kind: Kind
+    workload: Workload
+    words: tuple[str, ...]
+    """Options and overrides."""
+    launcher: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, kind: Kind, workload: Workload, words: Sequence[str], *, config_dir: str | None, launcher: str = ""
+    ) -> Self:
+        """Return a run with these overrides."""
+        options = ("--config-dir", config_dir) if config_dir else ()
+        return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
+
+
 @dataclass(frozen=True, kw_only=True)
-class SearchBegan(RunsPlanned):
-    """The settings and the dataset are checked; nothing is measured yet."""
+class SearchBegan:
+    """The dataset is checked and the storage is probed: the first trial follows."""
 
     workload: Workload
     page_cache: Treatment
@@ -55,27 +76,14 @@ class SearchBegan(RunsPlanned):
     """Accelerators that the dataset has enough samples for."""
     others: str
     """Of other programs that use the cores, as a sentence; empty where they do not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StorageProbed:
-    """The read probe has ended."""
-
     probe_mb_per_second: float
     mb_per_accelerator: float
     """Read rate that one accelerator needs, from the workload's nominal sizes."""
-    predicted_accelerators: int
-    """The largest number that the model expects to pass; the search begins there."""
+    expected: int
+    """The largest number of accelerators that the model of docs/prediction.md expects to pass."""
 
 
-SizingEvent = (
-    RunsPlanned
-    | SearchBegan
-    | StorageProbed
-    | RunBegan
-    | RunEnded[Trial, SizeAnswer]
-    | RunEnded[SweepPoint, SweepAnswer]
-)
+SizingEvent = RunsPlanned | SearchBegan | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]
 
 

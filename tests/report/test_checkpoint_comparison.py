@@ -81,8 +81,7 @@ def test_what_was_set_otherwise_is_told(quick: CheckpointRun) -> None:
     assert comparison.runs[0].metrics["write_fsync_percent"].b == 0
     halves = (replace(quick, rows=quick.rows[quick.rows["phase"] == phase]) for phase in (1 - READ, READ))
     wrote, read = map(side_of, halves)
-    with pytest.raises(UserError, match=r"no phase in common \(writing against reading\)"):
-        compare(wrote, read)
+    assert compare(wrote, read).verdict.startswith("nothing that could be compared is known of both")
 
 
 def test_the_command_keeps_json_and_page(quick: CheckpointRun, slow: CheckpointRun, tmp_path: Path) -> None:

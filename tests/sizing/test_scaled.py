@@ -124,7 +124,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     by_host = at_full_size(replace(answer, limited_by=SizeLimit(what="host CPU")))
     assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
     if accelerator == "h100":
-        assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
+        assert last.startswith("At full size (samples 256 times larger) each accelerator needs 3,177 MB/s: ")
         assert small == " with samples 1/256 of real size"
     shown = io.StringIO()
     show(kind_named("size"), answer, "x", Console(file=shown, width=500))

@@ -12,7 +12,7 @@ from dlemu.results.compared import Conditions, difference, difference_in_time, d
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
-from dlemu.studies.answers import PLANNED_EPOCHS, ComparedRun, ComparedSide, Comparison, RunPair, YearPlan
+from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, SweepPoint, YearPlan
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
 _BOTH_IN_MEMORY = "memory served both, not storage"
@@ -24,7 +24,7 @@ FromMemory = Mapping[str, tuple[bool, bool]]
 def compare(a: Side, b: Side) -> Comparison:
     """Compare A with B: each pair of runs with equal settings, and what each storage feeds.
 
-    Raises UserError when no runs have equal settings or a phase in common.
+    Raises UserError when no runs have equal settings.
     """
     pairs = _pairs(a, b)
     if not pairs and not a.is_search & b.is_search:
@@ -73,7 +73,7 @@ def _shown(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> Compa
         accelerators_fed=side.accelerators_fed,
         may_feed_more=side.may_feed_more,
         about=about,
-        unpaired=tuple(ComparedRun(settings=dict(settings), figures=run) for settings, run in alone),
+        unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in alone),
     )
 
 
@@ -101,11 +101,10 @@ def compare_runs(
 
     `work` describes how the data that they read or wrote differs, `from_memory` is that of the RunPair. Where datasets,
     accelerators or their numbers differ, the runs did not do the same work: differences in time are not due to the
-    storage, and there is no plan of a year. Raises UserError for runs that have no phase in common.
+    storage, and there is no plan of a year.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
-    _check_phases(a, b, catalogue)
     served = from_memory or {}
     differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else work)]
     return RunPair(
@@ -117,14 +116,6 @@ def compare_runs(
         not_comparable=tuple(differ),
         from_memory=dict(served),
     )
-
-
-def _check_phases(a: JobFigures, b: JobFigures, catalogue: Catalogue) -> None:
-    times = [metric for metric in catalogue.times if metric.phase != RUN]
-    of_a, of_b = ([metric.phase for metric in times if metric.name in side.metrics] for side in (a, b))
-    if times and not set(of_a) & set(of_b):
-        of_each = " against ".join(" and ".join(phases) or "no complete one" for phases in (of_a, of_b))
-        raise UserError(f"the runs have no phase in common ({of_each}): wanted two that did the same")
 
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:

@@ -102,7 +102,7 @@ def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
 
 def _runs_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
     """Return a table of runs without a counterpart on the other side, such as the counts of a search."""
-    found = [run.figures for run in side.unpaired]
+    found = [run.figures for run in side.unpaired if run.figures]
     shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in found)]
     rows = [
         (
@@ -154,6 +154,7 @@ def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, F
         Point(name=name, settings=run.settings, figures=run.figures)
         for name, side in zip(names, answer.sides, strict=True)
         for run in side.unpaired
+        if run.figures
     ]
     return charts(points, canvas)
 

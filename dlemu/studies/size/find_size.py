@@ -38,13 +38,12 @@ from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
-from dlemu.runner.run_list import Planned, RunList
+from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import (
     ONE_READER_SECONDS,
     OnEvent,
     SearchBegan,
-    StorageProbed,
     check_launcher,
     probe_mb_per_second,
 )
@@ -140,34 +139,26 @@ def size(
         settings_digest=digest([workload]),
     )
     job = _one_accelerator(workload, folder)
-    total_bytes = job.found.total_bytes
-    page_cache = treatment_of(workload, total_bytes, cached=cached)
-    cores = check_free_cores(Facts(workload))
-    others = f"{cores.observed}: {cores.advice}" if cores.advice else ""
+    _capacity(job)
     runs = Search(folder, question, (), on_event)
     runs.resume()
-    on_event(
-        SearchBegan(
-            folder=folder,
-            runs=None,
-            finished_runs=len(runs.runs),
-            wants_page=workload.output.report,
-            workload=workload,
-            page_cache=page_cache,
-            total_bytes=total_bytes,
-            enough_for=_capacity(job),
-            others=others,
-        )
-    )
+    wants_page = workload.output.report
+    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(runs.runs), wants_page=wants_page))
+    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes, cached=cached)
     if page_cache == "evicted":
         evict(job, 0, 1, write_first=True)
-    known = _probe(job, most, others)
+    known = _probe(job, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
     first = predicted_count(workload, known)
     on_event(
-        StorageProbed(
+        SearchBegan(
+            workload=workload,
+            page_cache=page_cache,
+            total_bytes=job.found.total_bytes,
+            enough_for=_capacity(job),
+            others=known.others,
             probe_mb_per_second=known.probe_mb_per_second,
             mb_per_accelerator=known.mb_per_accelerator,
-            predicted_accelerators=first,
+            expected=first,
         )
     )
     own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,8 +16,8 @@ from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunsPlanned
 from dlemu.studies.answers import SweepAnswer, SweepQuestion, edge
-from dlemu.studies.prerequisites import OnEvent, check_launcher
-from dlemu.studies.sweep.run import Runnable, Sweep
+from dlemu.studies.prerequisites import Child, OnEvent, check_launcher
+from dlemu.studies.sweep.run import Sweep
 
 CLOSE = 1.1
 """The search ends when the least value that fails is at most this factor above the largest that passes."""
@@ -40,8 +39,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
-    options = ("--config-dir", config_dir) if config_dir else ()
-    command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
+    child = Child.of(kind, workload, words, config_dir=config_dir, launcher=launcher)
     question = SweepQuestion(
         overrides=tuple(without_secrets(words)),
         launcher=launcher,
@@ -50,7 +48,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     )
     runs = BracketSearch(wanted_folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
-    return runs.search(command, (section, name), first, wants_page=workload.output.report)
+    return runs.search(child, (section, name), first, wants_page=workload.output.report)
 
 
 class BracketSearch(Sweep):
@@ -63,14 +61,14 @@ class BracketSearch(Sweep):
         super().resume()
         self.runs = [run for run in self.runs if self.is_done(run)]
 
-    def search(self, command: Runnable, path: tuple[str, str], first: float, *, wants_page: bool) -> SweepAnswer:
+    def search(self, child: Child, path: tuple[str, str], first: float, *, wants_page: bool) -> SweepAnswer:
         """Run values until the bracket is narrow enough; return all runs as a sweep."""
         key = ".".join(path)
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
         while (value := next_value(self._tried(key), first)) is not None:
             word = override(path, value)
             planned = Planned(
-                what=replace(command, words=(*command.words, word)),
+                what=replace(child, words=(*child.words, word)),
                 name=f"point-{len(self.runs) + 1:02}",
                 label=word,
                 settings={key: f"{value:g}"},

@@ -9,22 +9,21 @@ from datetime import datetime
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
-from dlemu.comm import detect_launcher
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
-from dlemu.config.schema import Workload
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.compared import SAME_PERCENT, Difference, difference
+from dlemu.results.compared import SAME_PERCENT, Difference, difference, in_words
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, catalogue_of, kind_of_command, kind_wanted, read_figures
+from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
+from dlemu.studies.prerequisites import Child, check_launcher
 
 TOGETHER = "together.json"
 WANTED_OVERLAP_PERCENT = 80.0
@@ -110,28 +109,19 @@ class Loss:
     cost: Difference
 
     @property
-    def is_certain(self) -> bool:
-        """Whether it lost more than the uncertainty; unknown without repetitions, so then it is not."""
-        return self.percent > 0 and self.cost.distinct is True and not self._is_same
-
-    @property
-    def _is_same(self) -> bool:
-        return abs(self.cost.difference_percent or 0.0) < SAME_PERCENT
-
-    @property
     def percent(self) -> float:
         """The share of its speed that the job lost, %; below 0: gained."""
         fast, slow = (self.cost.b, self.cost.a) if self.metric.better == "higher" else (self.cost.a, self.cost.b)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it lost more than the uncertainty, which is unknown without repetitions."""
+        return self.percent >= SAME_PERCENT and self.cost.distinct is True
+
     def __str__(self) -> str:
-        cost, width = self.cost, self.cost.half_width_percent
-        if cost.distinct is False or self._is_same:
-            within = "" if width is None else f" (it is within +- {width:.1f} %)"
-            return f"no difference in {self.metric.title} that can be told{within}"
-        chance = "; no interval: it may be chance" if width is None else f" +- {width:.1f}"
-        percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %{chance})"
-        return f"{self.metric.title} {cost.b:,.3g} {self.metric.unit} alone, {cost.a:,.3g} together{percent}"
+        told = in_words(self.cost, better=self.metric.better, a="together", b="alone")
+        return f"{self.metric.title} {self.cost.b:,.3g} {self.metric.unit} alone, {self.cost.a:,.3g} together: {told}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,24 +176,8 @@ def verdict_of(answer: Together) -> str:
     return f"no job lost anything that can be told{why}" if losses else ""
 
 
-@dataclass(frozen=True)
-class Runnable:
-    """A job of the study, checked."""
-
-    number: int
-    """Its index."""
-    words: tuple[str, ...]
-    workload: Workload
-    kind: Kind
-
-    @property
-    def label(self) -> str:
-        """Description for the progress line."""
-        ranks = count(self.workload.ranks, "rank")
-        return f"{self.kind.command} {self.workload.model.name}, {ranks}{scaled(sample_divisor(self.workload))}"
-
-
-Jobs = tuple[Runnable, ...]
+Jobs = dict[int, Child]
+"""The jobs of a turn by their index."""
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Turn, Together]], object]
 
 
@@ -228,31 +202,29 @@ def run_together(
 
     Raises UserError before the first job for wrong settings of any, and UserError or DlemuError for one that fails.
     """
-    if detect_launcher() != "none":
-        raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without a launcher")
+    check_launcher("together", "")
     if len(asked) < 2:
         raise UserError("only one job is named: wanted two or more")
-    jobs = tuple(
-        _plan(number, words, command, config_dir)
-        for number, (words, command) in enumerate(zip(asked, commands or [""] * len(asked), strict=True))
-    )
+    named = zip(asked, commands or [""] * len(asked), strict=True)
+    jobs = {number: _child(words, command, config_dir) for number, (words, command) in enumerate(named)}
     folder = folder or new_folder("together")
     question = TogetherQuestion(
-        jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs),
-        settings_digest=digest([one.workload for one in jobs]),
+        jobs=tuple(
+            (one.kind.command, *without_secrets(words)) for one, words in zip(jobs.values(), asked, strict=True)
+        ),
+        settings_digest=digest([one.workload for one in jobs.values()]),
     )
-    turns: list[Jobs] = [*([(one,) for one in jobs] if alone else []), jobs]
+    turns: list[Jobs] = [*([{number: one} for number, one in jobs.items()] if alone else []), jobs]
     planned = [
         Planned(
             what=turn,
             name="",  # each job has a folder of its own
-            label=" and ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
+            label=" and ".join(map(_label, turn.values())) + " alone" * (len(turn) == 1),
             settings={},
         )
         for turn in turns
     ]
     runs = Study(folder, question, planned, on_event)
-    runs.options = ("--config-dir", config_dir) if config_dir else ()
     runs.resume()
     return runs.run_missing(), folder
 
@@ -262,7 +234,6 @@ class Study(RunList[Jobs, Turn, Together]):
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"
-    options: tuple[str, ...] = ()
 
     def answer(self, *, complete: bool) -> Together:
         """Return what has been measured so far."""
@@ -271,7 +242,7 @@ class Study(RunList[Jobs, Turn, Together]):
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
         """Return whether a turn that has run is the planned one."""
-        return list(run.runs) == [one.number for one in planned.what]
+        return run.runs.keys() == planned.what.keys()
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
         """Make and return the folder of the study, in which each job has its own."""
@@ -282,10 +253,10 @@ class Study(RunList[Jobs, Turn, Together]):
         """Run jobs at once, each with results of its own."""
         jobs = planned.what
         how = "alone" if len(jobs) == 1 else "beside"
-        folders = [fresh_folder(folder, f"{how}-{one.number + 1}") for one in jobs]
+        folders = [fresh_folder(folder, f"{how}-{number + 1}") for number in jobs]
         commands = [
-            job([*self.options, *one.words, "output.report=false"], own, command_name=one.kind.command)
-            for one, own in zip(jobs, folders, strict=True)
+            job([*one.words, "output.report=false"], own, command_name=one.kind.command)
+            for one, own in zip(jobs.values(), folders, strict=True)
         ]
         run_commands(commands, lambda: None)
         runs, spans = zip(*map(_measured, folders), strict=True)
@@ -293,7 +264,7 @@ class Study(RunList[Jobs, Turn, Together]):
             others = (spans[:number] + spans[number + 1 :] for number in range(len(spans)))
             shares = map(overlap_percent, spans, others)
             runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
-        return Turn(runs=dict(zip((one.number for one in jobs), runs, strict=True)))
+        return Turn(runs=dict(zip(jobs, runs, strict=True)))
 
 
 def read_together(folder: str) -> Together | None:
@@ -301,7 +272,8 @@ def read_together(folder: str) -> Together | None:
     return read_answer(folder, TOGETHER, Together)
 
 
-def _plan(number: int, words: Sequence[str], command: str, config_dir: str | None) -> Runnable:
+def _child(words: Sequence[str], command: str, config_dir: str | None) -> Child:
+    """Return a job, checked; raises UserError."""
     if take_word(words, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
@@ -311,7 +283,13 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     job = kind.load_job().job
     whole = checked(workload, job)
     check_ahead(job, whole)
-    return Runnable(number, tuple(words), whole, kind)
+    return Child.of(kind, whole, words, config_dir=config_dir)
+
+
+def _label(child: Child) -> str:
+    """Return a job's description for the progress line."""
+    ranks = count(child.workload.ranks, "rank")
+    return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
 
 
 def _measured(folder: str) -> tuple[MeasuredJob, Span]:
