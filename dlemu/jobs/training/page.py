@@ -34,7 +34,7 @@ def sections(summary: Summary, _: str) -> Iterator[Section]:
     if limit:
         points: list[Cell] = [*limit.evidence, *filter(None, [causes_line(limit)])]
         advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
-        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", [*points, *advice])
+        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*points, *advice])
     yield _result_table(summary)
     if cpu := list(_library_cpu(summary)):
         yield Words("CPU with the format's usual library", cpu)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import Advice, Limit
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
@@ -103,8 +103,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     limited_by = _limited_by(failing, failed or above, passed, known, refusal)
     decided = limited_by.what in HOST_LIMITS
     by_host = [limit for limit in _limits(trials) if decided and limit.what in HOST_LIMITS]
-    advice = {found.code for limit in by_host for found in limit.to_do}
-    by_others = bool(by_host and known.others) or Advice.STOP_OTHER_PROGRAMS in advice
+    codes = {found.code for limit in by_host for found in limit.findings}
+    by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
     slowed = [_slowed(by_host, len(trials), by_others=by_others)] if by_host else []
     storage_mb_per_second = max([known.probe_mb_per_second, *(trial.app_mb_per_second for trial in trials)])
     host_only = _host_only(limited_by, shown, storage_mb_per_second, question, known)
@@ -181,7 +181,7 @@ def cause_of(trials: Sequence[Trial], passed: Sequence[Trial] = ()) -> SizeLimit
         what=surest.what,
         confidence="low" if share < 0.5 else "medium" if share < 0.75 else "high",  # as in dlemu.metrics.limit
         evidence=(*surest.evidence, *surest.advice),
-        seen=(*surest.seen, *surest.to_do),
+        seen=surest.findings,
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dlemu.jobs.training.measured import READ_BINS, Series
 from dlemu.jobs.training.result import Run
+from dlemu.metrics.findings import Code
 from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.report.figure_base import (
     AMBER,
@@ -71,8 +72,8 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
 def change_marks(run: Run) -> alt.LayerChart | None:
     """Draw a line at each change of the storage's speed, with the new speed in percent of the old; None without any."""
     changes = [
-        {"at": round(change.at_seconds, 3), "name": f"{change.percent:.0f} % of before"}
-        for change in run.summary.speed_changes
+        {"at": change["at_seconds"], "name": "{percent:.0f} % of before".format_map(change)}
+        for change in run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")
     ]
     if not changes:
         return None
