@@ -17,7 +17,6 @@ PAGES = {
     "contrib/kvcache/figures": "KV-cache offload",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
-    "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "contrib/record/figures": "a recorded job",
 }
 """Module or folder below dlemu/ -> whose page it is."""
