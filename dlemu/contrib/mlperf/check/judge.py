@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
-from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, processes_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
 from dlemu.contrib.mlperf.check.other_rules import copied_others, other_findings
@@ -178,12 +178,6 @@ def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Itera
     if rehearsal is None:
         return
     yield by_rule_at(root, "rehearsal", "a rehearsal by dlemu: neither mlpstorage nor DLIO ran")
-    attempts = rehearsal.get("attempts")
-    for attempt in map(mapping, attempts if isinstance(attempts, list) else []):
-        failure = text(attempt.get("failure"))
-        if failure is not None:
-            seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
-            yield by_rule_at(root, "runs.failed", seen)
 
 
 def _result_findings(
