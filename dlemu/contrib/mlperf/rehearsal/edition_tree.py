@@ -18,7 +18,7 @@ from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.comm.environment import describe_host
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
+from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
+from dlemu.contrib.mlperf.audit.papers import STAMP_FORMAT
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
-from dlemu.contrib.mlperf.check.submission_tree import STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
