@@ -115,10 +115,9 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import ADVICE, EVIDENCE
-    from dlemu.contrib.pack.result import What
+    from dlemu.contrib.pack.result import ADVICE, What
 
-    return {"cause": get_args(What), "evidence": EVIDENCE, "advice": ADVICE}
+    return {"cause": get_args(What), "advice": ADVICE}
 
 
 # What all kinds of run have
@@ -606,7 +605,7 @@ def _pack_numbers(frozen: FrozenRun) -> Numbers:
         "device": figures.device,
         "cause": limit.what,
         "cause_confidence": limit.confidence,
-        "findings": sorted(_findings_of_limit(limit)),
+        "findings": [f"advice.{limit.advice}"],
     }
 
 

@@ -5,43 +5,29 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.config.overrides import override
-from dlemu.contrib.pack.result import PackDevice, PackFigures, PackLimit, PackShares, What
+from dlemu.contrib.pack.result import Confidence, PackDevice, PackFigures, PackLimit, PackShares
 from dlemu.metrics.cache import COUNTED
-from dlemu.metrics.findings import Confidence, Finding
-from dlemu.metrics.limit import BUSY_PERCENT, FEW_REQUESTS, HELD_BACK_PERCENT, OTHER_PROGRAMS_PERCENT, STARVED_SHARE
-from dlemu.results.wording import Wording, sentences
 from dlemu.telemetry import HostTelemetry
 
 IDLE_PERCENT = 50.0
 """From this share of the processes' time without an image, there were too few images for so many processes."""
+STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
+"""No core is free if processes wait for one for this share of their time, or if the host is this busy."""
+FEW_REQUESTS = 4.0
+"""With fewer requests at a time, a device may be idle at times and still be slow."""
+OTHER_PROGRAMS_PERCENT = 50.0
+"""Other programs are blamed if they use this share of the cores' time, and more than the packing does."""
+THROTTLED_PERCENT = 10.0
+"""A CPU limit is blamed if it held the processes back in this share of its periods."""
 _MIN_FROM_STORAGE_PERCENT = 95.0
 """If less than this share of the bytes came from storage, the result has a warning."""
-EVIDENCE: Wording = {
-    "shares": "the processes spent {reading_percent:.0f} % of their time in reads, {computing_percent:.0f} % "
-    "computing, {wanting_core_percent:.0f} % waiting for a core, {writing_percent:.0f} % in writes, and "
-    "{idle_percent:.0f} % without an image",
-    "cores": "{processes:count process} packed; the {cores} cores were {busy_percent:.0f} % busy, {own_percent:.0f} % "
-    "with packing",
-    "device": "the device was busy {busy_percent:.0f} % of the time, with {depth:.1f} requests at a time",
-    "throttled": "the CPU limit throttled the processes in {percent:.0f} % of its periods",
-}
-ADVICE: Wording = {
-    "more_images": "use more images, fewer images per file (images_per_file), or fewer processes",
-    "more_cores": "use more cores; smaller images, or encode=raw, need less CPU",
-    "stop_other_programs": "other programs use most of the cores: stop them (top), or pack on an idle host",
-    "raise_cpu_limit": "raise the CPU limit of this container or job (cgroup)",
-    "use_free_cores": "use more processes: cores and storage were idle at times",
-    "more_requests": "use more processes: the storage had few requests at a time",
-    "faster_storage_to_read": "use faster storage for the images",
-    "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
-}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,40 +168,30 @@ def judge_packing(
     throttled_percent: float,
 ) -> PackLimit:
     """Return what limited a packing; `throttled_percent` is NaN where the processes have no CPU limit."""
-    seen = [Finding("shares", numbers={f"{part}_percent": share for part, share in asdict(shares).items()})]
     if shares.idle >= IDLE_PERCENT:
-        return _limit("images", "high" if shares.idle >= 1.5 * IDLE_PERCENT else "medium", seen, "more_images")
+        confidence: Confidence = "high" if shares.idle >= 1.5 * IDLE_PERCENT else "medium"
+        return PackLimit(what="images", confidence=confidence, advice="more_images")
     worked = max(1e-9, 100 - shares.idle)
     storage, cpu = (shares.reading + shares.writing) / worked, (shares.computing + shares.wanting_core) / worked
     share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
-    confidence: Confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
-    depth, busy = device.mean_depth, device.busy_percent
+    confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
     if storage >= cpu:
-        if depth is not None and busy is not None:
-            seen.append(Finding.of("device", busy_percent=busy, depth=depth))
+        depth, busy = device.mean_depth, device.busy_percent
         has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS
         if has_few_requests and (busy is None or busy < BUSY_PERCENT):
-            return _limit("processes", "low" if depth is None else "medium", seen, "more_requests")
-        faster = "faster_storage_to_read" if shares.reading >= shares.writing else "faster_storage_to_write"
-        return _limit("storage", "medium" if has_few_requests else confidence, seen, faster)
-    busy_percent, advice = host_busy_percent or 0.0, "more_cores"
-    if host_busy_percent is not None:
-        own = own_busy_percent
-        seen.append(Finding.of("cores", processes=processes, cores=cores, busy_percent=busy_percent, own_percent=own))
+            return PackLimit(what="processes", confidence="low" if depth is None else "medium", advice="more_requests")
+        part = "read" if shares.reading >= shares.writing else "write"
+        confidence = "medium" if has_few_requests else confidence
+        return PackLimit(what="storage", confidence=confidence, advice=f"faster_storage_to_{part}")
+    busy_percent = host_busy_percent or 0.0
     if processes < cores and busy_percent < BUSY_PERCENT and shares.wanting_core / worked < STARVED_SHARE:
-        return _limit("processes", confidence, seen, "use_free_cores")
-    if busy_percent - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
-        advice = "stop_other_programs"
-    if throttled_percent >= HELD_BACK_PERCENT:
-        seen.append(Finding.of("throttled", percent=throttled_percent))
+        return PackLimit(what="processes", confidence=confidence, advice="use_free_cores")
+    advice = "more_cores"
+    if throttled_percent >= THROTTLED_PERCENT:
         advice = "raise_cpu_limit"
-    return _limit("host CPU", confidence, seen, advice)
-
-
-def _limit(what: What, confidence: Confidence, seen: Sequence[Finding], advice: str) -> PackLimit:
-    to_do = (Finding(advice),)
-    evidence, said = sentences(seen, EVIDENCE), sentences(to_do, ADVICE)
-    return PackLimit(what=what, confidence=confidence, evidence=evidence, advice=said, seen=tuple(seen), to_do=to_do)
+    elif busy_percent - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
+        advice = "stop_other_programs"
+    return PackLimit(what="host CPU", confidence=confidence, advice=advice)
 
 
 def training_shape(images: int, images_per_file: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from datagen import owned
 from dlemu.api import main_thread, make_dataset, overrides_of
@@ -34,15 +34,6 @@ from dlemu.results.progress import Progress
 PackEvent = RunsPlanned | RunBegan | Progress | RunEnded[PackPoint, PackAnswer]
 
 
-@dataclass(frozen=True)
-class CheckedPoint:
-    """The checked settings of one packing, and the folder of its packed files."""
-
-    settings: PackSettings
-    workload: Workload | None
-    target: str
-
-
 def pack(
     overrides: Sequence[str] | Mapping[str, object] = (),
     /,
@@ -69,9 +60,9 @@ def pack_points(
 ) -> PackAnswer:
     """Pack once, or once for every combination of the given values; failures of single points of a sweep are recorded.
 
-    A sweep removes the packed files after each point. An interrupted sweep is resumed by calling it again with the same
-    `output.folder`; an interrupted single packing, with the same target. Raises UserError before the first point if any
-    is wrong, and UserError or DlemuError if a single packing fails.
+    A sweep removes the packed files after each point. What was interrupted goes on when it is called again with the
+    same settings and `output.folder`. Raises UserError before the first point if any is wrong, and UserError or
+    DlemuError if a single packing fails.
     """
     if detect_launcher() != "none":
         raise UserError(
@@ -80,19 +71,19 @@ def pack_points(
         )
     wanted_folder, words = take_word(overrides, "output.folder")
     runs_of = points(words)
-    is_sweep = len(runs_of) > 1
-    checked = check_each(runs_of, lambda point: read_words(point.words, config_dir))
+    goes_on = len(runs_of) > 1
     planned = []
-    for number, (point, (one, workload)) in enumerate(zip(runs_of, checked, strict=True), start=1):
+    for number, (point, one) in enumerate(
+        zip(runs_of, check_each(runs_of, lambda point: read_words(point.words, config_dir)), strict=True), start=1
+    ):
         name = f"point-{number:02}"
-        source = one.source or (workload.dataset.data_folder if workload else "")
-        target = os.path.join(one.target or os.path.join(source, "packed"), name if is_sweep else "").rstrip("/")
-        what = CheckedPoint(one, workload, target)
-        planned.append(Planned(what=what, name=name, label=named(point.settings) or "packing", settings=point.settings))
-    workloads = [workload for _, workload in checked if workload is not None]
+        if goes_on:
+            one = replace(one, target=os.path.join(one.target, name))
+        planned.append(Planned(what=one, name=name, label=named(point.settings) or "packing", settings=point.settings))
+    workloads = [each.what.workload for each in planned if each.what.workload is not None]
     question = PackQuestion(overrides=tuple(without_secrets(words)), settings_digest=digest(workloads))
     runs = PackRuns(wanted_folder or new_folder("pack"), question, planned, on_event)
-    runs.goes_on = is_sweep
+    runs.goes_on = goes_on
     runs.resume()
     if make is not None:
         for workload in {workload.dataset: workload for workload in workloads}.values():
@@ -102,7 +93,7 @@ def pack_points(
     return runs.run_missing()
 
 
-class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
+class PackRuns(RunList[PackSettings, PackPoint, PackAnswer]):
     """The list of packings: a single one raises its failure, a sweep (`goes_on`) records it and continues."""
 
     file, noun, runs_in, answer_type = PACK, "packing", "points", PackAnswer
@@ -113,35 +104,36 @@ class PackRuns(RunList[CheckedPoint, PackPoint, PackAnswer]):
         target = "" if self.goes_on else self.planned[-1].what.target
         return PackAnswer(complete=complete, question=self.question, points=tuple(self.runs), target=target)
 
-    def make_folder(self, planned: Planned[CheckedPoint]) -> str:
+    def make_folder(self, planned: Planned[PackSettings]) -> str:
         """Create and return the folder of a packing."""
         self._taken = take_folder(self.folder, "output.folder")
         return super().make_folder(planned)
 
-    def start(self, planned: Planned[CheckedPoint], folder: str) -> PackPoint:
+    def start(self, planned: Planned[PackSettings], folder: str) -> PackPoint:
         """Pack; a sweep removes the packed files afterwards."""
-        what, sweep = planned.what, os.path.realpath(self.folder) if self.goes_on else ""
-        above = owned.missing_folders(os.path.dirname(what.target))
-        if sweep:
-            remove_point(what.target, sweep)  # files of an interrupted run of this point
-        try:
-            figures = pack_here(what.settings, what.workload, what.target, self.on_event, sweep=sweep)
-        except BaseException:
-            if not sweep:
+        settings, name = planned.what, os.path.basename(folder)
+        if not self.goes_on:
+            try:
+                return PackPoint(settings={}, folder=name, figures=pack_here(settings, self.on_event))
+            except BaseException:
                 owned.remove_claimed(folder)
                 self._taken.drop()
-            raise
+                raise
+        target, sweep = settings.target, os.path.realpath(self.folder)
+        above = owned.missing_folders(os.path.dirname(target))
+        remove_point(target, sweep)  # files of an interrupted run of this point
+        try:
+            figures = pack_here(settings, self.on_event, sweep=sweep)
         finally:
-            if sweep:
-                with contextlib.suppress(UserError):
-                    remove_point(what.target, sweep)
-                owned.OwnFolder(what.target, above, marked=False).drop()
-        if sweep and os.path.lexists(what.target):  # what was measured is measured
-            note = f"{what.target}: the packed files of this point could not all be removed"
+            with contextlib.suppress(UserError):
+                remove_point(target, sweep)
+            owned.OwnFolder(target, above, marked=False).drop()
+        if os.path.lexists(target):  # what was measured is measured
+            note = f"{target}: the packed files of this point could not all be removed"
             figures = replace(figures, warnings=(*figures.warnings, note))
-        return PackPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
+        return PackPoint(settings=dict(planned.settings), folder=name, figures=figures)
 
-    def failed(self, planned: Planned[CheckedPoint], folder: str, error: DlemuError) -> PackPoint | None:
+    def failed(self, planned: Planned[PackSettings], folder: str, error: DlemuError) -> PackPoint | None:
         """Return the record of a failed point of a sweep; None for a single packing."""
         if not self.goes_on:
             return None

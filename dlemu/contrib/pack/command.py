@@ -32,24 +32,14 @@ def command(
 
     Exit status: 0 packed, 2 a usage error or a damaged image, 3 a point of a sweep failed, 128 + signal.
     """
-    import signal
-
-    from dlemu.cli import complain
     from dlemu.cli.frontends import make_here
     from dlemu.cli.interruption import Watched
     from dlemu.cli.options import show_answer
     from dlemu.contrib.pack.api import pack_points
-    from dlemu.extend import Interrupted
 
     made = partial(make_here, as_json=as_json, yes=yes) if make else None
     watched = Watched()
-    try:
+    with watched.keeping("finished files and points"):
         answer = pack_points(overrides, config_dir, made, watched)
-    except Interrupted as stop:
-        if watched.runs != 1:
-            raise SystemExit(watched.interrupted(stop, "finished points")) from None
-        name = signal.Signals(stop.signal_number).name
-        complain(f"interrupted by {name}; files that are finished are kept: the same command continues with them")
-        raise SystemExit(stop.exit_status) from None
     show_answer(answer, watched.folder, "pack", as_json=as_json, page=report)
     raise SystemExit(answer.exit_status)

@@ -62,20 +62,14 @@ class PackedSet:
     schema_version: int = ANSWER_VERSION
 
 
-def pack_here(
-    settings: PackSettings,
-    workload: Workload | None,
-    target: str,
-    emit: Callable[[Progress], None],
-    *,
-    sweep: str = "",
-) -> PackFigures:
-    """Pack the files that are missing in `target`; raises UserError, DlemuError."""
-    folder, names, warnings = _images(settings, workload, target)
+def pack_here(settings: PackSettings, emit: Callable[[Progress], None], *, sweep: str = "") -> PackFigures:
+    """Pack the files that are missing in `settings.target`; raises UserError, DlemuError."""
+    target = settings.target
+    folder, names, warnings = _images(settings)
     import_libraries(settings.recipe)
     storage = open_storage(StorageSpec())
     try:
-        packed, layout = _begin(settings, target, folder, len(names), sweep)
+        packed, layout = _begin(settings, folder, len(names), sweep)
         storage.remove_unfinished(layout.folder)
         job = Job(folder=folder, names=names, images_per_file=packed.images_per_file, settings=settings, layout=layout)
         files = [number for number in range(layout.num_files) if not os.path.isfile(layout.path(number))]
@@ -83,7 +77,7 @@ def pack_here(
         for name in missing if settings.evict else ():
             with contextlib.suppress(OSError):  # reading the image will report the error
                 storage.evict(f"{folder}/{name}", write_first=True)
-        measured = _run(job, files, target, emit, (workload or Workload).timeout_seconds)
+        measured = _run(job, files, emit)
         samples, sample_bytes = measured.total("images"), measured.total("sample_bytes")
         if not samples:  # an earlier run packed all: the files' own size is near
             samples = len(names)
@@ -101,24 +95,24 @@ def pack_here(
     )
 
 
-def _images(settings: PackSettings, workload: Workload | None, target: str) -> tuple[str, list[str], list[str]]:
+def _images(settings: PackSettings) -> tuple[str, list[str], list[str]]:
     """Return a folder, the paths of the images below it, and warnings; raises UserError, DatasetError."""
-    warnings = []
+    workload, keeps, warnings = settings.workload, settings.recipe.keeps, []
     if workload is None:
-        folder = settings.source.rstrip("/")
-        names, ignored = images_below(folder, target, only_images=not settings.recipe.keeps)
+        folder = settings.source
+        names, ignored = images_below(folder, settings.target, only_images=not keeps)
         if ignored:
             warnings.append(f"{folder}: left out {count(ignored, 'file')} whose names are not those of images")
     else:
         train = inspect(workload.dataset, storage=workload.storage_spec).train
         folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
-        if not settings.recipe.keeps and not all(map(is_image, names)):
+        if not keeps and not all(map(is_image, names)):
             raise UserError(
                 f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
                 "tiff, or encode=keep to pack files as they are"
             )
     if settings.images > len(names):
-        more = "" if settings.source else f", or make more with dataset.num_files_train={settings.images} and --make"
+        more = f", or make more with dataset.num_files_train={settings.images} and --make" if workload else ""
         raise UserError(f"images is {settings.images}, but there are {len(names)}: lower it{more}")
     return folder, names[: settings.images or None], warnings
 
@@ -155,8 +149,9 @@ def choose_images_per_file(images: int, processes: int) -> int:
     return min(even, key=lambda number: abs(number - target), default=target)
 
 
-def _begin(settings: PackSettings, target: str, source: str, images: int, sweep: str) -> tuple[PackedSet, Layout]:
+def _begin(settings: PackSettings, source: str, images: int, sweep: str) -> tuple[PackedSet, Layout]:
     """Return the packed set to make or to go on with, its folders made; raises UserError, SpaceError, OSError."""
+    target = settings.target
     packed = PackedSet(
         source=source,
         images=images,
@@ -179,21 +174,22 @@ def _begin(settings: PackSettings, target: str, source: str, images: int, sweep:
                 f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, "
                 "set target to an empty folder, or delete it"
             )
+    files = -(-images // packed.images_per_file)
     layout = Layout(  # named like a dataset's, so that a training run finds them
         folder=os.path.join(target, "train"),
         split="train",
-        num_files=-(-images // packed.images_per_file),
+        num_files=files,
         num_samples_per_file=packed.images_per_file,
         extension=settings.packer.ending,
-        named_files=-(-images // packed.images_per_file),
+        named_files=files,
     )
     take_folder(target, "target")
-    numbers = range(layout.num_files)
-    files = {layout.folder: [layout.name(number) for number in numbers]}
+    numbers = range(files)
+    names_in = {layout.folder: [layout.name(number) for number in numbers]}
     for side in settings.format_type.sides:
         paths = [side.path(layout, number) for number in numbers]
-        files[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
-    for folder, names in files.items():
+        names_in[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+    for folder, names in names_in.items():
         if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
             raise UserError(f"{folder} is a link, or is below one: set target to a new or an empty folder")
         if existing is None and os.path.isdir(folder):
@@ -223,16 +219,15 @@ def remove_point(target: str, sweep: str) -> None:
         remove_claimed(target)
 
 
-def _run(
-    job: Job, files: list[int], target: str, emit: Callable[[Progress], None], timeout_seconds: float
-) -> PackMeasurement:
+def _run(job: Job, files: list[int], emit: Callable[[Progress], None]) -> PackMeasurement:
     processes, storage = job.settings.processes, open_storage(StorageSpec())
     images = sum(len(job.images_of(number)) for number in files)
     shared = mmap.mmap(-1, processes * ROW_DTYPE.itemsize)
     rows: NDArray[np.void] = np.frombuffer(shared, ROW_DTYPE)[:processes]
-    scope = Scope(folders=(job.folder, target), cpu_groups=limiting_groups())
+    scope = Scope(folders=(job.folder, job.settings.target), cpu_groups=limiting_groups())
     recorder = start_recorder(Task(scope=scope, node=0, interval_seconds=0.5), "")  # as telemetry.interval_seconds
     tasks = _open_tasks(files)
+    timeout_seconds = (job.settings.workload or Workload).timeout_seconds
     begin_ns = 0
 
     def begin() -> None:

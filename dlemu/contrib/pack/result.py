@@ -5,13 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dlemu.metrics.findings import LimitedBy
 from dlemu.results.answer_files import ANSWER_VERSION
 
 PACK = "pack.json"
 What = Literal["storage", "host CPU", "processes", "images"]
-PackLimit = LimitedBy[What]
-"""What limited a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes."""
+"""What can limit a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes.
+"""
+Confidence = Literal["high", "medium", "low"]
+ADVICE = {
+    "more_images": "use more images, fewer images per file (images_per_file), or fewer processes",
+    "more_cores": "use more cores; smaller images, or encode=raw, need less CPU",
+    "stop_other_programs": "other programs use most of the cores: stop them (top), or pack on an idle host",
+    "raise_cpu_limit": "raise the CPU limit of this container or job (cgroup)",
+    "use_free_cores": "use more processes: cores and storage were idle at times",
+    "more_requests": "use more processes: the storage had few requests at a time",
+    "faster_storage_to_read": "use faster storage for the images",
+    "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackLimit:
+    """What limited a packing."""
+
+    what: What
+    confidence: Confidence
+    advice: str
+    """What to do about it, a code of ADVICE."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +117,11 @@ class PackPoint:
     figures: PackFigures | None = None
     failure: str | None = None
     exit_status: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its settings as words; empty for a single packing."""
+        return " ".join(f"{key}={value}" for key, value in self.settings.items())
 
 
 @dataclass(frozen=True, kw_only=True)

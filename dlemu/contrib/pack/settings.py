@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import yaml
 
 from datagen.formats.format_base import FormatBase, Packer
-from datagen.registry import companion, find
-from datagen.settings import build, joined_problems
+from datagen.registry import find
+from datagen.settings import build
 from dlemu.config import load
 from dlemu.config.overrides import text_of
 from dlemu.config.schema import Workload
 from dlemu.contrib.pack.recipe import Recipe
 from dlemu.extend import UserError
 
-PACK_FORMATS = ("tfrecord", "webdataset")
+PackFormat = Literal["tfrecord", "webdataset"]
 """Formats with a Packer; listed here because finding out would import every format (a test compares)."""
 
 
@@ -26,10 +27,10 @@ class PackSettings:
     """Settings of one packing."""
 
     source: str = ""
-    """Folder of images with any names; empty: the workload's dataset is packed."""
+    """Folder of images with any names; by default that of the workload's dataset."""
     target: str = ""
     """Folder of the packed files; empty: the subfolder `packed` of the source."""
-    format: str = "tfrecord"
+    format: PackFormat = "tfrecord"
     processes: int = 1
     images: int = 0
     """Pack only the first so many images, sorted by name; 0: all."""
@@ -41,6 +42,8 @@ class PackSettings:
     """Content of a sample: the unchanged file (keep), pixels (raw), or JPEG. `auto`: raw if rescaled, else keep."""
     evict: bool = True
     """Drop the images from the page cache first, so that the storage is measured."""
+    workload: Workload | None = None
+    """The workload whose dataset is packed, as read from the other words."""
 
     @property
     def recipe(self) -> Recipe:
@@ -63,14 +66,8 @@ class PackSettings:
 
     @property
     def packer(self) -> type[Packer]:
-        """The writer class of the format; raises UserError."""
-        is_known = self.format in PACK_FORMATS or "." in self.format
-        packer: type[Packer] | None = companion("datagen.formats", self.format, "Packer") if is_known else None
-        if packer is None:
-            known = ", ".join(PACK_FORMATS)
-            raise UserError(
-                f"format is {self.format!r}: wanted one of {known}, or the dotted name of yours, with a Packer"
-            )
+        """The writer class of the format."""
+        packer: type[Packer] = find("datagen.formats", self.format, "Packer")
         return packer
 
     @property
@@ -78,22 +75,10 @@ class PackSettings:
         found: type[FormatBase] = find("datagen.formats", self.format, "Format")
         return found
 
-    def check(self) -> None:
-        """Raise UserError for values out of range, and for combinations that are not possible."""
-        least = {"processes": 1, "images": 0, "images_per_file": 0}
-        problems = [
-            f"{key} is {value}: wanted {minimum} or more"
-            for key, minimum in least.items()
-            if (value := getattr(self, key)) < minimum
-        ]
-        if problems:
-            raise UserError(joined_problems(problems))
-        _ = self.recipe, self.packer  # both raise for what can't be
 
-
-def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:
-    """Return the settings and, if no `source` is named, the workload whose dataset is packed; raises UserError."""
-    own = {field.name for field in fields(PackSettings)}
+def read_words(words: Sequence[str], config_dir: str | None = None) -> PackSettings:
+    """Return the checked settings: a folder as `source`, or the workload whose dataset is packed; raises UserError."""
+    own = {field.name for field in fields(PackSettings)} - {"workload"}
     given: dict[str, object] = {}
     others = []
     for word in words:
@@ -112,11 +97,16 @@ def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[Pac
             "wanted either source=FOLDER, with images of any names, or workload=NAME, whose dataset is packed: "
             "dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256"
         )
-    settings.check()
+    for key, minimum in (("processes", 1), ("images", 0), ("images_per_file", 0)):
+        if (value := getattr(settings, key)) < minimum:
+            raise UserError(f"{key} is {value}: wanted {minimum} or more")
+    _ = settings.recipe  # raises for what can't be
     workload = load(others, config_dir=config_dir) if wants_workload else None
     if workload is not None and workload.storage_spec.type != "posix":
         raise UserError(
             f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
             "local_fs, or a mounted bucket"
         )
-    return settings, workload
+    source = workload.dataset.data_folder if workload else settings.source.rstrip("/")
+    target = settings.target.rstrip("/") or os.path.join(source, "packed")
+    return replace(settings, source=source, target=target, workload=workload)

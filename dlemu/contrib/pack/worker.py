@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from datagen.formats.format_base import PackedSample
-from datagen.generate import NO_SPACE
 from datagen.layout import Layout
 from datagen.storage.storage_base import write_whole
 from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
@@ -141,13 +140,8 @@ class _Packing:
         except ValueError as error:
             raise UserError(f"an image does not fit into {path}: {error}") from error
         except OSError as error:
-            reason = error.strerror or str(error)
-            if error.errno not in NO_SPACE:
-                raise UserError(f"{error.filename or path}: {reason}: target can't be written") from error
-            free = None
-            with contextlib.suppress(OSError):
-                free = self._storage.free_bytes(os.path.dirname(path))
             raise UserError(
-                f"no room for {path} ({reason}): {'?' if free is None else free} bytes are left. Free some space (or "
-                "raise the limit on file sizes) and run the same command again: it continues after the finished files"
+                f"{error.filename or path}: {error.strerror or error}: target can't be written. Free some space (or "
+                "raise the limit on file sizes) if that is the reason, and run the same command again: it continues "
+                "after the finished files"
             ) from error

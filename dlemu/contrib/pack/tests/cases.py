@@ -77,7 +77,7 @@ def packer(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> No
     patch.object(Workload, "timeout_seconds", stopped_seconds).start()
     target = str(folder / "packed")
     settings = PackSettings(source=str(folder), target=target, processes=2, images_per_file=1, evict=False)
-    process.pack_here(settings, None, target, lambda _: None)
+    process.pack_here(settings, lambda _: None)
 
 
 def pack(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:

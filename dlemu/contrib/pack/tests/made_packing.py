@@ -25,7 +25,7 @@ def packing(axis: str) -> PackAnswer:
         cpu_percent=25.0,
         cpu_seconds_per_gb=5.0,
         shares=PackShares(reading=50, computing=20, wanting_core=10, writing=10, idle=10),
-        limited_by=PackLimit(what="storage", confidence="medium", evidence=()),
+        limited_by=PackLimit(what="storage", confidence="medium", advice="faster_storage_to_read"),
     )
 
     def by(value: str) -> PackFigures:

@@ -84,7 +84,7 @@ def test_packing_goes_on_after_each_kind_of_end_and_trains(images: Path, tmp_pat
             run.send_signal(number)
         ended = wait(run)
         assert ended.status == (3 if number == signal.SIGKILL else 130), ended.err
-        assert ("was killed by SIGKILL" if number == signal.SIGKILL else "the same command continues") in ended.err
+        assert ("was killed by SIGKILL" if number == signal.SIGKILL else "are kept: continue with") in ended.err
         assert_gone(children)
 
     last.unlink()
