@@ -533,7 +533,6 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
-    limit = summary.limited_by
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -569,7 +568,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
         "late_p99_ms": summary.late_ms_p99,
-        "cause": limit.what if limit else None,
+        "cause": summary.limited_by,
         "findings": [],
     }
 
