@@ -11,7 +11,7 @@ import struct
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,14 +31,13 @@ from datagen.storage.posix import Storage
 from dlemu.config import load
 from dlemu.contrib.pack.job import FILES_PER_RANK, JOB, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
 from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
-from dlemu.contrib.pack.settings import PackSettings
+from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings
 from dlemu.contrib.pack.summary import ADVICE, PackDevice, PackLimit, judge_packing, train_command
 from dlemu.contrib.pack.tests.cases import RESULTS
 from dlemu.runner.job import JobRequest, run_alone
 from tests.datagen.sources import MemorySource
 from tests.goldens.render import numbers
 
-PACK_FORMATS = get_args(get_type_hints(PackSettings)["format"])
 RAW_20X30 = Recipe((20, 30), "raw")
 
 
