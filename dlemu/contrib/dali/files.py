@@ -14,7 +14,7 @@ from datagen.formats._picture import PictureFormat, Shape
 from datagen.formats.format_base import DamagedError, damaged
 from datagen.layout import nominal_sample_bytes
 from dlemu.contrib.dali import graph
-from dlemu.contrib.dali.traits import reading_ahead
+from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 

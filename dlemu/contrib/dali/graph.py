@@ -11,7 +11,7 @@ import numpy as np
 
 from datagen.fetch import PLACE_BYTES, crop_word
 from datagen.registry import library
-from dlemu.contrib.dali.traits import depths, num_threads
+from dlemu.contrib.dali.settings import depths, num_threads
 from dlemu.extend import LoaderSpec, Phase
 
 

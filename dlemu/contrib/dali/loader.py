@@ -15,7 +15,7 @@ from dlemu.comm.thread_accounting import process_storage_bytes, thread_cpu_ns
 from dlemu.contrib.dali import graph
 from dlemu.contrib.dali.files import Files, Unread
 from dlemu.contrib.dali.records import Records
-from dlemu.contrib.dali.traits import num_threads
+from dlemu.contrib.dali.settings import num_threads
 from dlemu.extend import AlignedBuffer, Batch, BatchTrace, DatasetError, DlemuError, LoaderSpec, Phase
 from dlemu.loaders._process import call_niced
 from dlemu.loaders.loader_base import Preprocessing, Spent

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from datagen.formats.tfrecord import Index
 from dlemu.contrib.dali import graph
-from dlemu.contrib.dali.traits import reading_ahead
+from dlemu.contrib.dali.settings import reading_ahead
 from dlemu.extend import DatasetError, DlemuError, LoaderSpec, Phase
 from dlemu.plan.samples import hash_samples
 from dlemu.plan.streams import StreamBatchPlan

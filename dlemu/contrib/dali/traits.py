@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from datagen.spec import DatasetSpec
 from dlemu.config.schema import Reader
+from dlemu.contrib.dali.settings import depths
 from dlemu.extend import LoaderTraits
 from dlemu.loaders.loader_base import Interleave
 
@@ -27,24 +28,6 @@ _RANK_BYTES = 32 << 20
 """Private memory of a rank besides its buffers, measured with DALI 2.4 forked after import, three epochs."""
 _BATCHES_HELD = 6
 """Batches in memory besides those ready or under way, measured with npy; includes the trainer's two."""
-
-
-def depths(spec: LoaderSpec) -> tuple[int, int]:
-    """Return DALI's prefetch queue depths, in batches, of the reader and of the pipeline behind it.
-
-    Each is `prefetch_size`; where that is 0, DALI's own defaults, 1 and 2.
-    """
-    return (spec.prefetch_size, spec.prefetch_size) if spec.prefetch_size > 0 else (1, 2)
-
-
-def num_threads(spec: LoaderSpec) -> int:
-    """Return the number of threads of a pipeline, and of its reader if that has threads: `read_threads`."""
-    return max(1, spec.read_threads)
-
-
-def reading_ahead(spec: LoaderSpec) -> int:
-    """Return the most batches that DALI requests beyond the one delivered."""
-    return sum(depths(spec)) + 2
 
 
 class Traits(LoaderTraits):
