@@ -13,11 +13,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.engines import Engine, ThreadReads, ended_early, unreadable
+from datagen.engines import Engine, ThreadReads
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
+from datagen.formats.format_base import FormatBase, Sizes, Source, damaged, ended_early, unreadable
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
-from datagen.records import AllocatingSource
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
@@ -208,7 +207,7 @@ class GroupReader(Engine):
             reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
             cached = self._format.read_footer(source) if self._called else source
             groups = self._format.open_groups(cached, self._spec)
@@ -332,7 +331,6 @@ class GroupReader(Engine):
             pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
             return self._format.decode_group(CachedSource(opened.source, pieces), group, self._spec)
         reader, source = opened.reader, opened.source
-        assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
         columns = self._format.decode_group(source, group, self._spec)
         self._count(reader.app_bytes - before[0], reader.read_calls - before[1])
@@ -387,7 +385,7 @@ def _largest_of_file(file_format: GroupFormat, path: str, spec: DatasetSpec, sto
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        return file_format.open_groups(AllocatingSource(path, reader, storage.alignment), spec).largest_bytes()
+        return file_format.open_groups(Source(path, reader, storage.alignment), spec).largest_bytes()
     finally:
         reader.close()
 
@@ -400,11 +398,11 @@ class Values(NamedTuple):
     payload_offset: int
 
 
-class CachedSource:
+class CachedSource(Source):
     """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.scratch = source.path, source.size_bytes, source.scratch
+        self.path, self.size_bytes = source.path, source.size_bytes
         self._source = source
         self._parts = parts
 

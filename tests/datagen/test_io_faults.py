@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import unreadable
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.format_base import unreadable
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec

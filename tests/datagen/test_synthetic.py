@@ -2,14 +2,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.synthetic import Format
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
@@ -53,8 +49,3 @@ def test_samples_are_made_in_memory(dataset: DatasetSpec, storage: str, resize: 
     fetched = Fetcher(fetch).fetch([0, 35], memoryview(bytearray(fetch.slot_bytes(2))))
     assert [size for _, size in fetched.places] == [resize or 141 * 141] * 2
     assert (fetched.app_bytes, fetched.read_calls, fetched.read_ns) == (0, 0, 0)
-
-
-def test_there_is_nothing_to_read(dataset: DatasetSpec) -> None:
-    with pytest.raises(UserError, match="holds no samples"):
-        Format().open(cast(Any, SimpleNamespace(path=layouts(dataset)[0].path(0))), 3)

@@ -21,7 +21,7 @@ from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
 from tests.datagen.record_sources import payload, written
-from tests.datagen.sources import MemorySource
+from tests.datagen.sources import MemorySource, records_of
 
 SHAPES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
@@ -56,15 +56,13 @@ def test_sizes_and_samples(shape: tuple[int, int], samples: int) -> None:
     assert len(data) == Format().file_bytes(spec, shapes)[0]
     assert len(index) == Format.sides[0].file_bytes(spec, shapes)[0]
     image_bytes = shape[0] * shape[1]
-    source = MemorySource(data)
+    samples_read = records_of(Format(), data, samples)
     for number, line in enumerate(index.decode().splitlines()):
         offset, size = map(int, line.split())
         assert size == Format().record_bytes(spec, shapes)[0]
         record = data[offset : offset + size]
         assert record == framed(record[12:-4])
-        read = Format().open(source, samples).sample(number)
-        assert bytes(read.data) == payload(number * image_bytes, (number + 1) * image_bytes)
-        assert read.payload_offset == number * image_bytes
+        assert samples_read[number] == payload(number * image_bytes, (number + 1) * image_bytes)
     assert number == samples - 1
 
 
@@ -88,8 +86,7 @@ def test_records_of_other_lengths_are_found(indexed: object) -> None:
     starts = np.cumsum([0] + [len(record) for record in UNEQUAL])
     lines = "".join(f"{start} {len(record)}\n" for start, record in zip(starts, UNEQUAL, strict=False))
     index = {True: lines.encode(), False: None, "foreign": b"0 7\n7 9\n"}[indexed]
-    samples = Format().open(MemorySource(data), 5)
-    assert [len(samples.sample(number).data) for number in range(5)] == [30, 1, 50, 0, 99]
+    assert [len(sample) for sample in records_of(Format(), data, 5)] == [30, 1, 50, 0, 99]
     file = opened(data, 5, index)
     assert file.largest_bytes() == 99 + 16
     assert file.span(2, 2) == (starts[2], len(UNEQUAL[2] + UNEQUAL[3]))
@@ -98,8 +95,7 @@ def test_records_of_other_lengths_are_found(indexed: object) -> None:
 def test_lengths_that_only_look_equal() -> None:
     """Two records whose mean is the first one's length: the third tells, and then the framing is walked."""
     records = [framed(b"\xff" * size) for size in (20, 10, 30)]
-    samples = Format().open(MemorySource(b"".join(records)), 3)
-    assert [len(samples.sample(number).data) for number in range(3)] == [20, 10, 30]
+    assert [len(sample) for sample in records_of(Format(), b"".join(records), 3)] == [20, 10, 30]
 
 
 @pytest.mark.parametrize("sizes", [(30, 1, 50, 0, 99), (20, 10, 30), (20, 20, 20)])
@@ -117,13 +113,12 @@ def test_an_example_of_others_in_another_order() -> None:
     image = b"\x0a\x05image\x12\x09\x0a\x07\x0a\x05hello"
     features = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (size, image))
     data = framed(b"\x0a" + bytes([len(features)]) + features)
-    assert bytes(Format().open(MemorySource(data), 1).sample(0).data) == b"hello"
+    assert records_of(Format(), data, 1) == [b"hello"]
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_in_a_frame_are_a_sample(data: bytes) -> None:
-    read = Format().open(MemorySource(framed(data)), 1).sample(0)
-    assert bytes(read.data) in data
+    assert records_of(Format(), framed(data), 1)[0] in data
 
 
 WHOLE = written(spec_of(3), (10, 13))
@@ -155,7 +150,7 @@ def test_sums_find_any_flipped_bit(at: int, bit: int) -> None:
 
 def test_fewer_records_than_stated() -> None:
     with pytest.raises(DatasetError, match=r"no record 3: it holds 3.*num_samples_per_file"):
-        Format().open(MemorySource(WHOLE), 4).sample(0)
+        records_of(Format(), WHOLE, 4)
 
 
 @pytest.fixture
