@@ -138,11 +138,3 @@ def test_more_bytes_than_were_requested_are_refused(monkeypatch: pytest.MonkeyPa
     reader = open_storage(StorageSpec(type="fsspec", root="kept://bucket")).open("a")
     with pytest.raises(OSError, match=f"{len(LARGE)} bytes arrived where 5 were requested"):
         reader.read_into(memoryview(bytearray(5)), 1)
-
-
-def test_a_file_that_is_committed_is_there(store: StorageBase) -> None:
-    writer = store.create("folder/a")
-    writer.write(LARGE)
-    writer.commit()
-    writer.discard()
-    assert store.size_bytes("folder/a") == len(LARGE)

@@ -209,15 +209,6 @@ def test_what_is_no_dataset_of_ours() -> None:
     assert "never written" in refused(of_datasets(records_0=never))
 
 
-def test_a_storage_that_fails_is_not_called_damage() -> None:
-    class Failing(MemorySource):
-        def read(self, offset: int, size_bytes: int) -> memoryview:
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        Format().open(Failing(written(Format(), made({"num_samples_per_file": 2}))), 2)
-
-
 @pytest.mark.parametrize(
     ("values", "words"),
     [

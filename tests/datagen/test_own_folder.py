@@ -238,14 +238,6 @@ def test_hdf5_with_many_samples_is_read_whole_or_cut_as_advised(
         assert cut.num_samples_per_file == os.path.getsize(tmp_path / "all.h5") // int(found[1])
 
 
-@pytest.mark.parametrize(("words", "files"), [([], 3), (["dataset.format=npz"], 1), (["workload=unet3d"], 1)])
-def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str], files: int, tmp_path: Path) -> None:
-    for number in range(3):
-        put(tmp_path / f"class-{number}" / "image.png", 100)
-    np.savez(tmp_path / "labels.npz", x=np.zeros(9, np.uint8))
-    assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
-
-
 CHOICES = """
 %.png:99 labels.npz:900 |  | png 4: %.png | 1 file is .* .npz .1.
 %.jpg:99 %.txt a.md | format=raw | raw 8: %.jpg %.txt | .md .1.
@@ -405,25 +397,6 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
         TarRecords(source, 4).span(3, 1)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"12 size=-800\n", "size '-800'"),
-        (b"5012 size=" + b"9" * 5001 + b"\n", "size '9999"),
-        (bytes(2 << 20), "extended header of 2097152 bytes"),
-    ],
-)
-def test_a_tar_with_a_damaged_extended_header_is_refused(content: bytes, said: str) -> None:
-    head = tarfile.TarInfo("head")
-    head.type, head.size = tarfile.XHDTYPE, len(content)
-    data = head.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
-    data += tarfile.TarInfo("0.jpg").tobuf(tarfile.USTAR_FORMAT) + TAIL
-    source = MemorySource(data)
-    source.path = f"s3://bucket/{len(content)}.tar"
-    with pytest.raises(DatasetError, match=said):
-        TarRecords(source, 1).span(0, 1)
-
-
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     records(tmp_path)
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
@@ -445,16 +418,6 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
         inspect_own_folder(spec, FOLDERS)
     assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
     assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
-
-
-def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
-    for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
-        put(tmp_path / name, 100)
-    (tmp_path / "a" / "empty.dcm").touch()
-    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
-    assert own.layout.names == ("a/1.dcm", "a/2.dcm", "b/1.dcm")
-    assert [word for word in own.notes if ".txt (1)" in word]
-    assert [word for word in own.notes if "1 empty file is" in word]
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
@@ -508,13 +471,3 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
         DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
     ):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
-
-
-def test_a_folder_names_its_results(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(b"ab")
-    own = ["dataset.source=folder", f"dataset.data_folder={folder}"]
-    assert load(own).results_name == "images", "as its page"
-    assert load([*own, "model.name=mine"]).results_name == "mine"
-    assert load(["workload=default"]).results_name == "default"

@@ -8,7 +8,6 @@ import errno
 import fcntl
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +72,6 @@ def test_what_was_claimed_goes_and_nothing_else(tmp_path: Path) -> None:
     Path(live, "lock").touch()
     taken.drop()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_was_made_goes_although_it_was_marked_for_others(tmp_path: Path) -> None:
-    taken = replace(owned.take_folder(str(tmp_path / "run"), "output.folder"), made=(str(tmp_path / "kv"),))
-    owned.take_folder(str(tmp_path / "kv"), "kv.folder")
-    taken.drop()
-    assert list(tmp_path.iterdir()) == [tmp_path / "run"]
 
 
 def test_files_of_others_stay_where_dlemu_removes_its_own(tmp_path: Path) -> None:
@@ -258,21 +250,6 @@ def test_what_killed_writers_left_goes_and_parts_of_others_stay(tmp_path: Path) 
     os.close(descriptor)
     owned.remove_parts(str(tmp_path))
     assert before - set(tmp_path.iterdir()) == {left, other, Path(going_on)}
-
-
-def test_a_part_of_another_user_that_can_not_be_opened_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = tmp_path / owned.part_name("x")
-    part.touch()
-    opened = os.open
-
-    def refuse(path: str, *words: Any, **more: Any) -> int:
-        if str(path) == str(part):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return opened(path, *words, **more)
-
-    monkeypatch.setattr(os, "open", refuse)
-    owned.remove_parts(str(tmp_path))
-    assert part.exists()
 
 
 def test_a_claimed_file_is_made_anew_and_that_of_another_stays(tmp_path: Path) -> None:

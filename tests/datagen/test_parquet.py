@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,6 @@ def spec_of(samples: int, groups: ParquetSpec) -> DatasetSpec:
     return DatasetSpec(format="parquet", num_samples_per_file=samples, parquet=groups)
 
 
-def table_of(data: bytes) -> Any:
-    return pq.read_table(io.BytesIO(data))
-
-
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"])
 COLUMN_LISTS = st.lists(st.tuples(DTYPES, st.integers(1, 300)), min_size=1, max_size=20)
 
@@ -72,65 +67,6 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
 
 
 PACKED = ["gzip", "snappy", "zstd"]
-
-
-@given(columns=COLUMN_LISTS, samples=st.integers(1, 60), rows=st.integers(1, 70), compression=st.sampled_from(PACKED))
-@settings(max_examples=60, deadline=None)
-def test_compressed_files_hold_the_same_table(
-    columns: list[tuple[Any, int]], samples: int, rows: int, compression: Any
-) -> None:
-    named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
-    plain = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
-    packed = replace(plain, compression=compression)
-    data = written(packed, (3, 3))
-    file, whole = pq.ParquetFile(io.BytesIO(data)), pq.ParquetFile(io.BytesIO(written(plain, (3, 3))))
-    assert [str(field) for field in file.schema_arrow] == [str(field) for field in whole.schema_arrow]
-    for group, column in itertools.product(range(-(-samples // rows)), range(len(named))):
-        chunk, plain_chunk = (one.metadata.row_group(group).column(column) for one in (file, whole))
-        assert chunk.compression == compression.upper()
-        # Headers tell two sizes, each in as many bytes as it needs.
-        assert abs(chunk.total_uncompressed_size - plain_chunk.total_uncompressed_size) <= 4
-        assert values_of(file, group, column) == values_of(whole, group, column)
-    assert Format().file_bytes(packed, np.array([[3, 3]])) is None
-
-
-def values_of(file: Any, group: int, column: int) -> bytes:
-    return b"".join(bytes(chunk.buffers()[-1]) for chunk in file.read_row_group(group).column(column).chunks)
-
-
-def test_types_are_parquets_own_where_it_has_them() -> None:
-    schema = table_of(written(spec_of(3, parquet()), (1, 1))).schema
-    assert [str(field.type) for field in schema] == [
-        "float",
-        "fixed_size_binary[13]",
-        "list<element: float not null>",
-        "int64",
-    ]
-
-
-@pytest.mark.parametrize("compression", ["none", *PACKED])
-def test_each_chunk_begins_with_a_dictionary_as_pyarrows_do(compression: Any) -> None:
-    """DLIO's reader compares its offset with 0, and ends where there is none."""
-    wide = (*COLUMNS, ParquetColumn(name="bytes", dtype="uint8", size=1000))
-    data = written(replace(spec_of(90, parquet(columns=wide)), compression=compression), (1, 1))
-    metadata = pq.read_metadata(io.BytesIO(data))
-    for group, column in itertools.product(range(metadata.num_row_groups), range(len(wide))):
-        chunk = metadata.row_group(group).column(column)
-        assert 4 <= chunk.dictionary_page_offset < chunk.data_page_offset
-    assert table_of(data).num_rows == 90
-
-
-def test_without_columns_a_row_is_one_value() -> None:
-    table = table_of(written(spec_of(3, ParquetSpec()), (20, 30)))
-    assert table.column_names == ["data"]
-    assert [value.as_py() for value in table["data"]] == [payload(600 * i, 600 * i + 600) for i in range(3)]
-
-
-@pytest.mark.parametrize("width", [1 << 19, (1 << 20) + 3])
-def test_large_values_take_several_pages(width: int) -> None:
-    spec = spec_of(5, ParquetSpec(columns=(ParquetColumn(name="x", dtype="uint8", size=width),), row_group_size=3))
-    table = table_of(written(spec, (1, 1)))
-    assert [value.as_py() for value in table["x"]] == [payload(i * width, i * width + width) for i in range(5)]
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError, SpaceError
+from datagen.errors import SpaceError
 from datagen.fetch import Fetched, Fetcher, FetchSpec
 from datagen.inspection import inspect
-from datagen.layout import Runs, layouts, runs_of
+from datagen.layout import Runs, runs_of
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
 
@@ -75,15 +75,6 @@ def test_more_files_than_may_be_open(dataset: Dataset, monkeypatch: pytest.Monke
         fetcher.fetch([5 * (i % 6) + i // 6 for i in range(30)], out)
         assert open_files() == before + most
     fetcher.close()
-
-
-def test_no_file_stays_open_after_a_failure(dataset: Dataset) -> None:
-    spec, fetch = dataset()
-    os.truncate(layouts(spec)[0].path(1), 100)
-    before = open_files()
-    with pytest.raises(DatasetError):
-        fetched(fetch(), [0, 9])
-    assert open_files() == before
 
 
 def test_a_slot_too_small_is_told(dataset: Dataset) -> None:

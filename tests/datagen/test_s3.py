@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import hashlib
-import random
 import socket
 import threading
 import time
@@ -24,8 +23,8 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
-from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
+from datagen.storage import _request_counts, _s3_upload
+from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
@@ -189,50 +188,6 @@ def test_an_upload_that_is_troubled_is_sent_again_and_counted(method: str, kind:
         write(storage, "a")
         assert server.objects == {"a": DATA}
         assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
-
-
-class SkippingClock:
-    """A time that stands still but for sleeps, which are noted and take none of the real one."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-
-    def monotonic(self) -> float:
-        return sum(self.pauses)
-
-    def monotonic_ns(self) -> int:
-        return round(1e9 * self.monotonic())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-
-@pytest.mark.parametrize(
-    ("later", "pauses"),
-    [
-        ("", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
-        ("3", [3, 3, 3, 3, 3, 3.2, 6.4, 12.8, 20, 20]),
-        ("3600", 10 * [20]),
-        ("Fri, 31 Dec 1999 23:59:59 GMT", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
-    ],
-)
-def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
-    later: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SkippingClock()
-    for module in (_s3_client, _http_exchange):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(random, "uniform", lambda low, high: high if (low, high) == (0.5, 1) else 0)
-    headers = {"Retry-After": later} if later else {}
-    with own_server(fault=lambda request: fault("error", headers=headers)) as server:
-        storage = storage_of(server, options={"s3_max_attempts": 11, "timeout_seconds": 600})
-        with pytest.raises(UserError, match="failed 11 times"):
-            read(storage, "a")
-        assert len(server.requests) == 11
-    assert clock.pauses == pytest.approx(pauses)
 
 
 def test_a_connection_serves_requests_until_the_server_closes_it() -> None:
@@ -442,24 +397,6 @@ def test_requests_are_counted_by_what_they_are_and_timed() -> None:
     assert 20 <= first.p50 <= last.p50 * 1.1 <= 1100 * (time.monotonic() - began) * 1.1
 
 
-def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None:
-    with own_server() as server:
-        storage = storage_of(server, io_depth=4)
-        names = [f"a/{number}" for number in range(6)]
-        for name in names:
-            write(storage, name)
-        server.requests.clear()
-        storage.announce(names)
-        deadline = time.monotonic() + 60
-        while len(server.requests) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert sorted(request.key for request in server.requests) == names[:4]
-        for number, name in enumerate(names):
-            assert read(storage, name) == DATA
-            storage.announce(names[number + 1 :])
-        assert server.count("GET") == 6  # each once, whether or not it was announced
-
-
 @given(
     size=st.integers(1, 5000),
     pieces=st.lists(st.integers(1, 900), min_size=1),
@@ -523,13 +460,6 @@ def test_keys_of_both_layouts_and_prefixes() -> None:
             assert [(entry.name, entry.is_dir()) for entry in entries] == [("train", True)]
 
 
-def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
-    with own_server(listed_keys=25_000) as server:
-        with storage_of(server).entries("data/train") as entries:
-            assert sum(1 for _ in entries) == 25_000
-        assert len(server.requests) == 25
-
-
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         auth = library("botocore.auth", "s3")
@@ -564,10 +494,6 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
 
 
-def test_keys_do_not_show_in_text() -> None:
-    assert SECRET_KEY not in f"{Keys(ACCESS_KEY, SECRET_KEY, '')!r} {Keys(ACCESS_KEY, SECRET_KEY, '')}"
-
-
 def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="there is no bucket 'nobucket' at"):
         open_storage(s3.spec(root="nobucket")).preflight("data")
@@ -589,17 +515,6 @@ def test_a_real_server_takes_uploads_in_parts(s3: S3) -> None:
     assert read(storage, "parts/a") == data
     assert storage.size_bytes("parts/a") == len(data)
     storage.remove_unfinished("parts")
-
-
-@given(st.lists(st.floats(1e-5, 1e3), min_size=1))
-def test_percentiles_of_times_are_within_a_bin(seconds: list[float]) -> None:
-    counts = _request_counts.RequestCounts()
-    for one in seconds:
-        counts.answered(int(one * 1e9), int(one * 2e9))
-    waits = _request_counts.waits_ms(counts.first_byte)
-    assert waits is not None
-    assert max(seconds) * 999 <= waits.max <= max(seconds) * 1000 * 1.1 + 0.02
-    assert waits.p50 <= waits.p90 <= waits.p99 <= waits.max
 
 
 def test_the_files_of_a_batch_wait_for_the_server_together() -> None:

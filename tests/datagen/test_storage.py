@@ -19,12 +19,10 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage import posix
 from datagen.storage.storage_base import (
-    NULL_STORAGE,
     StorageBase,
     StorageSpec,
     StoredFile,
     open_storage,
-    read_in_transfers,
     read_whole,
     storage_names,
     storage_spec,
@@ -83,35 +81,6 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     assert reader.read_calls == 2
     reader.close()
     assert bytes(read_whole(backend, path)) == DATA
-
-
-@pytest.mark.parametrize("name", KEEPING)
-@given(
-    size=st.integers(1, 5 * 4096), offset=st.integers(0, 4), length=st.integers(1, 6), transfer_bytes=st.integers(0, 7)
-)
-def test_the_transfer_size_changes_no_byte(
-    name: str, size: int, offset: int, length: int, transfer_bytes: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    backend, path = storage(name), str(tmp_path_factory.mktemp("transfers") / "file")
-    write(backend, path, DATA[:size])
-    reader, buffer = backend.open(path), AlignedBuffer().view(length * 4096)
-    calls_before = reader.read_calls
-    got = read_in_transfers(reader, buffer, offset * 4096, transfer_bytes * 4096)
-    assert bytes(buffer[:got]) == DATA[:size][offset * 4096 : (offset + length) * 4096]
-    assert reader.app_bytes == got
-    if 0 < transfer_bytes < length:
-        assert reader.read_calls - calls_before == -(-got // (transfer_bytes * 4096))
-    reader.close()
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_bytes_that_were_skipped_are_zeros(name: str, tmp_path: Path) -> None:
-    backend, path = storage(name), str(tmp_path / "file")
-    writer = backend.create(path)
-    writer.skip(10)
-    writer.write(b"x")
-    writer.commit()
-    assert bytes(read_whole(backend, path)) == bytes(10) + b"x"
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -250,35 +219,11 @@ def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, messag
         storage_spec(wrong)
 
 
-def test_folders_have_no_options() -> None:
-    with pytest.raises(UserError, match=r"storage_options has endpoint, but storage\.storage_type=local_fs has no"):
-        storage_spec("local_fs", options={"endpoint": "x"})
-
-
 def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="'s3://bucket/data', a URL"):
         posix.Storage().make_folder("s3://bucket/data")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_null_touches_nothing() -> None:
-    backend = open_storage(NULL_STORAGE)
-    assert backend.reads_nothing
-    reader = backend.open("/no/such/file")
-    assert reader.read_into(memoryview(bytearray(8)), 0) == 0
-    reader.close()
-    writer = backend.create("/no/such/file")
-    writer.write(b"abc")
-    writer.skip(2)
-    writer.write_at(b"x", 0)
-    writer.sync()
-    writer.commit()
-    writer.discard()
-    assert writer.position == 5
-    assert names_in(backend, "/no/such") == {}
-    assert backend.size_bytes("/no/such/file") == 0
-    backend.remove("/no/such/file")
 
 
 @given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=30))
@@ -312,16 +257,6 @@ def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
     assert backend.read_stretches(reader, stretches, out) == 35
     assert bytes(out[:35]) == DATA[7:27] + DATA[:10] + DATA[-5:]
     assert reader.app_bytes == 35
-    reader.close()
-
-
-@pytest.mark.parametrize("name", ["direct", "posix"])
-def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(DATA)
-    reader = storage(name).open(str(path))
-    os.truncate(path, 10)
-    assert reader.read_into(AlignedBuffer().view(12288), 0) == 10
     reader.close()
 
 

@@ -79,10 +79,6 @@ def test_builds_the_whole_tree() -> None:
     assert isinstance(made.share, float)
 
 
-def test_empty_sections_mean_defaults() -> None:
-    assert build(Root, {"reader": None, "entries": None}) == Root()
-
-
 def test_nearest_key_of_the_section() -> None:
     assert problems({"reader": {"batchsize": 1}}) == "unknown key reader.batchsize: did you mean reader.batch_size?"
 
@@ -153,11 +149,6 @@ def test_wrong_values_say_seen_and_wanted(mapping: dict[str, Any], message: str)
     assert problems(mapping) == message
 
 
-def test_section_name_of_a_part() -> None:
-    with pytest.raises(UserError, match=r"dataset\.num_files_train is 'x'"):
-        build(DatasetSpec, {"num_files_train": "x"}, "dataset")
-
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -178,8 +169,3 @@ def test_check_names_every_impossible_value() -> None:
     text = "\n".join(spec.check())
     for key in ("num_files_train", "record_length_bytes", "compressibility", "file_prefix"):
         assert f"dataset.{key} is " in text
-
-
-def test_check_asks_the_format() -> None:
-    assert DatasetSpec(format="npz", compression="zip").check() == []
-    assert "none or zip" in DatasetSpec(format="npz", compression="gzip").check()[0]
