@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import errno
+import io
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -130,6 +131,35 @@ class Source:
 
     def close(self) -> None:
         self._reader.close()
+
+
+class SourceStream(io.RawIOBase):
+    """A `Source` as a Python file object."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.path
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        view = memoryview(buffer).cast("B")
+        size = max(0, min(len(view), self._source.size_bytes - self._at))
+        view[:size] = self._source.read(self._at, size)
+        self._at += size
+        return size
 
 
 def block_bytes_of(reader: Reader) -> int:
@@ -325,6 +355,13 @@ class RecordFormat(FormatBase):
         With `called`, a format that `looks_up` locates records by the library's read calls. Raises DatasetError: the
         file can't be of this format.
         """
+
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Return the offset of each record and the end of the last one, by reading the header of each record.
+
+        A format without headers has none. Raises DamagedError.
+        """
+        raise NotImplementedError
 
 
 class PackedSample(NamedTuple):

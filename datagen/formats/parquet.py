@@ -8,7 +8,6 @@ other tools, by the footer; pyarrow decodes values: row groups for training, sin
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +107,7 @@ class Format(GroupFormat):
 
     def decode_group(self, source: base.Source, index: int, spec: DatasetSpec) -> list[memoryview]:
         """Read the columns requested of a row group by pyarrow, through the storage."""
-        return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
+        return decode_columns(source.path, pa.PythonFile(base.SourceStream(source), mode="r"), index, spec)
 
     def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
         if isinstance(where, str):
@@ -340,33 +339,6 @@ def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list
         file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
     table = _row_group(path, file, index, names_of(spec))
     return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
-
-
-class Stream(io.RawIOBase):
-    """A `Source` as a Python file object."""
-
-    def __init__(self, source: base.Source) -> None:
-        self._source = source
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self._source.size_bytes - self._at, 0)
-        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
-        self._at += len(data)
-        return data
 
 
 def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any:

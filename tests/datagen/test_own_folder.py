@@ -23,8 +23,8 @@ import pytest
 from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import RecordFile
-from datagen.formats.tfrecord import TfrecordFile, masked_crc
+from datagen.formats import tfrecord, webdataset
+from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
@@ -305,9 +305,9 @@ def test_files_that_count_are_chosen_once_and_others_are_told_of(choice: str, tm
 
 
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
-@pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
+@pytest.mark.parametrize(("make", "walks"), [(shards, webdataset), (records, tfrecord)])
 def test_headers_are_read_once_and_by_no_other_process(
-    make: Make, walks: type[RecordFile], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, walks: Any, carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)
@@ -315,8 +315,8 @@ def test_headers_are_read_once_and_by_no_other_process(
     def walk(_: object) -> None:
         raise AssertionError("the headers are read again")
 
-    monkeypatch.setattr(walks, "_walk", walk)
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
+    monkeypatch.setattr(walks, "offsets", walk)
     fetch = FetchSpec.for_dataset(found, found.train)
     pickled = pickle.dumps({"dataset": found, "fetch": fetch}[carried])
     known_offsets._known.clear()
