@@ -14,9 +14,9 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS, Source
+from datagen.formats.format_base import FORMATS, SourceStream
 from datagen.generate import Files, Part, files_of
-from datagen.groups import GroupFormat, values_of_columns
+from datagen.groups import GroupFormat, opened_groups, values_of_columns
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -152,22 +152,17 @@ class _Checker:
     def _check_groups(self, running_index: int, groups_format: GroupFormat) -> Damage | None:
         """Check that a file of row groups has those of the settings, and compare their values."""
         path, spec = self._files.path(running_index), manifest.without_read_flags(self._files.spec)
-        reader = self._storage.open(path)
-        try:
-            source = Source(path, reader, self._storage.alignment)
-            groups = groups_format.open_groups(source, spec)
+        with opened_groups(groups_format, path, spec, self._storage) as (source, groups):
             if not groups.payload(0):
                 return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
             for group in groups.groups_of(0, spec.num_samples_per_file):
-                columns = groups_format.decode_group(source, group, spec)
+                columns = groups_format.decode_group(SourceStream(source), group, spec)
                 for _, data, start in values_of_columns(running_index, path, groups.payload(group), columns):
                     at = self._files.content.first_difference(data, running_index, start)
                     if at is not None:
                         return self._payload_damage(running_index, data, start, at)
                     self._tally.add(size_bytes=len(data))
-            return None
-        finally:
-            reader.close()
+        return None
 
     def _check_samples(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""

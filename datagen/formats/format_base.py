@@ -154,12 +154,16 @@ class SourceStream(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._source.size_bytes - self._at)
+        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
+        self._at += len(data)
+        return data
+
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
-        view = memoryview(buffer).cast("B")
-        size = max(0, min(len(view), self._source.size_bytes - self._at))
-        view[:size] = self._source.read(self._at, size)
-        self._at += size
-        return size
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def block_bytes_of(reader: Reader) -> int:

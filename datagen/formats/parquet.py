@@ -105,14 +105,20 @@ class Format(GroupFormat):
             return cached
         return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
-    def decode_group(self, source: base.Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read the columns requested of a row group by pyarrow, through the storage."""
-        return decode_columns(source.path, pa.PythonFile(base.SourceStream(source), mode="r"), index, spec)
+    def decode_group(
+        self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
+    ) -> list[memoryview]:
+        """Return the buffers of the columns requested; lists are flattened.
 
-    def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
-        if isinstance(where, str):
-            return decode_columns(where, where, index, spec)
-        return decode_columns(where.name, pa.PythonFile(where, mode="r"), index, spec)
+        Columns of variable-length values also have a buffer of offsets.
+        """
+        path = where if isinstance(where, str) else where.name
+        with parsing(path, "no readable Parquet file"):
+            opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
+            file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
+        with parsing(path, f"pyarrow can't read row group {index}"):
+            table = file.read_row_group(index, names_of(spec), use_threads=False)
+        return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
 
 
 def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -328,22 +334,6 @@ def parsing(path: str, what: str, offset: int = 0) -> Iterator[None]:
 def names_of(spec: DatasetSpec) -> list[str] | None:
     """Return the names of the columns requested; None for all columns."""
     return [column.name for column in spec.parquet.columns if column.read] or None
-
-
-def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
-    """Return the buffers of the columns requested of a row group; lists are flattened.
-
-    Columns of variable-length values also have a buffer of offsets.
-    """
-    with parsing(path, "no readable Parquet file"):
-        file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
-    table = _row_group(path, file, index, names_of(spec))
-    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
-
-
-def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any:
-    with parsing(path, f"pyarrow can't read row group {index}"):
-        return file.read_row_group(index, names, use_threads=False)
 
 
 def _flatten(chunk: Any) -> Any:
