@@ -68,7 +68,13 @@ class Storage(StorageBase):
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
         announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
-        pending = client.wait_for_header(announced or client.begin(self._whole(key)))
+        request = self._whole(key) if announced is None else announced.request
+        if announced is None:
+            client.request(request)
+        else:
+            client.finish(announced)
+        assert request.opened is not None
+        pending = request.opened
         response = pending.exchange
         stated = response.header("content-range").rpartition("/")[2]
         size = number_in(stated) if stated else response.length
@@ -184,7 +190,8 @@ class Storage(StorageBase):
     def _whole(self, key: str) -> Request:
         """Return the first GET of an object that is read from its start: for all of it, or its first `range_bytes`."""
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
-        return Request(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
+        headers = () if span is None else (span.header,)
+        return Request(kind="get", method="GET", key=key, headers=headers, span=span, header_only=True)
 
     def _requests_ahead(self) -> OrderedDict[str, Attempt]:
         ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
@@ -250,7 +257,8 @@ class ObjectReader:
         elif pending is not None:
             self.read_calls += 1
             self.app_bytes += length
-            pending.request.target = buffer[:length]
+            pending.request.target, pending.request.response = buffer[:length], None
+            pending.request.header_only = False
             pending.exchange.set_target(buffer[:length])
         if length == size:
             if pending is not None:
