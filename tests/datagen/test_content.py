@@ -48,16 +48,6 @@ def test_a_stamp_is_told_from_its_bytes_whatever_it_says(seed_hash: int, file: i
     assert identify(made[:4] + bytes([made[4] ^ 1]) + made[5:]) is None
 
 
-def test_no_two_blocks_are_equal_within_and_across_files_and_seeds() -> None:
-    blocks = [
-        block.tobytes()
-        for seed in range(3)
-        for file in range(4)
-        for block in payload(Content(seed), file, 200 * BLOCK_BYTES).reshape(-1, BLOCK_BYTES)
-    ]
-    assert len(set(blocks)) == len(blocks) == 3 * 4 * 200
-
-
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 0.8, 0.95])
 @pytest.mark.parametrize("level", [1, 6])
 def test_a_compressor_removes_the_stated_share(share: float, level: int) -> None:

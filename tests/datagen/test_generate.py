@@ -200,6 +200,20 @@ def test_a_limit_on_file_sizes(small: MakeSpec) -> None:
     assert contents(spec.data_folder) == {}
 
 
+def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:
+    spec, behind = small(), tmp_path / "behind"
+    make(spec)
+    folder = Path(layouts(spec)[0].folder)
+    folder.rename(behind)
+    folder.symlink_to(behind)
+    prepare(spec)  # a dataset that was moved and is whole stays usable
+    first = sorted(behind.iterdir())[0]
+    first.write_text("of the user")
+    with pytest.raises(UserError, match=r"is a link out of .*: missing files are not created behind it"):
+        prepare(spec)
+    assert first.read_text() == "of the user"
+
+
 def test_an_interrupt_stops_every_thread_and_leaves_no_part(small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small(num_files_train=400)
     prepare(spec)
@@ -238,17 +252,3 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     events.clear()
     finish(spec)
     assert events[-2:] == ["fsync", "rename"]
-
-
-def test_nothing_is_made_behind_a_link(small: MakeSpec, tmp_path: Path) -> None:
-    spec, behind = small(), tmp_path / "behind"
-    make(spec)
-    folder = Path(layouts(spec)[0].folder)
-    folder.rename(behind)
-    folder.symlink_to(behind)
-    prepare(spec)  # a dataset that was moved and is whole stays usable
-    first = sorted(behind.iterdir())[0]
-    first.write_text("of the user")
-    with pytest.raises(UserError, match=r"is a link out of .*: missing files are not created behind it"):
-        prepare(spec)
-    assert first.read_text() == "of the user"

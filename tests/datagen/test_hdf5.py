@@ -137,15 +137,6 @@ def test_chunked_files_hold_what_h5py_would_write(values: Settings) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
-def test_a_temporary_folder_that_is_none_is_named(
-    values: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(SpaceError, match=r"gone.*Set TMPDIR"):
-        written(Format(), made(values))
-
-
-@pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
 def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Settings) -> None:
     file_job = made(values)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

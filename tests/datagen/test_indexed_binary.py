@@ -104,7 +104,7 @@ def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> Non
     found = inspect(spec)
     assert found.max_record_bytes == 7000
     for engine in ("fast", "library") if storage == "posix" else ("fast",):
-        fetch = FetchSpec.for_dataset(found, found.train, storage=storage_named(storage), engine=engine)
+        fetch = FetchSpec(found, found.train, storage=storage_named(storage), engine=engine)
         out = memoryview(bytearray(fetch.slot_bytes(4) + 4096))
         places = Fetcher(fetch).fetch([0, 1, 2, 3], out).places
         for (at, size), start, wanted in zip(places, starts, sizes, strict=True):

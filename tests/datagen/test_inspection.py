@@ -82,15 +82,6 @@ def test_a_dataset_of_dlio_with_sizes_of_its_own(small: MakeSpec) -> None:
     assert any("sizes differ from the settings" in note for note in found.notes)
 
 
-def test_sub_folders_against_the_rule(small: MakeSpec) -> None:
-    spec = small(num_files_train=4, num_files_eval=0)
-    for i in range(4):
-        dlio_file(f"{spec.data_folder}/train/{'ba'[i % 2]}/img_{i}_of_4.npz", (5, 5), 1)
-    assert [os.path.basename(name) for name in inspect(spec).train.names or ()] == [
-        f"img_{i}_of_4.npz" for i in range(4)
-    ]
-
-
 def fails(spec: DatasetSpec, match: str) -> str:
     with pytest.raises(DatasetError, match=match) as caught:
         inspect(spec, lambda: "dlemu datagen workload=w")

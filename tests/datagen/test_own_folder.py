@@ -173,7 +173,7 @@ def test_own_files_are_read_whole_and_left_alone(
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
     found = inspect(spec)
     assert found.spec == spec
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     fetcher, every = Fetcher(fetch), list(range(files * samples))
     room = memoryview(bytearray(fetch.slot_bytes(len(every))))
     fetched = fetcher.fetch(every, room)
@@ -196,7 +196,7 @@ def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName,
     make(tmp_path)
     spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS, decodes=True).spec
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
+    fetch = FetchSpec(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
     for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
         fetched = Fetcher(one).fetch(range(6), memoryview(bytearray(one.slot_bytes(6))))
         assert fetched.app_bytes > 0.5 * sum(os.path.getsize(found.train.path(number)) for number in range(6))
@@ -317,7 +317,7 @@ def test_headers_are_read_once_and_by_no_other_process(
 
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
     monkeypatch.setattr(walks, "offsets", walk)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     pickled = pickle.dumps({"dataset": found, "fetch": fetch}[carried])
     known_offsets._known.clear()
     with pytest.raises(AssertionError, match="read again"):
@@ -335,7 +335,7 @@ def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: 
     spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
     assert spec.parquet.row_group_size == min(group, 90)
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     room = memoryview(bytearray(fetch.slot_bytes(64)))
     fetcher = Fetcher(fetch)
     read = sum(fetcher.fetch(list(range(first, first + 64)), room).app_bytes for first in range(0, 256, 64))
@@ -373,9 +373,9 @@ def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: st
         assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
         again = Counter(each.key for each in server.requests[looked:] if each.key)
         assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
-        fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
+        fetch = FetchSpec(found, found.train, storage=storage)
         here = inspect(local.spec)
-        assert read_all(fetch) == read_all(FetchSpec.for_dataset(here, here.train))
+        assert read_all(fetch) == read_all(FetchSpec(here, here.train))
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -405,7 +405,7 @@ def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
         data = path.read_bytes()
         path.write_bytes(data[116:] + data[:116])  # the first record goes to the end
     found = inspect(spec)
-    assert read_all(FetchSpec.for_dataset(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
+    assert read_all(FetchSpec(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
@@ -441,7 +441,7 @@ def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
     plain_arrays(tmp_path)
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
     os.truncate(tmp_path / "3.npy", 300)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     with pytest.raises(DatasetError, match="the file is yours") as caught:
         Fetcher(fetch).fetch([3], memoryview(bytearray(fetch.slot_bytes(1))))
     assert "dlemu datagen" not in str(caught.value)
@@ -459,7 +459,7 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     own = inspect_own_folder(spec, FOLDERS)
     assert (own.spec.num_files_train, own.spec.num_samples_per_file, own.spec.record_length_bytes) == (1, 10, 4099)
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(2)))
     fetched = fetcher.fetch([9, 1], room)
     data = (tmp_path / "train.bin").read_bytes()

@@ -219,19 +219,6 @@ def test_paths_that_lead_nowhere_are_errors_of_the_user(tmp_path: Path) -> None:
         owned.take_folder(str(tmp_path / "file" / "below"), "output.folder")
 
 
-def test_a_file_under_way_has_a_name_that_nobody_can_plant(tmp_path: Path) -> None:
-    (tmp_path / ".x.part").symlink_to(tmp_path / "behind")
-    part, descriptor = owned.create_part(str(tmp_path / "x"))
-    os.close(descriptor)
-    assert part != owned.create_part(str(tmp_path / "x"))[0]
-    assert not (tmp_path / "behind").exists()
-    for planted in ("planted", "dangling"):
-        (tmp_path / planted).symlink_to(tmp_path / "behind")
-        with pytest.raises(FileExistsError):
-            owned.create_new(str(tmp_path / planted))
-    assert not (tmp_path / "behind").exists()
-
-
 def test_what_killed_writers_left_goes_and_parts_of_others_stay(tmp_path: Path) -> None:
     left = tmp_path / owned.part_name("x")
     left.touch()
@@ -272,3 +259,16 @@ def test_a_scratch_folder_goes_with_all_in_it_unless_it_was_renamed(tmp_path: Pa
         Path(folder, "file").touch()
         os.rename(folder, tmp_path / "leaf")
     assert [path.name for path in (tmp_path / "leaf").iterdir()] == ["file"]
+
+
+def test_a_file_under_way_has_a_name_that_nobody_can_plant(tmp_path: Path) -> None:
+    (tmp_path / ".x.part").symlink_to(tmp_path / "behind")
+    part, descriptor = owned.create_part(str(tmp_path / "x"))
+    os.close(descriptor)
+    assert part != owned.create_part(str(tmp_path / "x"))[0]
+    assert not (tmp_path / "behind").exists()
+    for planted in ("planted", "dangling"):
+        (tmp_path / planted).symlink_to(tmp_path / "behind")
+        with pytest.raises(FileExistsError):
+            owned.create_new(str(tmp_path / planted))
+    assert not (tmp_path / "behind").exists()

@@ -82,7 +82,7 @@ def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]
 
 def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
     found = inspect(spec)
-    return FetchSpec.for_dataset(found, found.train, **options)
+    return FetchSpec(found, found.train, **options)
 
 
 @pytest.mark.parametrize("storage", ["posix", "direct"])
@@ -98,25 +98,6 @@ def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: D
     if storage == "posix":
         assert result.read_calls == 2 * 4
         assert result.app_bytes == sum(map(len, stretches))
-
-
-@pytest.mark.parametrize(
-    "options", [{"engine": "fast"}, {"engine": "matched"}, {"engine": "library"}, {"decode": "full"}]
-)
-@pytest.mark.parametrize("batch", [1, 25, 41, 100])
-def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[str, Any], dataset: DatasetSpec) -> None:
-    fetch = fetch_of(dataset, **options)
-    rows, (whole, _) = fetch.layout.num_samples, fetched(fetch, list(range(fetch.layout.num_samples)))
-    fetcher, app_bytes = Fetcher(fetch), 0
-    for first in range(0, rows, batch):
-        wanted = list(range(first, min(first + batch, rows)))
-        room = memoryview(bytearray(fetch.slot_bytes(batch)))
-        got = fetcher.fetch(wanted, room)
-        app_bytes += got.app_bytes
-        values = [bytes(room[start : start + size]) for start, size in got.places.tolist()]
-        assert values == fetched(fetch, wanted)[1], "also what an earlier batch read"
-    assert app_bytes == pytest.approx(whole.app_bytes, rel=0.02), "a library's calls may differ by some bytes"
-    assert fetch.buffer_bytes >= fetch.max_group_bytes, "the memory of the row group that is kept is counted"
 
 
 @pytest.mark.parametrize("options", [{"engine": "matched"}, {"decode": "full"}])
@@ -158,15 +139,6 @@ def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression
     assert fetched(fetch_of(spec, storage=storage_named(storage), decode="full"), list(range(30, 130)))[1] == library
     assert sum(map(len, library)) == (40 + 40 + 20 + 40) * READ_BYTES
     assert result.app_bytes < sum(map(len, library)) + 8 * 8192
-
-
-@pytest.mark.parametrize("compression", PACKED)
-def test_tiny_pages_have_room_when_they_grow(small: MakeSpec, compression: Any) -> None:
-    columns = tuple(ParquetColumn(name=f"c{index}", dtype="int8") for index in range(400))
-    groups = ParquetSpec(columns=columns, row_group_size=1)
-    made = small(format="parquet", num_files_train=1, num_files_eval=0, num_samples_per_file=2, parquet=groups)
-    result, _ = fetched(fetch_of(make(replace(made, compression=compression)), verify=True), [0, 1])
-    assert result.app_bytes > 2 * 400 * 10, "compressing made them larger"
 
 
 def test_scattered_rows_are_refused(small: MakeSpec) -> None:

@@ -77,23 +77,6 @@ def test_mlperfs_files(codec: PictureFormat, tmp_path: Path) -> None:
     assert len(zlib.compress(together)) > 0.97 * len(together)
 
 
-@each_codec
-def test_a_colour_picture_has_the_shape_asked_for(codec: PictureFormat, tmp_path: Path) -> None:
-    spec = DatasetSpec(
-        data_folder=str(tmp_path),
-        format=name_of(codec),
-        num_files_train=2,
-        record_dims=(48, 64, 3),
-        record_length_bytes=7001,
-    )
-    found = inspect(make(spec))
-    fetch = FetchSpec.for_dataset(found, found.train, verify=True, decode="full")
-    out = memoryview(bytearray(fetch.slot_bytes(1)))
-    fetched = Fetcher(fetch).fetch([0], out)
-    assert fetched.app_bytes == 7001
-    assert fetched.places[0][1] == 48 * 64 * 3
-
-
 def of_pillow(codec: PictureFormat, mode: str, **options: Any) -> tuple[bytes, Any]:
     """Make a picture as DLIO's generator does, of random pixels."""
     shape = (61, 47) if mode == "L" else (61, 47, 3)
@@ -123,7 +106,7 @@ def test_a_dataset_of_dlios_is_read(codec: PictureFormat, tmp_path: Path) -> Non
         Path(layouts(spec)[0].path(file)).write_bytes(data)
     found = inspect(spec)
     assert any("sizes differ from the settings" in note for note in found.notes)
-    fetch = FetchSpec.for_dataset(found, found.train, decode="full", resize_bytes=61 * 47)
+    fetch = FetchSpec(found, found.train, decode="full", resize_bytes=61 * 47)
     out = memoryview(bytearray(fetch.slot_bytes(3)))
     Fetcher(fetch).fetch(range(3), out)
     assert bytes(out[: 61 * 47]) == pixels.tobytes()

@@ -25,7 +25,7 @@ def dataset(small: MakeSpec, request: pytest.FixtureRequest) -> Dataset:
     def made(**changes: object) -> tuple[DatasetSpec, Callable[..., FetchSpec]]:
         spec = make(small(**({"format": request.param, "num_samples_per_file": 5} | changes)))
         found = inspect(spec)
-        return spec, lambda **options: FetchSpec.for_dataset(found, found.train, **options)
+        return spec, lambda **options: FetchSpec(found, found.train, **options)
 
     return made
 
@@ -39,7 +39,7 @@ def fetched(fetch: FetchSpec, samples: list[int] | Runs) -> tuple[Fetched, list[
 
 def test_only_records_are_read_and_neighbours_at_once(dataset: Dataset) -> None:
     spec, fetch = dataset(record_length_bytes_stdev=0)
-    record_bytes = fetch().max_record_bytes
+    record_bytes = fetch().found.max_record_bytes
     result, _ = fetched(fetch(engine="fast"), [1, 2, 3, 4, 5, 6, 0])  # files of 5: two reads of neighbours, one alone
     assert (result.read_calls, result.app_bytes) == (3, 7 * record_bytes)
     assert result.read_ns > 0

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
@@ -24,7 +22,6 @@ from datagen.storage.storage_base import (
     StoredFile,
     open_storage,
     read_whole,
-    storage_names,
     storage_spec,
 )
 
@@ -158,14 +155,6 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_paths_for_libraries_are_those_of_folders(name: str, tmp_path: Path) -> None:
-    backend, folder = storage(name), str(tmp_path)
-    assert backend.local_path(folder) == (folder if name in FOLDERS else None)
-    folders = [folder, folder, "/no/such/folder"]
-    assert list(backend.device_folders(folders)) == ([folder] if name in FOLDERS else [])
-
-
-@pytest.mark.parametrize("name", ALL)
 def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
     spec = replace(SERVED.get(name, StorageSpec(type=name)), direct=True)
     if name in ("posix", "direct"):
@@ -194,15 +183,6 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     file.close()
 
 
-def test_names_that_users_give() -> None:
-    assert storage_names() == ["direct", "direct_fs", "fsspec", "local_fs", "parallel_fs", "posix", "s3"]
-    assert storage_spec("local_fs") == storage_spec("parallel_fs") == storage_spec("posix") == StorageSpec()
-    assert storage_spec("direct") == storage_spec("local_fs", direct=True) == StorageSpec(direct=True)
-    own = storage_spec("my.module", root="bucket", options={"b": 1, "a": "x"})
-    assert own == StorageSpec(type="my.module", root="bucket", options=(("a", "x"), ("b", 1)))
-    assert hash(own) == hash(pickle.loads(pickle.dumps(own)))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -224,40 +204,6 @@ def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UserError, match="'s3://bucket/data', a URL"):
         posix.Storage().make_folder("s3://bucket/data")
     assert list(tmp_path.iterdir()) == []
-
-
-@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=30))
-def test_short_reads_are_continued(sizes: list[int]) -> None:
-    """The kernel may return less than asked at any time; a read goes on until it is full or at the end."""
-    remaining = iter(sizes)
-
-    def short(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        count = min(next(remaining, 1 << 20), len(buffers[0]), len(DATA) - offset)
-        buffers[0][:count] = DATA[offset : offset + count]
-        return count
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "preadv", short)
-        reader = posix.FileReader(os.open(os.devnull, os.O_RDONLY))
-        reader.size_bytes = len(DATA)
-        buffer = memoryview(bytearray(len(DATA) + 10))
-        assert reader.read_into(buffer, 0) == len(DATA)
-        assert bytes(buffer[: len(DATA)]) == DATA
-        reader.close()
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
-    backend, path = storage(name), f"{tmp_path}/file"
-    if backend.alignment > 1:
-        pytest.skip("its stretches are larger than what is wanted")
-    write(backend, path)
-    reader, out = backend.open(path), memoryview(bytearray(60))
-    stretches = [(7, 20), (0, 10), (len(DATA) - 5, 30)]
-    assert backend.read_stretches(reader, stretches, out) == 35
-    assert bytes(out[:35]) == DATA[7:27] + DATA[:10] + DATA[-5:]
-    assert reader.app_bytes == 35
-    reader.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -87,45 +86,6 @@ def test_key_of_another_section_is_sent_there() -> None:
     assert problems({"batch_size": 1}) == "unknown key batch_size: it belongs at reader.batch_size"
     assert problems({"reader": {"epochs": 1}}) == "unknown key reader.epochs: it belongs at epochs"
     assert problems({"bacth_size": 1}) == "unknown key bacth_size: did you mean reader.batch_size?"
-
-
-@dataclass
-class Files:
-    format: str = ""
-    num_files_train: int = 0
-    num_files_eval: int = 0
-    file_shuffle: str = ""
-
-
-@dataclass
-class Saves:
-    folder: str = ""
-    write_threads: int = 0
-
-
-@dataclass
-class Both:
-    SYNONYMS: ClassVar = {"num_gpus": "ranks"}
-    files: Files = field(default_factory=Files)
-    saves: Saves = field(default_factory=Saves)
-    ranks: int = 1
-
-
-def test_key_that_means_another_thing_in_each_section_is_sent_to_no_other() -> None:
-    for mapping, message in (
-        ({"saves": {"format": "npz"}}, "saves has folder, write_threads"),
-        ({"files": {"num_files": 8}}, "did you mean files.num_files_train or files.num_files_eval?"),
-        ({"files": {"shuffle": True}}, "did you mean files.file_shuffle?"),
-        ({"saves": {"start_method": 1}}, "saves has folder, write_threads"),
-        ({"num_gpus": 8}, "did you mean ranks?"),
-        ({"format": "npz"}, "it belongs at files.format"),
-    ):
-        with pytest.raises(UserError, match=re.escape(message)):
-            build(Both, mapping)
-
-
-def test_unknown_key_near_to_nothing_lists_the_section() -> None:
-    assert "reader has batch_size, kind, exact, pace" in problems({"reader": {"zzz": 1}})
 
 
 @pytest.mark.parametrize(

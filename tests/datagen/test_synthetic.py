@@ -32,7 +32,7 @@ def test_files_hold_their_running_index(dataset: DatasetSpec) -> None:
 @pytest.mark.parametrize("resize", [0, 3000])
 def test_samples_are_made_in_memory(dataset: DatasetSpec, storage: str, resize: int) -> None:
     found = inspect(dataset)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=storage_named(storage), resize_bytes=resize, verify=True)
+    fetch = FetchSpec(found, found.train, storage=storage_named(storage), resize_bytes=resize, verify=True)
     fetched = Fetcher(fetch).fetch([0, 35], memoryview(bytearray(fetch.slot_bytes(2))))
     assert [size for _, size in fetched.places] == [resize or 141 * 141] * 2
     assert (fetched.app_bytes, fetched.read_calls, fetched.read_ns) == (0, 0, 0)

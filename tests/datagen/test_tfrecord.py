@@ -175,7 +175,7 @@ def test_records_of_others_set_the_size_of_a_slot(small: MakeSpec) -> None:
     path.write_bytes(b"".join(UNEQUAL))
     found = inspect(spec)
     assert found.max_record_bytes == 99 + 16
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     out = memoryview(bytearray(fetch.slot_bytes(5)))
     places = Fetcher(fetch).fetch([4, 0, 1, 2, 3], out).places
     assert [bytes(out[at : at + size]) for at, size in places] == [b"\xff" * n for n in (99, 30, 1, 50, 0)]
