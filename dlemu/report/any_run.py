@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dlemu.metrics.findings import LimitedBy
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.spread import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
@@ -86,9 +87,9 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
 def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy):
+    if isinstance(limit, LimitedBy | Limit):
         advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
-        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", [*limit.evidence, *advice])
+        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [

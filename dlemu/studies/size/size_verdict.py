@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlemu.metrics.limit import Advice, Limit
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
@@ -50,8 +51,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     shown = max((one.accelerators for one in tried if one.passed), default=0)
     limited_by = _limited_by(failing, shown, trials, threshold, known, refusal)
     by_host = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
-    advice = {found.code for limit in by_host for found in limit.to_do}
-    by_others = bool(by_host and known.others) or Advice.STOP_OTHER_PROGRAMS in advice
+    codes = {found.code for limit in by_host for found in limit.findings}
+    by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
     warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     answer = SizeAnswer(
