@@ -77,12 +77,8 @@ def test_runs_of_equal_settings_are_paired() -> None:
     pairs = compare(a, b).runs
     assert [pair.settings for pair in pairs] == [{"ranks": "2"}, {"ranks": "4"}]
     assert [pair.metrics["total_seconds"].difference_percent for pair in pairs] == pytest.approx([-50, -50])
-
-
-def test_nothing_in_common_is_said() -> None:
-    a, b = side_of_runs("a", with_ranks(1, 2)), side_of_runs("b", with_ranks(3, 4))
-    with pytest.raises(UserError, match="no run with the same settings: ranks=1; ranks=2 against ranks=3"):
-        compare(a, b)
+    with pytest.raises(UserError, match="no run with the same settings: ranks=1; ranks=2; ranks=4 against ranks=3"):
+        compare(a, side_of_runs("c", with_ranks(3)))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +86,6 @@ def test_nothing_in_common_is_said() -> None:
     [
         ({1: True, 2: True}, {1: True, 2: False}, "A feeds at least 2 accelerators, B feeds 1 accelerator"),
         ({1: True, 2: True, 3: False}, {1: True}, "A feeds 2 accelerators, B feeds at least 1 accelerator"),
-        ({4: True, 5: False}, {4: False, 5: False}, "A feeds 4 accelerators, B feeds fewer than 4"),
         ({4: False}, {4: True}, "A feeds fewer than 4, B feeds at least 4 accelerators"),
     ],
 )
