@@ -28,9 +28,13 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.prediction.curve import straight_then_flat
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
-from dlemu.metrics.demand import demand, sample_divisor
+from dlemu.metrics.demand import demand, row_group_reads, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
 from dlemu.results.answer_files import save_answer
 from dlemu.results.untrusted_files import read_untrusted
@@ -47,7 +51,6 @@ from dlemu.studies.prerequisites import (
     check_launcher,
     probe_mb_per_second,
 )
-from dlemu.studies.size.predictor import predicted_count
 from dlemu.studies.size.search import Limits, next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import TrialPlan, run_trial
@@ -270,6 +273,23 @@ def _probe(job: TrainingJob, most: int, others: str) -> Known:
         * mean_seconds(workload.train.computation_time),
         others=others,
     )
+
+
+def predicted_count(workload: Workload, known: Known) -> int:
+    """Return the largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
+    probe, one = known.probe_mb_per_second, known.one_reader_mb_per_second
+    each = workload.metric.au * known.mb_per_accelerator
+    simple = int(probe / each) if each else 1
+    if probe <= 0:
+        return simple
+    storage = given_speed(probe, cores=usable_cores(), bytes_factor=row_group_reads(workload))
+    if one > 0:
+        storage = replace(storage, curve=straight_then_flat(one, probe))
+    trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
+    try:
+        return predict(trained, storage, most=known.most).max_accelerators or 0
+    except UserError:  # too few samples: the search reports that
+        return simple
 
 
 def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:
