@@ -12,7 +12,7 @@ import pytest
 
 from dlemu.studies.pages import write_page
 from tests.report.folders import write_run, write_size, write_sweep
-from tests.report.test_comparison import write_comparison
+from tests.report.test_study_pages import write_comparison
 
 for package in ("altair", "vl_convert"):
     pytest.importorskip(package, reason="the extra `report` is not installed")
@@ -38,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
+    return Path(write_page(str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def pages(page: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     sweep, size = write_sweep(folder / "sweep"), write_size(folder / "size")
     both = write_comparison(folder / "both", sweep)
     made = {"size.json": size, "sweep.json": sweep, "compare.json": both}
-    return {"summary.json": page} | {name: Path(write_page([str(one)])) for name, one in made.items()}
+    return {"summary.json": page} | {name: Path(write_page(str(one))) for name, one in made.items()}
 
 
 def visit(browser: Any, page: Path, how: dict[str, Any]) -> tuple[Any, list[str]]:
