@@ -11,11 +11,10 @@ import pytest
 
 from dlemu.jobs.checkpoint import limits, summary
 from dlemu.jobs.checkpoint import wording as checkpoint_words
-from dlemu.jobs.training import summary as training_summary
 from dlemu.jobs.training import wording as words
 from dlemu.jobs.training.prediction import prediction
-from dlemu.metrics.cache import Cached, CacheProof
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.cache import CacheProof
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Advice, Seen
 from dlemu.metrics.spread import Mean
 from dlemu.metrics.verdict import Verdict, VerdictCode
@@ -25,7 +24,6 @@ TABLES: list[tuple[Any, Any]] = [
     (VerdictCode, words._VERDICTS),
     (Seen, words._SEEN),
     (Advice, words._ADVICE),
-    (training_summary.Issue, words._ISSUES),
     (limits.Seen, checkpoint_words._SEEN),
     (limits.Advice, checkpoint_words._ADVICE),
     (summary.Issue, checkpoint_words._ISSUES),
@@ -65,14 +63,22 @@ def test_only_a_pass_or_a_fail_says_so() -> None:
     assert "16.5 points of prefetching" in words.verdict_line(Verdict(VerdictCode.PASS, numbers))
 
 
-@pytest.mark.parametrize("code", Cached)
+@pytest.mark.parametrize(
+    ("code", "numbers"),
+    [
+        (Code.PAGE_CACHE, {"would_help": "", "from_storage_percent": 25.0}),
+        (Code.PAGE_CACHE, {"would_help": "", "wanted_ratio": 5.0}),
+        (Code.NO_DATA_FROM_STORAGE, {"file_system": "tmpfs"}),
+        (Code.NO_DATA_FROM_STORAGE, {}),
+    ],
+)
 @pytest.mark.parametrize("loud", [True, False])
-def test_who_served_the_bytes_is_told_loudly_where_it_was_memory(code: Cached, loud: bool) -> None:
-    numbers: dict[str, Any] = {"would_help": "", "from_storage_percent": 25.0}
-    numbers = {"file_system": "tmpfs"} if code == Cached.IN_MEMORY else numbers
+def test_who_served_the_bytes_is_told_loudly_where_it_was_memory(
+    code: Code, numbers: dict[str, Any], loud: bool
+) -> None:
     finding = Finding(code, "loud" if loud else "caution", numbers)
     proof = CacheProof(from_storage_percent=Mean(mean=None, per_epoch=()), dataset_to_memory=None, finding=finding)
-    always = code in (Cached.IN_MEMORY, Cached.NOTHING_READ)
+    always = code == Code.NO_DATA_FROM_STORAGE
     assert (words.cache_warning(proof) or "").startswith("MEASURED ") == (loud or always)
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.screen import screen
-from dlemu.metrics.cache import Cached
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.report.page import Page, render
 from dlemu.report.units import explained
 from dlemu.studies.pages import write_page
@@ -57,8 +56,8 @@ def html(run: Run, config: str = "") -> str:
     return render(Page(screen=screen(run.summary, ""), config=config, source=run.folder))
 
 
-def _not_read(would_help: str, code: Cached = Cached.NOT_READ) -> Finding:
-    return Finding.of(code, "loud" if code == Cached.NOT_READ else "caution", would_help=would_help)
+def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
+    return Finding.of(Code.PAGE_CACHE, severity, would_help=would_help)
 
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
@@ -81,7 +80,7 @@ def printed(run: Run) -> str:
 
 @pytest.mark.parametrize(("passed", "state"), [(None, "open"), (False, "failed")])
 def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, state: str) -> None:
-    run = from_memory(Finding(Cached.NOT_READ, "loud"), passed=passed, verdict="AU")
+    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), passed=passed, verdict="AU")
     text, said = html(run), printed(run)
     assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
     assert {"open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state] in said
@@ -95,8 +94,9 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
          "207.0 MB/s, all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
         (1, 30.0, _not_read("reader.odirect"), "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
          "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
-        (4, 80.0, _not_read("", Cached.PARTLY_READ), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
-        (2, None, Finding.of(Cached.IN_MEMORY, "loud", file_system="tmpfs"), "drive with a dataset.data_folder on it"),
+        (4, 80.0, _not_read("", "caution"), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
+        (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"),
+         "drive with a dataset.data_folder on it"),
     ],
 )  # fmt: skip
 def test_a_pass_from_memory_is_no_pass_of_the_storage(

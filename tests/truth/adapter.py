@@ -43,11 +43,9 @@ from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
-from dlemu.jobs.training.summary import Issue as TrainIssue
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.causes import find_causes
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Advice as TrainAdvice
 from dlemu.metrics.limit import Limit, Scaling
 from dlemu.metrics.limit import Seen as TrainEvidence
@@ -96,8 +94,7 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
         "cause": [*get_args(TrainCause), *_PARTS_OF_CAUSES],
         "evidence": TrainEvidence,
         "advice": TrainAdvice,
-        "issue": TrainIssue,
-        "page_cache": Cached,
+        "finding": Code,
     },
     "checkpoint": {
         "cause": get_args(CheckpointCause),

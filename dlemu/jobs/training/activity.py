@@ -10,10 +10,10 @@ from itertools import pairwise
 import numpy as np
 
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.summary import Issue, MeterPower, RecorderCost, TelemetrySummary
+from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.device import Delivered, mean_between
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Activity, Device, HotDrive
 from dlemu.metrics.over_time import Windows, mean_within
 from dlemu.metrics.rates import per_second
@@ -107,7 +107,7 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
     lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
     yield from (
-        Finding.of(Issue.TELEMETRY_MISSING, "caution", host=name)
+        Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", telemetry_of=name)
         for name in sorted(lost - {host.host for host in run.telemetry})
     )
     for host in run.telemetry:
@@ -123,10 +123,14 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
             is_last = stop_ns == end_ns and not was_read_after
             if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
                 from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
-                gap: dict[str, Number] = {"host": host.host, "from_seconds": from_seconds, "to_seconds": to_seconds}
+                gap: dict[str, Number] = {
+                    "telemetry_of": host.host,
+                    "from_seconds": from_seconds,
+                    "to_seconds": to_seconds,
+                }
                 if is_last:
                     gap["end"] = "of training"
-                yield Finding(Issue.TELEMETRY_CUT_SHORT, "caution", gap)
+                yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", gap)
 
 
 def _devices(run: MeasuredTraining) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.comm import name_ranks
 from dlemu.jobs.training.activity import (
     activity_during,
@@ -29,7 +28,6 @@ from dlemu.jobs.training.summary import (
     CpuApart,
     DatasetFacts,
     Evaluation,
-    Issue,
     Metrics,
     PageCache,
     ReadSettings,
@@ -45,7 +43,7 @@ from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.device import device_metrics, device_request_kib
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import (
     MIN_LOSS_PERCENT,
     OTHER_READERS_PERCENT,
@@ -70,7 +68,7 @@ from dlemu.results.parts import Requests, requests_of
 
 MB, MIB = 1e6, 2**20
 _REPORTED_BIAS = 1.05
-"""A finding reports that the headline AU may be too high (`warm_up_bias`) from this factor."""
+"""From this factor on (`warm_up_bias`) the headline AU is too high, and all steps are judged."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
@@ -87,7 +85,7 @@ def analyse(run: MeasuredTraining) -> Summary:
     kept_loss = kept_loss_percent(kept)
     evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(run.training))
     verdict = judge(evidence)
-    findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *find_recording_gaps(run))
+    findings = (*_lost_steps(run), *find_recording_gaps(run))
     summary = Summary(
         **common_fields(facts),
         stopped_early=journal.stopped_early,
@@ -116,7 +114,7 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         how=_read_settings(facts, metrics.read_calls),
         telemetry=summarise_telemetry(run),
-        issues=issue_lines(findings),
+        issues=(*_notes(facts), *issue_lines(findings)),
         findings=findings,
     )
     if proof is None:
@@ -451,49 +449,13 @@ def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
     for node, host in enumerate(journal.hosts):
         lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
         if lost:
-            yield Finding.of(Issue.STEPS_LOST, "caution", ranks=name_ranks(lost), host=host.host)
+            yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", ranks=name_ranks(lost), host=host.host)
 
 
-def _notes(notes: Iterable[str]) -> Iterator[Finding]:
-    return (Finding.of(Issue.NOTE, "caution", text=note) for note in notes)
-
-
-def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
-    """Yield the caveats to the numbers."""
+def _notes(facts: Facts) -> tuple[str, ...]:
+    """Return what was noted before and during the run, as sentences."""
     recording = recording_notes(facts.workload.recorded, facts.ranks)
-    yield from _notes((*facts.workload.notes, *facts.dataset_notes, *recording))
-    yield from _unusual_requests(facts, metrics)
-    plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
-    if plan.dropped_samples:
-        yield Finding.of(
-            Issue.SAMPLES_DROPPED,
-            "caution",
-            samples=plan.dropped_samples,
-            of_samples=plan.num_samples,
-            batch_size=batch_size,
-            ranks=facts.ranks,
-        )
-    factor = warm_up_bias(evidence)
-    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
-        yield Finding.of(
-            Issue.PREFETCH_BIAS, "caution", prefetched_steps=evidence.prefetched_steps, factor=factor, ranks=facts.ranks
-        )
-    yield from _notes(facts.loader_notes)
-    share = metrics.handover_share_of_wait or 0.0
-    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
-        yield Finding.of(Issue.HOST_LATE, "caution", percent=100 * share, ranks=facts.ranks)
-
-
-def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
-    """Yield a finding if files were read through the page cache with other read calls than a real job's."""
-    reader, call = facts.workload.reader, _library(facts).call
-    cached = not reader.odirect and FOLDER_TYPES.get(facts.workload.storage.storage_type) == "posix"
-    if not metrics.read_calls or not cached:
-        return
-    if reader.engine == "fast":
-        yield Finding.of(Issue.REQUESTS_OF_NOBODY, "caution", library=call or None)
-    elif reader.engine == "matched" and not call:
-        yield Finding.of(Issue.CALLS_NOT_KNOWN, "caution", format=facts.workload.dataset.format)
+    return (*facts.workload.notes, *facts.dataset_notes, *recording, *facts.loader_notes)
 
 
 def _cache_proof(run: MeasuredTraining) -> CacheProof:

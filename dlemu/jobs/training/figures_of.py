@@ -12,7 +12,6 @@ from dlemu.config.duration import mean_seconds
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Summary
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.units import size
 from dlemu.results.compared import Conditions
@@ -82,9 +81,7 @@ def conditions(summary: Summary) -> Conditions:
         },
         work=work,
         how=dict(sorted(asdict(summary.how).items())),
-        from_memory=(RUN,)
-        if cache and cache.finding and cache.finding.code in (Cached.IN_MEMORY, Cached.NOT_READ)
-        else (),
+        from_memory=(RUN,) if cache and cache.finding and cache.finding.severity == "loud" else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
@@ -34,23 +33,6 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
-
-
-class Issue(StrEnum):
-    """Codes of `Summary.findings`."""
-
-    NOTE = "note"
-    """A note made before the run: the finding's `text`."""
-    REQUESTS_OF_NOBODY = "requests_of_nobody"
-    """`reader.engine=fast` made fewer and larger read calls than the format's usual `library` does."""
-    CALLS_NOT_KNOWN = "calls_not_known"
-    """The user's own `format` does not declare which read calls its library makes."""
-    STEPS_LOST = "steps_lost"
-    SAMPLES_DROPPED = "samples_dropped"
-    PREFETCH_BIAS = "prefetch_bias"
-    HOST_LATE = "host_late"
-    TELEMETRY_MISSING = "telemetry_missing"
-    TELEMETRY_CUT_SHORT = "telemetry_cut_short"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,9 +402,9 @@ class Summary(JobSummary):
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
-    """Caveats to the numbers, as sentences."""
+    """Caveats to the numbers, as sentences: notes made before the run, and findings."""
     findings: tuple[Finding, ...] = ()
-    """The issues in the same order, as codes with their numbers."""
+    """What was found, as codes with their numbers."""
 
     @property
     def au(self) -> RankSpread | None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from dlemu.config.schema import Recorded
-from dlemu.jobs.training.summary import Issue, Summary
-from dlemu.metrics.cache import Cached, CacheProof
+from dlemu.jobs.training.summary import Summary
+from dlemu.metrics.cache import CacheProof
 from dlemu.metrics.changes import SpeedChange, clock
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Advice, Limit, Seen
 from dlemu.metrics.stragglers import Straggler
 from dlemu.metrics.t_interval import plus_minus
@@ -231,12 +231,12 @@ def cache_warning(proof: CacheProof) -> str | None:
     found = proof.finding
     if found is None:
         return None
-    if found.code == Cached.NOTHING_READ:
+    if found.code == Code.NO_DATA_FROM_STORAGE:
+        if "file_system" in found.numbers:
+            return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
         return "MEASURED NO STORAGE: no byte was read"
-    if found.code == Cached.IN_MEMORY:
-        return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
     numbers: dict[str, Any] = {**found.numbers}
-    text = _served_by_cache(found.code, proof.from_storage_percent.per_epoch, **numbers)
+    text = _served_by_cache(proof.from_storage_percent.per_epoch, **numbers)
     return f"MEASURED MEMORY, NOT STORAGE: {text}" if found.severity == "loud" else text
 
 
@@ -250,19 +250,18 @@ _RELIEF = {
 
 
 def _served_by_cache(
-    code: str,
     per_epoch: Sequence[float | None],
     *,
     would_help: str,
     dataset_to_memory_ratio: float | None = None,
     wanted_ratio: float = 0.0,
-    from_storage_percent: float = 0.0,
+    from_storage_percent: float | None = None,
     least_percent: float = 0.0,
     most_percent: float = 0.0,
 ) -> str:
     ratio = "an unknown share of" if dataset_to_memory_ratio is None else multiple_of(dataset_to_memory_ratio)
     size, relief = f"the dataset is {ratio} the hosts' memory", _RELIEF[would_help]
-    if code == Cached.NOT_KNOWN:
+    if from_storage_percent is None:
         wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
         return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
     text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
@@ -275,20 +274,26 @@ def _served_by_cache(
 # Issues
 
 
-_ISSUES: Wording = {
-    Issue.NOTE: "{text}",
-    Issue.REQUESTS_OF_NOBODY: "reader.engine=fast makes fewer read calls than the library: a real job may be slower",
-    Issue.CALLS_NOT_KNOWN: "{format} does not declare its read calls: a real job may be slower (docs/extending.md)",
-    Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost: set output.folder to one that all hosts see",
-    Issue.SAMPLES_DROPPED: "{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of "
-    "{batch_size} on each of {ranks:count rank}",
-    Issue.PREFETCH_BIAS: "{prefetched_steps} batches are read in an epoch's first step, which AU leaves out: it may be "
-    "{factor:.2f} times too high; use more files",
-    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready: the host was late; use more cores",
-    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
-    Issue.TELEMETRY_CUT_SHORT: "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training"
-    ": its recorder was killed or stopped, or had no core or no space",
-}
+def _incomplete(
+    *,
+    host: str = "",
+    ranks: str = "",
+    telemetry_of: str = "",
+    from_seconds: float | None = None,
+    to_seconds: float = 0.0,
+    end: str = "",
+) -> str:
+    if host:
+        return f"the measurements of {ranks} on {host} are lost: set output.folder to one that all hosts see"
+    if from_seconds is None:
+        return f"telemetry of {telemetry_of} is missing: its recorder was killed or stopped, or had no space"
+    return (
+        f"telemetry of {telemetry_of} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training: its "
+        "recorder was killed or stopped, or had no core or no space"
+    )
+
+
+_ISSUES: Wording = {Code.MEASUREMENT_INCOMPLETE: _incomplete}
 
 
 def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
