@@ -30,7 +30,8 @@ from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckp
 from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.summary import Issue as CheckpointIssue
 from dlemu.jobs.checkpoint.summary import PhaseSummary
-from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import Facts, Journal
