@@ -112,10 +112,9 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import ADVICE, EVIDENCE
-    from dlemu.contrib.pack.result import What
+    from dlemu.contrib.pack.summary import ADVICE, What
 
-    return {"cause": get_args(What), "evidence": EVIDENCE, "advice": ADVICE}
+    return {"cause": get_args(What), "advice": ADVICE}
 
 
 # What all kinds of run have
@@ -577,37 +576,58 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
+    from dlemu.comm.environment import HostFacts, StorageFacts
+    from dlemu.contrib.pack.job import JOB
+    from dlemu.contrib.pack.summary import PackSummary
 
-    facts = frozen.facts
-    telemetry = _telemetry(frozen)
-    packed = [file["images"] for file in facts["packed_files"]]
-    figures = compute_figures(
-        PackMeasurement(
-            rows=_packing_rows(frozen.rows("pack_processes")),
-            begin_ns=facts["began_ns"],
-            end_ns=facts["ended_ns"],
-            telemetry=telemetry[0] if telemetry else None,
-            cores=facts["cores"],
-            file_system=facts["file_system"],
-        ),
-        images=sum(packed),
-        kept_images=sum(packed[: facts["files_packed_before"]]),
-        images_per_file=facts["images_per_file"],
+    own = frozen.facts
+    packed = [file["images"] for file in own["packed_files"]]
+    whole = {"began_ns": own["began_ns"], "ended_ns": own["ended_ns"], "images_per_file": own["images_per_file"]}
+    rows = _packing_rows(frozen.rows("pack_processes"), {**whole, "set_images": sum(packed)})
+    journal = RunJournal(
+        wall_clock_offset_ns=0,
+        started_ns=0,
+        hosts=(HostFacts(host="host", cpu_usable=own["cores"]),),
+        storage=StorageFacts(folder="", file_system=own["file_system"]),
     )
-    limit = figures.limited_by
+    workload = load(["workload=default", "pack.target=packed"])
+    facts = RunFacts(kind="pack", workload=workload, ranks=len(rows), seed=0, started_at="", journal=journal)
+    summary: PackSummary = RowsRun("", facts, rows, _telemetry(frozen), JOB).summary
+    limit = summary.limited_by
+    assert limit is not None
+    times = ("reading", "computing", "wanting_core", "writing", "idle")
     return {
-        **_without(figures, "limited_by", "train", "warnings", "shares", "device"),
-        "skipped": sum(file["damaged"] for file in facts["packed_files"]),  # no image is left out any more
-        "time_percent": figures.shares,
-        "device": figures.device,
+        **{key: getattr(summary, key) for key in PACK_NUMBERS},
+        "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
+        "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
+        "device": summary.device,
         "cause": limit.what,
         "cause_confidence": limit.confidence,
-        "findings": sorted(_findings_of_limit(limit)),
+        "findings": [f"advice.{limit.advice}"],
     }
 
 
-def _packing_rows(columns: Columns) -> Any:
+PACK_NUMBERS = (
+    "images",
+    "kept_images",
+    "processes",
+    "files",
+    "images_per_file",
+    "seconds",
+    "images_per_second",
+    "read_bytes",
+    "written_bytes",
+    "read_mb_per_second",
+    "write_mb_per_second",
+    "from_storage_percent",
+    "cpu_seconds",
+    "cpu_percent",
+    "cpu_seconds_per_gb",
+    "host_busy_percent",
+)
+
+
+def _packing_rows(columns: Columns, whole: Mapping[str, int]) -> Any:
     """Return rows of processes that read, compute and write in turn.
 
     The frozen ones read and wrote in other threads: the time that the computing one waited for such a thread is divided
@@ -625,7 +645,12 @@ def _packing_rows(columns: Columns) -> Any:
         times[f"{part}_whole_ns"] = waited_ns
         for spent in ("cpu_ns", "cpu_wait_ns"):
             times[f"{part}_{spent}"] = waited_ns * total[f"{part}_{spent}"] / total[f"{part}_ns"]
-    rows = _structured(counters, np.dtype([(name, float if name in times else int) for name in [*counters, *times]]))
+    names = [*counters, *whole, "sample_bytes", *times]
+    rows = np.zeros(
+        len(next(iter(columns.values()))), np.dtype([(one, float if one in times else int) for one in names])
+    )
+    for name, values in {**counters, **whole}.items():
+        rows[name] = values
     for name, value in times.items():
         rows[name][0] = value
     return rows

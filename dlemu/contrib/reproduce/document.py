@@ -16,7 +16,7 @@ from dlemu.config.overrides import override
 from dlemu.extend import UserError
 
 FOLDER = os.path.join(os.path.dirname(__file__), "documents")
-Command = Literal["datagen", "train", "sweep", "pack", "probe"]
+Command = Literal["datagen", "train", "sweep", "probe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,8 +124,8 @@ class Document:
             where = override(("dataset", "data_folder"), folders[0])
             if step.command != "train":
                 where = f"drives={','.join(folders)}"
-            given = () if step.command == "pack" else question.overrides
-            yield Step(name=step.name, command=step.command, words=(*data, *words, *given, where), says=step.says)
+            words = (*data, *words, *question.overrides, where)
+            yield Step(name=step.name, command=step.command, words=words, says=step.says)
 
 
 def document_names() -> list[str]:

@@ -122,8 +122,8 @@ class Document(RunList[Step, StepDone, Reproduced]):
         return run.name == planned.name
 
     def make_folder(self, planned: Planned[Step]) -> str:
-        """Return the folder for a step; sweeps and packings keep theirs and go on where they were interrupted."""
-        if planned.what.command not in ("sweep", "pack"):
+        """Return the folder for a step; sweeps keep theirs and go on where they were interrupted."""
+        if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
         take_folder(folder, "--output")
@@ -138,7 +138,6 @@ class Document(RunList[Step, StepDone, Reproduced]):
         command += {
             "datagen": [],
             "probe": ["--output", folder, "--json"],
-            "pack": [into, "--no-report"],
         }.get(step.command, [into, "output.report=false"])
         began = time.monotonic()
         kind = _kind_of(step)
@@ -181,7 +180,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
 def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
     """Yield the workloads of all steps that have one; raises UserError for wrong settings of any, before the first."""
     for step in steps:
-        if step.command in ("datagen", "train", "sweep"):  # `dlemu pack`: words of its own, on the data made before
+        if step.command != "probe":
             yield from (load(point.words, config_dir=config_dir) for point in points(step.words))
 
 
