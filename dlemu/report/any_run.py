@@ -19,7 +19,7 @@ from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 
 _LONG_TABLE = 24
@@ -31,10 +31,10 @@ _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 
 @dataclass(frozen=True)
 class Opened:
-    """A page without its figures, and what draws these for a canvas."""
+    """A page without its figures, and what draws these."""
 
     page: Page
-    draw: Callable[[Canvas], Iterable[tuple[str, Figure]]] = lambda canvas: ()
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = lambda: ()
 
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
@@ -63,7 +63,7 @@ def open_result(kind: Kind, folder: str) -> Opened:
         source=os.path.basename(os.path.abspath(folder)),
     )
     charts = parts.charts
-    return Opened(page) if charts is None else Opened(page, lambda canvas: charts(result, folder, canvas))
+    return Opened(page) if charts is None else Opened(page, lambda: charts(result, folder))
 
 
 def _screen(kind: Kind, answer: Any, folder: str) -> Screen:

@@ -58,10 +58,10 @@ class Parts:
 
     Without it a job has a table of its metrics.
     """
-    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None
+    charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
     """Returns the figures of a page by name, `dlemu.report.figure_base.Figure`s, that which answers its question first.
 
-    Given what `read` returns, its folder, and a `dlemu.report.figure_base.Canvas`.
+    Given what `read` returns, and its folder.
     """
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""

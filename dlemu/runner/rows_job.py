@@ -241,7 +241,7 @@ def rows_parts(
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
     sections: Callable[[Any, str], Iterable[Any]] | None = None,
-    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None,
+    charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None,
 ) -> JobParts:
     """Return the code of a kind of job: what is not given comes from its summary.
 

@@ -22,7 +22,7 @@ from tests.shown import details
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.figure_base import DESK, Figure
+from dlemu.report.figure_base import Figure
 from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
@@ -50,7 +50,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def drawn(folder: Path) -> dict[str, Figure]:
-    return dict(open_page(str(folder)).draw(DESK))
+    return dict(open_page(str(folder)).draw())
 
 
 @pytest.mark.parametrize("study", ["size", "sweep", "sweeps", "runs", "searches"])

@@ -13,7 +13,7 @@ from dlemu.report.figure_base import (
     GREEN,
     PURPLE,
     RED,
-    Canvas,
+    WIDTH,
     Figure,
     Row,
     colours,
@@ -25,7 +25,7 @@ from dlemu.report.figure_base import (
 _POINTS = 200
 
 
-def load_percentiles(run: RowsRun, canvas: Canvas) -> Figure | None:
+def load_percentiles(run: RowsRun) -> Figure | None:
     """Loads from the fastest to the slowest, as measured and in the FIFO model."""
     measured = RunRows(run)
     model = measured.fifo
@@ -37,7 +37,7 @@ def load_percentiles(run: RowsRun, canvas: Canvas) -> Figure | None:
         for name, seconds in (("measured", measured.load_seconds), ("one pipe", model[1]))
         for share, value in zip(shares.tolist(), np.percentile(seconds, shares).tolist(), strict=True)
     ]
-    colour = alt.Color("line:N", scale=colours(["measured", "one pipe"], (BLUE, AMBER)), legend=legend(canvas))
+    colour = alt.Color("line:N", scale=colours(["measured", "one pipe"], (BLUE, AMBER)), legend=legend())
     chart = (
         alt.Chart(data(rows))
         .mark_line(interpolate="step-before", strokeWidth=1.6)
@@ -46,7 +46,7 @@ def load_percentiles(run: RowsRun, canvas: Canvas) -> Figure | None:
             y=alt.Y("seconds:Q", title="seconds from arrival", scale=alt.Scale(domainMin=0)),
             color=colour,
         )
-        .properties(width=canvas.width, height=220)
+        .properties(width=WIDTH, height=220)
     )
     caption = (
         f"All {len(measured.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
@@ -59,7 +59,7 @@ _BINS = 80
 _PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
 
 
-def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
+def first_token(run: RowsRun) -> Figure | None:
     """The parts of the time to the first token (computing, waiting), over the time of arrival."""
     measured = RunRows(run)
     done = measured.computed
@@ -89,9 +89,9 @@ def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
             x2=alt.X2("to:Q"),
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
             y2=alt.Y2("high:Q"),
-            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
+            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(3)),
         )
-        .properties(width=canvas.width, height=220)
+        .properties(width=WIDTH, height=220)
     )
     caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
     return Figure("Where the time to the first token goes", caption, chart)

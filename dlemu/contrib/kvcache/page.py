@@ -17,7 +17,7 @@ from dlemu.results.compared import Conditions
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _OFFICIAL_NOTE = "This load is a rehearsal: kv-cache.py did not run. CLOSED results come from mlpstorage, unchanged."
 
@@ -59,11 +59,11 @@ def _sections(summary: KvSummary, _: str) -> Iterator[Section]:
         yield Words("MLPerf Storage", (_OFFICIAL_NOTE, TRADEMARK))
 
 
-def _charts(run: RowsRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(run: RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.kvcache.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run, canvas)
+    return drawn(FIGURES, run)
 
 
 def _tone(summary: KvSummary) -> Tone:

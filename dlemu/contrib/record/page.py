@@ -17,7 +17,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _SOURCES = {
     "device": "by events on the accelerator",
@@ -70,11 +70,11 @@ def _title(answer: RecordAnswer) -> str:
     return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
-def _charts(answer: RecordAnswer, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.record.figures import step_parts
     from dlemu.report.figure_base import drawn
 
-    return drawn([step_parts], answer, canvas)
+    return drawn([step_parts], answer)
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_compar
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
@@ -117,12 +117,12 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
     yield from _tables(answer, catalogue)
 
 
-def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     """Yield both sides as lines over what was varied; of two single runs, their differences."""
     from dlemu.studies.figures import Point, charts, differences
 
     if len(answer.runs) == 1:
-        figure = differences(answer.runs[0], catalogue_of(answer.kind), canvas)
+        figure = differences(answer.runs[0], catalogue_of(answer.kind))
         return iter([(differences.__name__, figure)] if figure else [])
     names = side_names(answer.a, answer.b)
     points = (
@@ -130,7 +130,7 @@ def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, F
         for name, side in zip(names, answer.sides, strict=True)
         for tried in side.runs
     )
-    return charts(points, canvas)
+    return charts(points)
 
 
 def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:

@@ -20,7 +20,7 @@ from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -145,11 +145,11 @@ def _trials_table(answer: SizeAnswer) -> Table:
     return Table(title="Trials, in order", columns=head, rows=rows, folded=True)
 
 
-def _charts(answer: SizeAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts((Point(name=figures.title, figures=figures) for figures in tried), canvas)
+    return charts(Point(name=figures.title, figures=figures) for figures in tried)
 
 
 PARTS = Parts(read=read_size, answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)

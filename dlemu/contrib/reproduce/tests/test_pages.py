@@ -13,7 +13,6 @@ from dlemu.contrib.reproduce.figures import figures
 from dlemu.contrib.reproduce.page import PARTS, lines_of, tables_of
 from dlemu.contrib.reproduce.rows import OpenedDocument, open_document
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, StepDone
-from dlemu.report.figure_base import DESK
 from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
@@ -86,7 +85,7 @@ def test_micron_s_figures_over_time() -> None:
     trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
     assert [column.name for column in table(trained).columns][:3] == ["accelerators", "AU, %", "mean MiB/s"]
     assert [row[0] for row in table(trained).rows] == ["1", "15"]
-    drawn = dict(figures(trained, DESK))
+    drawn = dict(figures(trained))
     assert list(drawn) == ["micron_9400"]
     spec = str(drawn["micron_9400"].chart.to_dict(validate=False))
     assert all(title in spec for title in ("throughput, MiB/s", "mean queue depth", "share of the time"))
@@ -171,7 +170,7 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
-    drawn = dict(figures(documents()[document], DESK))
+    drawn = dict(figures(documents()[document]))
     assert set(names) <= set(drawn)
     for figure in drawn.values():
         spec = str(figure.chart.to_dict(validate=False))

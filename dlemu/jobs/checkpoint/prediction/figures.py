@@ -7,13 +7,13 @@ import numpy as np
 
 from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
 from dlemu.metrics.checkpoint_rates import cost_percent, wasted_percent
-from dlemu.report.figure_base import AMBER, BLUE, Canvas, Figure, data, legend, rounded
+from dlemu.report.figure_base import AMBER, BLUE, WIDTH, Figure, data, legend, rounded
 
 SPAN = 30.0
 """The figure covers intervals from 1/30 of the configured one to 30 times it."""
 
 
-def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None:
+def training_lost(answer: CheckpointPrediction) -> Figure | None:
     """Training time lost to checkpoints and failures, by the interval between checkpoints."""
     cost = answer.training
     if cost is None or cost.stall_seconds <= 0 or answer.write is None:
@@ -41,7 +41,7 @@ def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None
             color=alt.Color(
                 "line:N",
                 scale=alt.Scale(domain=list(lines), range=[BLUE, AMBER][: len(lines)]),
-                legend=legend(canvas) if len(lines) > 1 else None,
+                legend=legend() if len(lines) > 1 else None,
             ),
         )
     )
@@ -50,7 +50,7 @@ def training_lost(answer: CheckpointPrediction, canvas: Canvas) -> Figure | None
     if cost.mtbf_hours:
         caption += f" With failures: half an interval is computed again every {cost.mtbf_hours:g} h, and one is read."
     return Figure(
-        "Training time lost by the interval of checkpoints", caption, chart.properties(width=canvas.width, height=220)
+        "Training time lost by the interval of checkpoints", caption, chart.properties(width=WIDTH, height=220)
     )
 
 

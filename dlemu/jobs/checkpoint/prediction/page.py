@@ -14,7 +14,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 
 def _screen(answer: CheckpointPrediction, folder: str) -> Screen:
@@ -60,11 +60,11 @@ def _sections(answer: CheckpointPrediction, _: str) -> Iterator[Section]:
     yield _table(answer)
 
 
-def _charts(answer: CheckpointPrediction, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: CheckpointPrediction, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.jobs.checkpoint.prediction.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, answer, canvas)
+    return drawn(FIGURES, answer)
 
 
 PARTS = Parts(
