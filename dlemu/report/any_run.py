@@ -112,12 +112,12 @@ def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Tabl
         return
     values = {field.name: getattr(answer, field.name) for field in fields(answer)}
     parts = {key: value for key, value in values.items() if is_dataclass(value) and key not in without}
-    yield from _explained(kind.answer, answer, without=(*parts, *without))
+    yield from keys_of(kind.answer, answer, without=(*parts, *without))
     for key, value in parts.items():
-        yield from _explained(f"{kind.answer}: {key}", value, without)
+        yield from keys_of(f"{kind.answer}: {key}", value, without)
 
 
-def _explained(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
     """Yield a table of keys, values and meanings, without those that have no value, and one for each list of parts."""
     rows, lists = [], {}
     for key, item, meaning in explained(value):
@@ -138,7 +138,7 @@ def _listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     names = [field.name for field in fields(items[0])]
     if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
         for place, item in enumerate(items):
-            yield from _explained(f"{title}.{place}", item)
+            yield from keys_of(f"{title}.{place}", item)
         return
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:

@@ -195,7 +195,7 @@ def kind_of(folder: str) -> Kind | None:
     A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
     UserError for a kind that is not installed.
     """
-    from dlemu.results.untrusted_files import decode_untrusted
+    from dlemu.results.answer_files import decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:

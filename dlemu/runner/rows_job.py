@@ -30,8 +30,8 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
-from dlemu.results.journal import RunJournal, read_journal
 from dlemu.results.kinds import JobParts
+from dlemu.results.live import RunJournal, read_journal
 from dlemu.results.measured import (
     RunFacts,
     check_hosts,

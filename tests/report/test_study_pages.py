@@ -69,7 +69,7 @@ def test_each_drive_of_a_sweep_is_a_line_over_accelerators(studies: dict[str, Pa
 
 def test_the_page_of_a_search_says_the_answer_and_why(studies: dict[str, Path]) -> None:
     text = Path(write_page(str(studies["size"]))).read_text()
-    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "Host node0"):
+    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "hosts.0"):
         assert words in text
     assert 'class="said verdict passed"' in text
     assert "<h1>handmade on h100: how many accelerators does this storage feed?</h1>" in text

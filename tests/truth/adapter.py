@@ -56,7 +56,7 @@ from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
-from dlemu.report.environment import request_rows
 from dlemu.report.table import Line, Section, Table, Words, columns
 from dlemu.report.units import number, size
 from dlemu.results.wording import count
@@ -157,8 +156,6 @@ def _cost(summary: CheckpointSummary) -> Iterator[Row]:
         checks = "every byte compared" if what.verified else "first blocks compared"
         evicted = "evicted; " if what.evicted and not what.odirect and object_requests is None else ""
         yield "read", how, evicted + checks
-    if object_requests is not None:
-        yield from request_rows(object_requests)
 
 
 def _detail_tables(summary: CheckpointSummary) -> Iterator[Table]:
