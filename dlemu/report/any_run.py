@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from dlemu.metrics.findings import LimitedBy
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.spread import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
@@ -86,9 +87,9 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
 def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy):
+    if isinstance(limit, LimitedBy | Limit):
         advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
-        yield Words(f"Limited by: {limit.name} (confidence: {limit.confidence})", [*limit.evidence, *advice])
+        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
     means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
@@ -130,12 +131,12 @@ def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Tab
     if rows:
         yield Table(title=title, columns=columns("key", "value", "meaning", whole=(0,)), rows=rows, folded=True)
     for name, items in lists.items():
-        yield from _listed(name, items)
+        yield from listed(name, items)
 
 
-def _listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
+def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, or a table for each if they have many keys."""
-    names = [field.name for field in fields(items[0])]
+    names = [field.name for field in fields(items[0])] if items else []
     if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
         for place, item in enumerate(items):
             yield from keys_of(f"{title}.{place}", item)

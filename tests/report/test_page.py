@@ -66,12 +66,10 @@ def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) ->
     assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
     share = replace(run.summary.page_cache.from_storage_percent, mean=served)
-    cache = replace(
-        run.summary.page_cache, warning=warning, finding=finding, served_percent=served, from_storage_percent=share
-    )
+    cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
     rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
-    return with_summary(run, page_cache=cache, limited_by=None, metrics=metrics, **changes)
+    return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
 
 
 def printed(run: Run) -> str:
@@ -90,13 +88,15 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
 @pytest.mark.parametrize(
     ("ranks", "served", "finding", "wanted"),
     [
-        (18, 0.0, _not_read("reader.odirect, reader.evict_page_cache"), "all 18 accelerators were busy. They read "
-         "207.0 MB/s, all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
-        (1, 30.0, _not_read("reader.odirect"), "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
+        (18, 0.0, _not_read("reader.odirect=true"), "all 18 accelerators were busy. They read 207.0 MB/s, "
+         "all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
+        (1, 30.0, _not_read("reader.odirect=true"),
+         "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
          "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
-        (4, 80.0, _not_read("", "caution"), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
+        (4, 80.0, _not_read("a larger dataset", "caution"),
+         "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
         (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"),
-         "drive with a dataset.data_folder on it"),
+         "drive with a dataset on it"),
     ],
 )  # fmt: skip
 def test_a_pass_from_memory_is_no_pass_of_the_storage(

@@ -9,6 +9,9 @@ from typing import Annotated, Literal
 from datagen.settings import at_least
 from dlemu.contrib.pack.recipe import Recipe
 
+PACK_FORMATS = ("tfrecord", "webdataset")
+"""Formats with a Packer; listed here because finding out would import every format (a test compares)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackSettings:
@@ -18,8 +21,8 @@ class PackSettings:
     """Folder of images with any names; empty: the workload's dataset."""
     target: str = ""
     """Folder of the packed files; empty: `packed` in the folder of the images."""
-    format: Literal["tfrecord", "webdataset"] = "tfrecord"
-    """Format of the packed files; tfrecord with the index that DALI reads."""
+    format: str = "tfrecord"
+    """Format of the packed files: `tfrecord`, with the index that DALI reads, or `webdataset`; or a dotted name."""
     images: Annotated[int, at_least(0)] = 0
     """Pack only the first so many images, sorted by name; 0: all."""
     images_per_file: Annotated[int, at_least(0)] = 0
@@ -42,6 +45,9 @@ class PackSettings:
 
     def problems(self, where: str) -> Iterator[str]:
         """Yield a message for each combination of values that is not possible."""
+        if self.format not in PACK_FORMATS and "." not in self.format:
+            wanted = f"one of {', '.join(PACK_FORMATS)}, or the dotted name of yours, with a Packer"
+            yield f"{where}.format is {self.format!r}: wanted {wanted}"
         try:
             recipe = self.recipe
         except ValueError:

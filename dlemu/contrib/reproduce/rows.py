@@ -13,7 +13,7 @@ import numpy as np
 from dlemu.contrib.reproduce.document import DeclaredTable, Document, document_named
 from dlemu.contrib.reproduce.run import Reproduced, read_reproduced
 from dlemu.report.units import short_names
-from dlemu.results.kinds import kind_of, kind_of_command
+from dlemu.results.kinds import kind_of, kind_of_command, read_result
 from dlemu.results.wording import count
 
 MIB_PER_MB = 1e6 / 2**20
@@ -53,6 +53,18 @@ class OpenedDocument:
         """Return step -> result of those that a table is of."""
         return {name: result for name, result in self.results.items() if name.startswith(table.of)}
 
+    def runs_of(self, table: DeclaredTable) -> dict[str, Any]:
+        """Return what is measured -> run, of the points of the sweeps that a table is of."""
+        found = {}
+        folders = {step.name: os.path.join(self.folder, step.folder) for step in self.answer.steps}
+        for name, sweep in self.results_of(table).items():
+            for point in sweep.points:
+                folder = os.path.join(folders[name], point.folder)
+                if point.figures is not None and kind_of(folder) is not None:
+                    drive = f", {self.drive_of(point.settings)}" if len(self.drives) > 1 else ""
+                    found[count(point.figures.ranks, "accelerator") + drive] = read_result(folder)
+        return found
+
     def drive_of(self, settings: dict[str, str]) -> str:
         """Return the drive of a point of a sweep; with one drive, its folder does not vary."""
         drive = os.path.dirname(settings.get("dataset.data_folder", ""))
@@ -71,20 +83,18 @@ def open_document(folder: str) -> OpenedDocument:
 
 
 def rows_of(opened: OpenedDocument, table: DeclaredTable) -> Iterator[dict[str, Any]]:
-    """Yield a row for each point of a sweep, each cell of a probe (the fastest last), each training run."""
+    """Yield a row for each point of a sweep, and each cell of a probe (the fastest last)."""
     for name, result in opened.results_of(table).items():
         number = int(name.rpartition("-")[2]) if "-" in name else 0
         if hasattr(result, "cells"):
             for cell in sorted(result.cells, key=lambda cell: -cell.mb_per_second)[::-1]:
                 yield {"drive": opened.drives[number - 1], **_of_cell(opened, number - 1, cell)}
-        elif hasattr(result, "points"):
+        else:
             for point in result.points:
                 if point.figures is not None:
                     means = {metric: value.mean for metric, value in point.figures.metrics.items()}
                     varied = {key: int(value) for key, value in point.settings.items() if value.isdecimal()}
                     yield {"drive": opened.drive_of(point.settings), "ranks": point.figures.ranks, **means, **varied}
-        else:
-            yield {"drive": opened.drives[0], "accelerators": number, **_of_run(result)}
 
 
 def _of_cell(opened: OpenedDocument, position: int, cell: Any) -> dict[str, Any]:
@@ -99,20 +109,6 @@ def _of_cell(opened: OpenedDocument, position: int, cell: Any) -> dict[str, Any]
         "workers": cell.in_flight,
         "gb_per_second": cell.mb_per_second / 1000,
         "gb_per_second_per_watt": cell.mb_per_second / 1000 / watts if watts else None,
-    }
-
-
-def _of_run(run: Any) -> dict[str, Any]:
-    def largest(metric: str) -> float | None:
-        values = [float(one.values.max()) for one in run.device_series("block", metric) if len(one.values)]
-        return max(values, default=None)
-
-    mean, rate = run.summary.metrics.device_mb_per_second, largest("read_mb_per_second")
-    return {
-        "au_percent": run.summary.au.mean if run.summary.au else None,
-        "mean_mib_per_second": mean.mean * MIB_PER_MB if mean else None,
-        "largest_mib_per_second": rate * MIB_PER_MB if rate is not None else None,
-        "largest_mean_depth": largest("mean_queue_depth"),
     }
 
 
@@ -144,7 +140,7 @@ def panels_of(opened: OpenedDocument, table: DeclaredTable) -> list[Panel]:
 
 def over_time(opened: OpenedDocument, table: DeclaredTable) -> Iterator[Panel]:
     """Yield throughput and queue depth over time, and the share of the readings at each depth, a line for each run."""
-    runs = {count(int(name.rpartition("-")[2]), "accelerator"): run for name, run in opened.results_of(table).items()}
+    runs = opened.runs_of(table)
     for title, metric, factor in (
         ("throughput, MiB/s", "read_mb_per_second", MIB_PER_MB),
         ("mean queue depth", "mean_queue_depth", 1.0),

@@ -10,6 +10,7 @@ import numpy as np
 
 from dlemu.jobs.training.measured import READ_BINS, Series
 from dlemu.jobs.training.result import Run
+from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.metrics.rows import StepTable, chunks
@@ -183,7 +184,7 @@ def throughput(run: Run) -> Figure | None:
     caption = "Did the storage keep its speed? Bytes of each batch over the time its worker took to fetch it."
     if devices:
         caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
-    if run.summary.speed_changes:
+    if any(run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")):
         caption += " A red line marks where the storage's speed changed."
     return Figure("Throughput over time", caption, chart)
 
@@ -213,8 +214,8 @@ def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
 def _change_marks(run: Run) -> Iterator[alt.LayerChart]:
     """Draw a line at each change of the storage's speed, with the new speed in percent of the old."""
     changes = [
-        {"at": round(change.at_seconds, 3), "name": f"{change.percent:.0f} % of before"}
-        for change in run.summary.speed_changes
+        {"at": change["at_seconds"], "name": "{percent:.0f} % of before".format_map(change)}
+        for change in run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")
     ]
     if changes:
         base = alt.Chart(data(changes)).encode(x=alt.X("at:Q"))

@@ -20,8 +20,7 @@ from tests.results.made_probe import probed
 
 
 def asked(document: str, **settings: object) -> DocumentQuestion:
-    drives = ("/mnt/a",) if document == "micron-9400" else ("/mnt/a", "/mnt/b")
-    return DocumentQuestion(document=document, drives=drives, **settings)  # type: ignore[arg-type]
+    return DocumentQuestion(document=document, drives=("/mnt/a", "/mnt/b"), **settings)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scale", ["laptop", "full"])
@@ -88,9 +87,6 @@ def test_what_is_asked_wrongly(tmp_path: Path) -> None:
     question = DocumentQuestion(document="amax", drives=(str(tmp_path),), price=(1.0, 2.0))
     with pytest.raises(UserError, match="a number above 0 for each of the 1 drives"):
         reproduce(question)
-    both = DocumentQuestion(document="micron-9400", drives=(str(tmp_path), str(tmp_path)))
-    with pytest.raises(UserError, match="micron-9400 measures one drive"):
-        reproduce(both)
     for name, word, said in [
         ("micron-9400", "ranks=2", "ranks is set by the document"),
         ("kioxia", "reader.read_threads=2,4", "has several values: wanted one"),

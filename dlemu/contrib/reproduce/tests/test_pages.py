@@ -80,11 +80,14 @@ def packing(axis: str) -> SweepAnswer:
     return SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=points)
 
 
-def test_micron_s_figures_over_time() -> None:
+def test_micron_s_figures_over_time(tmp_path: Path) -> None:
     run = hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1))
-    trained = opened("micron-9400", {"ranks-1": run, "ranks-15": run})
-    assert [column.name for column in table(trained).columns][:3] == ["accelerators", "AU, %", "mean MiB/s"]
-    assert [row[0] for row in table(trained).rows] == ["1", "15"]
+    write_run(replace(run, folder=str(tmp_path / "sweep" / "p")))
+    step = StepDone(name="sweep", command="sweep", words=(), seconds=1.0, folder="sweep")
+    sweep = swept({"/mnt/new": 2552.0, "/mnt/old": 2906.0})
+    trained = opened("micron-9400", {"sweep": sweep})
+    trained = replace(trained, folder=str(tmp_path), answer=replace(trained.answer, steps=(step,)))
+    assert [row[:3] for row in table(trained).rows] == [["1", "90.00", "90.00"], ["18", "90.00", "90.00"]]
     drawn = dict(figures(trained))
     assert list(drawn) == ["micron_9400"]
     spec = str(drawn["micron_9400"].chart.to_dict(validate=False))
@@ -150,18 +153,15 @@ def test_an_interrupted_document_is_not_called_reproduced() -> None:
 def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     steps = (
         StepDone(name="data-1", command="datagen", words=(), seconds=1.0, folder="data-1"),
-        StepDone(name="ranks-1", command="train", words=(), seconds=1.0, folder="ranks-1"),
-        StepDone(name="ranks-15", command="train", words=(), seconds=1.0, folder="ranks-15-2"),
+        StepDone(name="sweep", command="sweep", words=(), seconds=1.0, folder="sweep-2"),
     )
     answer = replace(opened("micron-9400", {}).answer, steps=steps)
     save_answer(str(tmp_path), REPRODUCED, answer)
-    write_run(replace(hand_made_run(ranks=4, epochs=3, rank_nodes=(0, 0, 1, 1)), folder=str(tmp_path / "ranks-1")))
-    shown = open_document(str(tmp_path))
-    assert list(shown.results) == ["ranks-1"]
+    assert not open_document(str(tmp_path)).results
     assert PARTS.screen is not None
     screen = PARTS.screen(answer, str(tmp_path))
     assert screen.lines[0].value.startswith("INCOMPLETE")
-    assert f"{tmp_path}/ranks-15-2 holds no result of `dlemu train`" in screen.notes[0]
+    assert f"{tmp_path}/sweep-2 holds no result of `dlemu sweep`" in screen.notes[0]
     assert not any("data-1" in note for note in screen.notes)
 
 
