@@ -405,15 +405,13 @@ class UnreadFormat(FormatBase):
 class LibraryReads:
     """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
 
-    Values and how they were measured: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
+    Values and how they were measured: docs/loaders.md, "Size of requests".
     """
 
     call: str = ""  # the library function that scripts call; empty if unknown
     in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
     transfer_bytes: int = 0
     """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
-    cpu_ratio: float | None = None
-    """CPU time per byte of the library divided by that of dlemu's own reader, from the page cache, without decoding."""
 
 
 def format_named(name: str) -> FormatBase:

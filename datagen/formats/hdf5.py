@@ -29,7 +29,7 @@ from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, h
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="h5py", cpu_ratio=8.0)
+LIBRARY = base.LibraryReads(call="h5py")
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)

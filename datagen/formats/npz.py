@@ -25,7 +25,7 @@ from datagen.formats._buffered import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
+LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10)
 X_NAME = "array x"
 
 

@@ -16,7 +16,7 @@ from dlemu.results.compared import Conditions
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _LIMITS: dict[Limit, str] = {
     "storage": "prompts wait for blocks longer than they compute; try faster storage, or a smaller kv.speed",
@@ -51,11 +51,11 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder)
 
 
-def _charts(run: RowsRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(run: RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.kvcache.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run, canvas)
+    return drawn(FIGURES, run)
 
 
 def conditions(summary: KvSummary) -> Conditions:

@@ -16,7 +16,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _REDUCED = (
     "scale=laptop: datasets and times are reduced so that this takes minutes. The figures have the shape of the "
@@ -103,10 +103,10 @@ def _sections(_: Reproduced, folder: str) -> Iterator[Section]:
     yield Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in opened.answer.steps])
 
 
-def _charts(_: Reproduced, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(_: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.reproduce.figures import figures
 
-    return figures(open_document(folder), canvas)
+    return figures(open_document(folder))
 
 
 PARTS = Parts(read=read_reproduced, answer_type=Reproduced, screen=_screen, sections=_sections, charts=_charts)

@@ -16,7 +16,7 @@ from dlemu.contrib.kvcache.page import conditions
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
 

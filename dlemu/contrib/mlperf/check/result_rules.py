@@ -19,8 +19,8 @@ from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.contrib.mlperf.rules.training import unapplied_at
 from dlemu.extend import UserError
+from dlemu.results.answer_files import open_untrusted
 from dlemu.results.finding import Finding, Located, Severity
-from dlemu.results.untrusted_files import open_untrusted
 from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)
