@@ -53,7 +53,7 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
-    setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
+    setup = replace(setup_of(config or {}, findings), config=config, overrides=overrides)
     return _with_accelerator(setup, shipped)
 
 
@@ -82,7 +82,8 @@ def _places(folder: str, name: str) -> list[str]:
     return [path for path in paths if os.path.isfile(path)]
 
 
-def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+    """Return the settings in the `workload` part of a config.yaml."""
     dataset, train = mapping(config.get("dataset")), mapping(config.get("train"))
     reader = mapping(config.get("reader", config.get("data_reader")))
     metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
