@@ -219,7 +219,6 @@ def run_command(
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
-@click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
 @_json
 def check_command(
     folder: str | None,
@@ -228,7 +227,6 @@ def check_command(
     list_rules: bool,
     division: Division | None,
     csv_file: str | None,
-    html_file: str | None,
     as_json: bool,
 ) -> None:
     """Check a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
@@ -259,10 +257,6 @@ def check_command(
         raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
         _write(csv_file, as_csv(checked))
-    if html_file:
-        from dlemu.contrib.mlperf.check_page import check_html
-
-        _write(html_file, check_html(check_report(checked)))
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:

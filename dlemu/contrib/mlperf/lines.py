@@ -61,7 +61,6 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
 
 def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
     """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
-    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import largest_rank_memory_gib
     from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
@@ -89,12 +88,6 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     )
     factor = f"{size.memory_factor:,.2f} times its memory: {enough}"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
-    if size.edition == "2.0":
-        memory = f"{largest_rank_memory_gib(one):>16,.1f} GiB"
-        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it on top of that"
-    if size.wrong is not None:
-        whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
-        yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"
     yield from _broken_rules(size.findings)
     yield ""
     yield "with MLCommons' tool:"

@@ -1,4 +1,4 @@
-"""Finds the folders of runs below given folders ("trees"), and audits each run, in parallel processes."""
+"""Finds the folders of runs below given folders ("trees"), and audits each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dlemu.comm.failure import Role
 from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
@@ -32,7 +31,6 @@ from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
-from dlemu.runner.crew import Worker, run_crew
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
@@ -40,10 +38,6 @@ _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 _TEST_FOLDER = re.compile(r"^tests?$")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout: a folder of tests beside them holds test data, not runs."""
-_MAX_RUNS_WITHOUT_WORKERS = 16  # auditing these takes less time than starting processes
-_RUNS_PER_PROCESS = 8  # one process for each 8 runs, at most: fewer runs do not repay its start
-_AUDITOR = Role("auditor", "audit fewer runs at a time")
-_STOPPED_SECONDS = 60.0  # an auditor process that is stopped (SIGSTOP) for longer counts as lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +90,10 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     return sorted(folders - also_in_dlio_format)
 
 
-def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
+def audit_trees(trees: Iterable[str], book: Rulebook | None = None) -> list[AuditedRun]:
     """Audit every run in the trees, and return them sorted by path. With a rulebook, also check its rules.
 
-    `processes` is the number of processes at most, by default one per CPU. Raises UserError for a tree that is not a
-    folder, and when no tree holds a run.
+    Raises UserError for a tree that is not a folder, and when no tree holds a run.
     """
     trees = list(trees)
     for tree in trees:
@@ -113,27 +106,7 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
             " R_output.json, as DLIO writes them"
         )
     shipped = shipped_pairs()
-    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _RUNS_PER_PROCESS))
-    if workers == 1 or len(runs) <= _MAX_RUNS_WITHOUT_WORKERS:
-        return [_audit_or_report_failure(run, shipped, book) for run in runs]
-    shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
-    parts = run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
-    audited = {run.path: run for part in parts for run in part}
-    return [audited[run] for run in runs]
-
-
-@dataclass(frozen=True)
-class _Share:
-    """The runs that one process audits, and what it needs for them."""
-
-    runs: list[str]
-    shipped: Shipped
-    book: Rulebook | None
-
-
-def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:
-    worker.ready()
-    return [_audit_or_report_failure(run, share.shipped, share.book) for run in share.runs]
+    return [_audit_or_report_failure(run, shipped, book) for run in runs]
 
 
 def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:

@@ -32,7 +32,6 @@ OPTIONS = (1, 2, 3)
 """The benchmark's three configurations, each run in several trials; only option 2 has a memory tier."""
 _OPTION, _TRIAL, _RANK = (re.compile(rf"^{name}_(\d+)$") for name in ("option", "trial", "rank"))
 _RESULT = re.compile(r"^kvcache_results_.*\.json$")
-_OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that pass their requests on to other devices, which are counted themselves."""
@@ -179,12 +178,12 @@ def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TR
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
-    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _request_classes, _tokens, _copies):
+    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _tokens, _copies):
         yield from rule(leaf)
 
 
 def _missing(leaf: KvLeaf) -> Iterator[Finding]:
-    seen = [] if leaf.summary else [_no_summary(leaf)]
+    seen = [] if leaf.summary else ["no summary.json"]
     seen += [] if leaf.metadata else ["no *_metadata.json: the tool skips the run"]
     ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
     found = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
@@ -242,11 +241,6 @@ def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
                 yield f"{without[0]}: no {name}, which others have"
             elif without and name not in _OF_SOME_VERSIONS:
                 yield f"option {option}: no {name} of any rank"
-
-
-def _no_summary(leaf: KvLeaf) -> str:
-    old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
-    return f"no summary.json{f', but {old}, its name in an older version of the tool' if old else ''}"
 
 
 def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
@@ -438,27 +432,6 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
         else:
             fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
             yield by_rule("kv.tiers", seen, "the share that the storage served", fix, "info")
-
-
-def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
-    """List how many requests of each class met its time limit, which no rule requires."""
-    for option in OPTIONS:
-        shown = []
-        ranks = [rank for trial in leaf.trials(option) for rank in trial]
-        for name in ("interactive", "responsive", "batch"):
-            stated = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
-            requests = (count(each.get("total_requests")) for each in stated)
-            shares = (number(mapping(each.get("sla")).get("compliance")) for each in stated)
-            served = [
-                (n, share) for n, share in zip(requests, shares, strict=True) if n is not None and share is not None
-            ]
-            if served:
-                total = sum(n for n, _ in served)
-                within = sum(n * share for n, share in served) / total
-                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
-                shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
-        if shown:
-            yield by_rule("kv.starved", f"option {option}: {'; '.join(shown)}")
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:

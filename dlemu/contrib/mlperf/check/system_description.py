@@ -57,7 +57,8 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
         if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
             yield by_rule_at(os.path.join(folder, name), "files.empty", f"{name} has 0 bytes")
     stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
-    yield from _only_allowed_files(submission, folder, names, stems)
+    for stem in sorted(stems["pdf"] - stems["text"]):
+        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
     systems = set(folders_in(os.path.join(submission.path, "results")))
     for system in sorted(systems):
         if system not in stems["text"] or system not in stems["pdf"]:
@@ -143,17 +144,6 @@ def _file_kind(name: str) -> str:
 
 def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
-
-
-def _only_allowed_files(
-    submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
-) -> Iterator[Located]:
-    for name in names:
-        if os.path.isdir(os.path.join(folder, name)) or _file_kind(name) not in ("text", "pdf", "md"):
-            wanted, fix = "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away"
-            yield by_rule_at(os.path.join(folder, name), "systems.files", name, wanted, fix)
-    for stem in sorted(stems["pdf"] - stems["text"]):
-        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
 
 
 def _check_description(

@@ -14,9 +14,7 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     MODELS,
     RANKS_A_HOST,
     OfficialModel,
-    WrongSize,
     official_model,
-    wrong_size,
 )
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
@@ -40,8 +38,6 @@ class CheckpointDatasize:
     memory_factor: float
     """GiB that a host writes divided by its memory; above 3, its page cache can't serve the reads."""
     findings: tuple[Finding, ...]
-    wrong: WrongSize | None
-    """A wrong size that an official source states for it, if any."""
 
     @property
     def tool_commands(self) -> tuple[str, ...]:
@@ -84,7 +80,6 @@ def checkpoint_datasize(
         written_gib_per_host=written,
         memory_factor=written / memory_gib_per_host,
         findings=(*_other_settings(model, workload), *_findings(model, size, hosts, name)),
-        wrong=wrong_size(name, model.name, size.ranks),
     )
 
 
@@ -107,8 +102,3 @@ def _findings(model: OfficialModel, size: CheckpointSize, hosts: int, edition: s
         seen, fix = f"{size.ranks} processes on {hosts} hosts", "use fewer hosts"
         found.append(by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
     return found
-
-
-def largest_rank_memory_gib(size: CheckpointSize) -> float:
-    """Return the memory of v2.0's DLIO for the largest rank: its share, and the same again while reading."""
-    return 2 * size.largest_rank_gib
