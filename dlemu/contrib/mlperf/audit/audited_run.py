@@ -15,7 +15,7 @@ import yaml
 from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
-from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, step_fingerprints
+from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.contrib.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.prefetch_credit import (
@@ -55,7 +55,7 @@ class AuditedRun:
     fingerprints: tuple[Fingerprint, ...] = ()
     """One for each epoch of each rank that kept its steps."""
     hostnames: tuple[str, ...] = ()
-    """Names of all ranks' hosts, sorted; empty unless every rank's file names its host."""
+    """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
     """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
     prefetch: Prefetch = field(default_factory=Prefetch)
@@ -195,6 +195,11 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
     """Yield a finding where ranks or epochs have the same steps."""
     same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
+    same += [
+        f"{second.where} has the steps of {first.where}, altered"
+        for first, second in alike_pairs(fingerprints)
+        if first.epoch != second.epoch
+    ]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         yield by_rule("ranks.copied", f"{same[0]}{more}")
@@ -202,7 +207,7 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
     names = [host.name for host in logs.hosts.values() if host.name]
-    return tuple(sorted(set(names))) if len(names) == printed.accelerators else ()
+    return tuple(sorted(names)) if len(names) == printed.accelerators else ()
 
 
 def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:

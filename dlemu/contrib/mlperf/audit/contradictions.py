@@ -75,6 +75,7 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
         *_au_of_ranks(setup, logs, formula),
         *_step_counts(setup, printed, logs),
         *_step_parts(logs),
+        *_steps_beyond_blocks(logs),
         *_hosts(printed, logs),
         *_blocks_outside_run(printed, logs),
         *_copies(printed, logs),
@@ -255,6 +256,18 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
                 )
                 wanted = f"wait and computation that add up to the step, within {_MAX_UNEXPLAINED_SECONDS:g} s"
                 yield by_rule("steps.parts", seen, wanted)
+                return
+
+
+def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
+    """A block, by the rank's own time stamps, lasts as long as the steps in it."""
+    for rank, blocks in logs.arrays.items():
+        for (epoch, number), arrays in blocks.items():
+            span, took = logs.spans.get(rank, {}).get((epoch, number)), float(arrays.proc.sum())
+            longest = 0.0 if span is None else max(span.seconds, span.seconds_to_checkpoint or 0.0)
+            if span is not None and not logs.by_dlemu and took > longest + _MAX_UNEXPLAINED_SECONDS:
+                seen = f"rank {rank} epoch {epoch} block{number}: steps of {took:.3f} s in a block of {longest:.3f} s"
+                yield by_rule("blocks.short", seen, "blocks that last as long as their steps")
                 return
 
 

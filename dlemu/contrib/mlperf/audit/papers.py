@@ -22,6 +22,8 @@ SEPARATION = "fs_separation.json"
 """mlpstorage v3.0's record of whether data and results share a file system."""
 COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
+FILE_STORAGES = ("local_fs", "direct_fs")
+"""Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """How mlpstorage names the folder of a call: the time when it began."""
 
@@ -89,7 +91,7 @@ class Papers:
     def on_object_store(self) -> bool:
         """Whether its data is no files of a file system."""
         kind = self.section("storage").get("storage_type")
-        return kind not in (None, "local_fs") or self.args.get("data_access_protocol") == "object"
+        return kind not in (None, *FILE_STORAGES) or self.args.get("data_access_protocol") == "object"
 
     def read(self, name: str) -> Any:
         """Return the content of a JSON file below the folder; None if missing or broken."""

@@ -6,13 +6,20 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
-from dlemu.contrib.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
+from dlemu.contrib.mlperf.audit.fingerprints import (
+    STAMP_DECIMALS,
+    Fingerprint,
+    alike_pairs,
+    copied_pairs,
+    figure_fingerprints,
+)
 from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import number, numbers, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
@@ -34,7 +41,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     times: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs:
-            steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
+            steps += [replace(one, where=leaf.path) for one in (leaf.run.fingerprints if leaf.run else ())]
             per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
             figures += figure_fingerprints(leaf.path, per_epoch)
             blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
@@ -51,6 +58,11 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for copy, original in found.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
+    alike = {tuple(sorted((one.where, other.where))) for one, other in alike_pairs(steps) if one.where != other.where}
+    for original, copy in sorted(alike):
+        if copy not in found:
+            seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
+            yield by_rule_at(copy, "runs.copied", seen)
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Located]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -151,6 +152,17 @@ def hosts_used(result: Result) -> Iterator[Located]:
             seen = f"{count(accelerators, 'accelerator')} on one host"
             wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
             yield by_rule_at(result.path, "hosts.few", seen, wanted)
+
+
+def even_hosts(result: Result) -> Iterator[Located]:
+    """Every host runs the same number of accelerators (3.3.6), by the hosts that the ranks' files name."""
+    for leaf in result.runs:
+        ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
+        if len(set(ranks_of.values())) > 1:
+            seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
+            yield by_rule_at(
+                leaf.path, "hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each"
+            )
 
 
 def _named_hosts(leaf: Leaf) -> Iterator[Located]:
@@ -333,7 +345,7 @@ def _has_df(leaf: Leaf) -> bool:
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
+    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used, even_hosts),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
     *(dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )

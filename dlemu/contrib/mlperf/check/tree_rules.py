@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from dlemu.contrib.mlperf.audit.papers import METADATA, Papers
+from dlemu.contrib.mlperf.audit.papers import METADATA, Papers, stamp_of
 from dlemu.contrib.mlperf.check.submission_tree import (
     CATEGORIES,
     PHASES,
@@ -221,6 +221,18 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
                 yield by_rule_at(folder, "submission.workload", f"a folder {name}", wanted)
 
 
+def hidden_runs(submission: Submission) -> Iterator[Located]:
+    """No run is kept where nobody looks: in a hidden folder, or under another name beside the calls of a result."""
+    for folder, below, names in os.walk(os.path.join(submission.path, "results")):
+        parts = os.path.relpath(folder, submission.path).split(os.sep)
+        category = next((each for each in CATEGORIES if each in parts), None)
+        named = category is None or len(parts) - parts.index(category) != 3 or parts[-1] in PHASES
+        is_hidden = any(part.startswith(".") for part in parts) or not (named or stamp_of(parts[-1]))
+        if is_hidden and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
+            yield by_rule_at(folder, "runs.hidden", f"a run in {parts[-1]}")
+        below.sort()
+
+
 def _only_holds_code(path: str) -> bool:
     """Return whether a folder holds code images and no other folders."""
     names = folders_in(path)
@@ -238,4 +250,4 @@ def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
 
 
 FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_files, results_json, run_files)
-SUBMISSION_RULES = (submission_folders, submission_code, submission_categories)
+SUBMISSION_RULES = (submission_folders, submission_code, submission_categories, hidden_runs)
