@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_text, text
@@ -485,9 +486,33 @@ def _log_in_run(records: RunRecords) -> Iterator[Finding]:
             yield by_rule("papers.differ", seen, "the log of this run")
 
 
+_MIN_DEVICE_SHARE = {"training": 0.7, "checkpointing": 0.9}
+"""Least share of the bytes that the hosts' drives read (training) or wrote: a dataset of 5 times the memory leaves the
+page cache a fifth of an epoch's reads, synced checkpoints leave it none."""
+_OTHER_DRIVES = 0.05
+"""Drives that moved a smaller share did not hold the data: it was on another machine."""
+
+
+def _devices_agree(records: RunRecords) -> Iterator[Finding]:
+    """The counters of the hosts' drives grew by what the run says that it moved, where these drives held the data."""
+    setup, summary = records.setup, records.summary
+    if records.benchmark == "training":
+        way, place, samples = "read", 0, (setup.samples_per_file or 0) * (count(summary.get("num_files_train")) or 0)
+        gib = samples * (setup.record_bytes or 0) * (setup.epochs or 0) / 2**30
+    else:
+        saves = count(records.section("checkpoint").get("num_checkpoints_write"), 0) or 0
+        way, place = "wrote", 1
+        gib = saves * (number(mapping(summary.get("metric")).get("checkpoint_size_GB")) or 0)
+    moved = sum(each[place] for each in device_work(records.metadata).values())
+    least = _MIN_DEVICE_SHARE.get(records.benchmark, 0.0)
+    if records.phase == "run" and _OTHER_DRIVES * gib < moved < least * gib:
+        seen = f"the hosts' drives {way} {moved:,.1f} GiB, the run {gib:,.1f} GiB"
+        yield by_rule("data.device", seen, f"at least {100 * least:g} % of it, by /proc/diskstats")
+
+
 _RECORD_RULES = (
     *(_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees, _log_in_run),
-    *(_no_other_code, _on_storage),
+    *(_no_other_code, _on_storage, _devices_agree),
 )
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import shutil
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
@@ -18,9 +21,10 @@ from dlemu.contrib.mlperf.audit.papers import COLLECTED
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.check.provenance_rules import tree_hashes
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests import foreign_runs, golden
 from dlemu.contrib.mlperf.tests.changes import Change, every, first, of_the_first, put, runs, summary
-from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, edit, moved
+from dlemu.contrib.mlperf.tests.foreign_runs import Rank
+from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, edit, make_tree, moved
 from dlemu.contrib.mlperf.tests.test_check import told
 
 RATE = "train_throughput_mean_samples_per_second"
@@ -174,6 +178,24 @@ def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path:
         for key, value in ((key, value) for key, value in metric.items() if isinstance(value, list)):
             edit(run / "summary.json", put("metric", key, value=[97.5] * len(value)))
     assert ("error", "runs.copied") not in told(check_folder(str(root)))
+
+
+def test_a_run_made_of_anothers_waits_with_noise_is_found_though_all_its_papers_agree(tmp_path: Path) -> None:
+    honest = vars(golden)["_play"]
+
+    def play(seconds: float, number: int, *rest: int) -> list[list[Rank]]:
+        epochs, draw = honest(seconds, number, *rest), random.Random(7)
+        if number != 1:
+            return list(epochs)
+        source = honest(seconds, 0, *rest)
+        return [
+            [replace(rank, load=[wait * draw.uniform(0.98, 1.02) for wait in other.load]) for rank, other in pair]
+            for pair in (zip(*each, strict=True) for each in zip(epochs, source, strict=True))
+        ]
+
+    with patch.object(golden, "_play", play):
+        make_tree(tmp_path, "3.0")
+    assert told(check_folder(str(tmp_path))) == {("error", "runs.copied")}
 
 
 # What only looks wrong.

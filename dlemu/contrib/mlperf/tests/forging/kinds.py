@@ -581,6 +581,13 @@ def _another_log(root: Path) -> None:
     (first(root) / "dlio.log").write_text("[OUTPUT] 2026-01-01T00:00:00.0 Running DLIO [Training] with 8 process(es)\n")
 
 
+def _drives(read_gib: float) -> Any:
+    """Return the counters of one drive before and after a call."""
+    zero = {"device_name": "nvme0n1", "sectors_read": 0, "sectors_written": 0, "time_doing_ios_ms": 0}
+    after = zero | {"sectors_read": read_gib * 2**21}
+    return {when: {"hosts": [{"hostname": "node0", "disks": [at]}]} for when, at in (("start", zero), ("end", after))}
+
+
 def _hidden(root: Path) -> None:
     shutil.copytree(first(root), first(root).with_name(".20260301_110000"))
 
@@ -746,6 +753,8 @@ KINDS: tuple[Forgery, ...] = (
              metadata("args", "mpi_params", value=["-x", "PYTHONPATH=/home/me/dlio"])),
     _forgery("files described, objects read", "papers.differ", config("storage", value={"storage_type": "s3"})),
     _forgery("the dataset is in memory", "data.memory", _in_memory),
+    _forgery("the drives read less than the run", "data.device",
+             metadata("cluster_snapshots", value=_drives(read_gib=900.0))),
     _forgery("a hidden run", "runs.hidden", _hidden),
     _forgery("a run's waits are another's, with noise", "runs.copied", _in_one_order),
     _forgery("a block ends before its steps", "blocks.short",
