@@ -86,9 +86,7 @@ def datasize_command(
     datagen = datagen_command([*overrides, *size.overrides])
     if as_json:
         bound = {**asdict(size.bound), "files": size.bound.files}
-        click.echo(
-            json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
-        )
+        click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
     else:
         for line in datasize_lines(workload, datagen, size, measured):
             click.echo(line)
@@ -103,7 +101,7 @@ def _checkpoint_datasize(
 
     size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
     if as_json:
-        click.echo(json.dumps({**asdict(size), "tool": size.tool_commands}, indent=2))
+        click.echo(json.dumps(asdict(size), indent=2))
     else:
         for line in checkpoint_datasize_lines(workload, size, measured):
             click.echo(line)

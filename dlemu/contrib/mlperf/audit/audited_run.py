@@ -14,7 +14,7 @@ import yaml
 
 from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
-from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
+from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
 from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.contrib.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
@@ -90,8 +90,8 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     return sorted(folders - also_in_dlio_format)
 
 
-def audit_trees(trees: Iterable[str], book: Rulebook | None = None) -> list[AuditedRun]:
-    """Audit every run in the trees, and return them sorted by path. With a rulebook, also check its rules.
+def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
+    """Audit every run in the trees, and return them sorted by path.
 
     Raises UserError for a tree that is not a folder, and when no tree holds a run.
     """
@@ -106,12 +106,12 @@ def audit_trees(trees: Iterable[str], book: Rulebook | None = None) -> list[Audi
             " R_output.json, as DLIO writes them"
         )
     shipped = shipped_pairs()
-    return [_audit_or_report_failure(run, shipped, book) for run in runs]
+    return [_audit_or_report_failure(run, shipped) for run in runs]
 
 
-def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
+def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
     try:
-        return audit_run(folder, shipped, book)
+        return audit_run(folder, shipped)
     except Exception as error:  # one folder must not stop the audit of hundreds
         return failed_run(folder, error)
 
@@ -122,13 +122,13 @@ def shipped_pairs() -> dict[str, dict[str, Any]]:
     return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
 
 
-def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
+def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     """Recompute a run folder's numbers, and compare them with the printed ones. Whatever is wrong becomes a finding.
 
-    `shipped` is from `shipped_pairs`. With a rulebook, also check that edition's rules.
+    `shipped` is from `shipped_pairs`.
     """
     if is_own(folder):
-        return _audit_own_folder(folder, book)
+        return _audit_own_folder(folder)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
@@ -143,7 +143,6 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         recomputed = from_steps(setup, printed.accelerators, logs)
         recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
         findings += contradictions(setup, printed, logs, recomputed)
-        findings += rule_findings(setup, printed, book, by_dlemu=logs.by_dlemu) if book else []
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
         findings.append(_no_training_finding(printed))
@@ -210,19 +209,16 @@ def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
     return tuple(sorted(names)) if len(names) == printed.accelerators else ()
 
 
-def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
+def _audit_own_folder(folder: str) -> AuditedRun:
     """Audit a result folder of dlemu that has no DLIO files."""
     own = audit_own(folder)
-    broken = (
-        rule_findings(own.setup, own.printed, book, by_dlemu=True) if book and own.recomputed is not NOTHING else []
-    )
     return AuditedRun(
         path=folder,
         setup=own.setup,
         printed=own.printed,
         recomputed=own.recomputed,
         printed_by=closest_formula(own.printed, own.recomputed),
-        findings=(*own.findings, *broken),
+        findings=own.findings,
         by_dlemu=True,
         prefetch=own.prefetch,
     )

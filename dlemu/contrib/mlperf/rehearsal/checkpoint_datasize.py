@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointSize, checkpoint_size
@@ -10,7 +9,6 @@ from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.checkpoints import (
     CHECKPOINTS,
     EDITIONS_WITH_CHECKPOINTS,
-    MEMORY_FACTOR,
     MODELS,
     RANKS_A_HOST,
     OfficialModel,
@@ -38,20 +36,6 @@ class CheckpointDatasize:
     memory_factor: float
     """GiB that a host writes divided by its memory; above 3, its page cache can't serve the reads."""
     findings: tuple[Finding, ...]
-
-    @property
-    def tool_commands(self) -> tuple[str, ...]:
-        """Command lines of the edition's own tool, two if caches must be cleared in between; capitals: fill in."""
-        gib = math.ceil(self.memory_gib_per_host)
-        options = f"--model {self.model} --num-processes {self.size.ranks} --checkpoint-folder FOLDER"
-        if self.edition == "2.0":
-            one = f"mlpstorage checkpointing run {options} --client-host-memory-in-gb {gib} --results-dir RESULTS_DIR"
-        else:
-            rest = options.split(" ", 2)[2]  # v3.0 has the model before the options
-            one = f"mlpstorage closed checkpointing {self.model} run file {rest} --systemname SYSTEM"
-        if self.memory_factor > MEMORY_FACTOR:
-            return (one,)
-        return (f"{one} --num-checkpoints-read 0", f"{one} --num-checkpoints-write 0")
 
 
 def checkpoint_datasize(

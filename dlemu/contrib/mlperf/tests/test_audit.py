@@ -14,7 +14,6 @@ import pytest
 
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
-from dlemu.contrib.mlperf.audit.contradictions import Rulebook
 from dlemu.contrib.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.tests.changes import put
@@ -308,15 +307,6 @@ def test_runs_of_every_layout_are_found_and_nothing_else(tmp_path: Path) -> None
     (tmp_path / "closed/Org/systems/system.json").write_text("{}")
     runs = audit_trees([str(tmp_path), str(tmp_path / "Closed")])
     assert [run.path for run in runs] == sorted(str(tmp_path / layout) for layout in LAYOUTS.values())
-
-
-def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path, "v2")
-    assert not [rule for rule in rules(audited(tmp_path)) if rule.startswith("rules.")]
-    run = audit_run(str(tmp_path), SHIPPED, Rulebook("2.0", "closed"))
-    assert "rules.dataset.size" in rules(run, "error")
-    foreign = audit_run(str(tmp_path), SHIPPED, Rulebook("3.0", "closed"))
-    assert [rule for rule in rules(foreign, "error") if rule.startswith("rules.")] == ["rules.workload.unknown"]
 
 
 def test_checkpoints_alone_are_no_error(tmp_path: Path) -> None:

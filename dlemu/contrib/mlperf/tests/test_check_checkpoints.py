@@ -285,14 +285,11 @@ def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -
         "15,426.589264 GiB (DLIO's checkpoint_size_GB)",
         "150.65 TiB: 10 checkpoints, all kept",
         "18.83 times its memory: more than 3: one call",
-        "17,997.00 GiB  a checkpoint by `datasize` of mlpstorage",
-        "checkpointing llama3-1t run file --num-processes 1024",
     ):
         assert words in asked.output
     small = json.loads(
         CliRunner().invoke(command, ["datasize", "workload=llama3_8b", "--memory-gib", "512", "--json"]).output
     )
-    assert len(small["tool"]) == 2, "too little for the memory: two calls, so that caches can be cleared between them"
     assert small["size"]["total_gib"] == published.SIZE_GIB
 
 
