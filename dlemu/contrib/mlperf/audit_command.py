@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 
 import click
@@ -28,14 +29,16 @@ def command(
 
     Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
     """
-    from dlemu.contrib.mlperf.audit.audit_answer import run_report, write_csv
+    from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, csv_of, run_report
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
     from dlemu.contrib.mlperf.audit_lines import audit_lines
+    from dlemu.extend import write_text
     from dlemu.results.wording import VISIBLE
 
     runs = audit_trees(folders)
     if csv_file:
-        write_csv(csv_file, runs)
+        text = csv_of(AuditRow, map(audit_row, runs))
+        write_text(*os.path.split(csv_file), text, advice="give a file in a writable folder")
     if as_json:
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,7 @@ def result_lines(checked: Checked) -> Iterator[Line]:
 
 def judged_lines(checked: Checked) -> Iterator[Line]:
     """Yield the rules that a rehearsal breaks."""
-    yield from finding_lines(checked)
+    yield from finding_lines(checked.findings, checked.root)
     yield f"by the rules: {_counts(checked)}", {}
 
 
@@ -120,14 +120,14 @@ def check_lines(checked: Checked) -> Iterator[Line]:
     """Yield the lines of a check: its results, its findings, its verdict."""
     yield from result_lines(checked)
     yield "", {}
-    yield from finding_lines(checked)
+    yield from finding_lines(checked.findings, checked.root)
     yield _verdict(checked)
 
 
-def finding_lines(checked: Checked) -> Iterator[Line]:
+def finding_lines(findings: Iterable[Located], root: str) -> Iterator[Line]:
     """Yield the findings; equal ones at several places are combined."""
-    for _, same in groupby(sorted(checked.findings, key=_sameness), key=_sameness):
-        yield from _finding(list(same), checked.root)
+    for _, same in groupby(sorted(findings, key=_sameness), key=_sameness):
+        yield from _finding(list(same), root)
 
 
 def _sameness(located: Located) -> tuple[int, str, str, str, str]:

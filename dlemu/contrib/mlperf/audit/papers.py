@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, read_yaml
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, read_yaml
 from dlemu.results.finding import Finding
 
 METADATA = "_metadata.json"
@@ -62,6 +62,17 @@ class Papers:
     def workload(self) -> Mapping[str, Any]:
         """The whole workload, from config.yaml or else from the metadata."""
         return self.setup.config or mapping(self.metadata.get("parameters"))
+
+    @property
+    def hosts(self) -> int | None:
+        """Number of hosts."""
+        return count(self.summary.get("num_hosts"))
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of all hosts together."""
+        known = numbers(self.summary.get("host_memory_GB"))
+        return sum(known) if known else None
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""

@@ -19,7 +19,7 @@ from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_text, text
-from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, phase_of
+from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
@@ -56,6 +56,8 @@ class RunRecords(Papers):
     """`run`, `datagen` or `datasize`."""
     model_folder: str
     """The model, by the name of the result's folder; empty where the layout has none."""
+    phased: bool
+    """Whether it lies in mlpstorage's layout: other runs have no files but DLIO's."""
     edition: Edition
     division: Division
 
@@ -80,6 +82,7 @@ def _records(leaf: Papers, of: AnyResult, benchmark: Benchmark, phase: str, mode
         benchmark=benchmark,
         phase=phase,
         model_folder=model,
+        phased=not isinstance(of, Result) or of.phased,
         edition=of.edition,
         division=of.division,
     )

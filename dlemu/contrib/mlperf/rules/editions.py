@@ -59,9 +59,7 @@ class Edition:
 def _officials(edition: str) -> dict[tuple[str, str], Official]:
     """Return the workloads of an edition on its accelerators, as workloads.yaml has them."""
     return {
-        (workload, accelerator): Official(
-            **WORKLOADS[workload] | own | {"core_configs": frozenset(own["core_configs"])}
-        )
+        (workload, name): Official(**WORKLOADS[workload] | own | {"core_configs": frozenset(own["core_configs"])})
         for workload, accelerators in ACCELERATORS[edition].items()
         for name, own in accelerators.items()
     }

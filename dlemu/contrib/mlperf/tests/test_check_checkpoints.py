@@ -18,10 +18,11 @@ from click.testing import CliRunner
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_run
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
+from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.check.copy_rules import copied_ranks
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
-from dlemu.contrib.mlperf.check.system_description import RanOn, matches_run
+from dlemu.contrib.mlperf.check.system_description import matches_run
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.rules.checkpoints import MODELS, official_model
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
@@ -328,7 +329,7 @@ def test_the_model_is_the_same_in_open_and_the_other_settings_are_not(
 @pytest.mark.parametrize(("hosts", "several", "broken"), [(2, False, True), (1, False, False), (2, True, False)])
 def test_a_run_on_several_hosts_is_of_a_system_that_can_serve_them(hosts: int, several: bool, broken: bool) -> None:
     described = {"solution": {"capabilities": {"multi_host": several}}}
-    found = [one.finding for one in matches_run(RanOn("call", hosts, None), described)]
+    found = [one.finding for one in matches_run(Papers(path="call", summary={"num_hosts": hosts}), described)]
     assert [(one.rule, one.seen) for one in found] == (
         [("systems.hosts", "multi_host is false, the run was on 2 hosts")] if broken else []
     )
