@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -278,18 +275,6 @@ def test_on_a_drive_that_is_the_limit_the_credit_gives_back_what_it_sustains() -
     assert sustained_least_percent(dlio, 70.0, credit) == pytest.approx(80)
 
 
-@pytest.mark.parametrize(
-    ("loader", "readers", "credit"), [("tensorflow", 8, None), ("pytorch", 0, 0), ("pytorch", 1, 0)]
-)
-def test_readers_that_share_a_batch_or_are_alone_buy_nothing(
-    loader: str, readers: int, credit: float | None, tmp_path: Path
-) -> None:
-    write_run(tmp_path, "v2", steps=40)
-    run = audited(with_readers(tmp_path, loader, readers))
-    assert run.prefetch.credit_percent == credit
-    assert "au.prefetch" not in rules(run)
-
-
 LAYOUTS = {
     "v0.5": "closed/Org/results/system/unet3d/run0/node0",
     "v1.0": "Closed/Org/results/system/unet3d-h100/runs/run-1",
@@ -356,29 +341,6 @@ def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:
     assert run.setup == replace(run.setup, is_random=True, computation_seconds=C)
     assert audit_row(run).au_dlio_v1_percent is None
     assert audit_row(run).au_dlio_percent == pytest.approx(audit_row(run).au_printed_percent, abs=1e-4)
-
-
-def test_hundreds_of_copies_of_a_run_are_as_many_rows_whatever_is_wrong_with_some(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", ranks=2, epochs=1, steps=5)
-    for number in range(500):
-        shutil.copytree(tmp_path / "run", tmp_path / "copies" / f"run{number:03}", copy_function=os.link)
-    for number, spoil in {7: "summary.json", 70: "0_output.json", 170: "per_epoch_stats.json"}.items():
-        path = tmp_path / "copies" / f"run{number:03}" / spoil
-        path.unlink()
-        path.write_text("{")
-    runs = audit_trees([str(tmp_path / "copies")])
-    assert len({run.path for run in runs}) == len(runs) == 500
-    sound = [replace(audit_row(run), path="") for run in runs if not run.errors]
-    assert len(sound) == 497
-    assert all(told == sound[0] for told in sound)
-
-
-def test_what_is_kept_of_a_run_does_not_grow_with_its_steps(tmp_path: Path) -> None:
-    """So memory stays flat however long the runs are."""
-    for name, steps in (("short", 10), ("long", 2000)):
-        write_run(tmp_path / name, "v2", ranks=4, steps=steps)
-    short, long = (len(pickle.dumps(audited(tmp_path / name))) for name in ("short", "long"))
-    assert long < short + 100
 
 
 @pytest.mark.parametrize("steps", [20, 100])

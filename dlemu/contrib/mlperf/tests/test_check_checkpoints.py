@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -17,14 +15,10 @@ from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.audit.audited_run import audit_run
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.papers import Papers
-from dlemu.contrib.mlperf.check.copy_rules import copied_ranks
 from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import matches_run
 from dlemu.contrib.mlperf.command import command
-from dlemu.contrib.mlperf.rules.checkpoints import MODELS, official_model
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests.changes import Change, edited, end, ended_at, processes, put, setting
 from dlemu.contrib.mlperf.tests.checkpoint_leaves import describe, leaves, make_result
@@ -74,22 +68,6 @@ def test_calls_on_two_hosts_differ_unless_another_host_may_read(
     assert [(one.path, one.finding.seen) for one in found] == (
         [(str(folder), f"rank 0's host: {' and '.join(sorted((published.HOST, 'other')))}")] if differ else []
     )
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_checkpoint_with_the_times_of_another_on_all_ranks_is_a_copy(ranks: int, tmp_path: Path) -> None:
-    """Of one rank alone it may be chance: a drive that is as fast each time."""
-    write = leaves(make_result(tmp_path))[0]
-    leaf = read_checkpoint_leaf(str(write))
-    own = [part for part in leaf.parts[0] if part.kind == "save"]
-    twice = {
-        rank: tuple(replace(part, seconds=part.seconds + rank) for part in (*own, own[0])) for rank in range(ranks)
-    }
-    result = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts=twice),)))
-    (found,) = copied_ranks(result)
-    assert (found.path, found.finding.seen) == (str(write), f"save {len(own) + 1} has the times of save 1")
-    alone = cast(CheckpointResult, SimpleNamespace(leaves=(replace(leaf, parts={0: twice[0]}),)))
-    assert list(copied_ranks(alone)) == []
 
 
 @pytest.mark.parametrize(("checkpointing", "rules"), [(True, set()), (False, {"provenance.differs"})])
@@ -209,18 +187,6 @@ def test_the_division_is_that_of_the_path_and_else_what_the_tool_verified(tmp_pa
         shutil.rmtree(tmp_path / "tree")
 
 
-def test_the_total_time_is_told_with_what_remapping_adds(tmp_path: Path) -> None:
-    folder = make_result(tmp_path)
-    describe(folder, simultaneous_read=False, remap_time_in_seconds=20)
-    checked = check_folder(str(tmp_path))
-    (seen,) = [one.finding.seen for one in checked.findings if one.finding.rule == "checkpoint.duration"]
-    assert "23.4 s between the calls; a load by rank 0 takes 21.02 s, with 20 s of remapping 41.02" in seen
-    assert not [one for one in checked.findings if one.finding.rule == "checkpoint.remap"], "20 s fit into 23.4"
-    describe(folder, remap_time_in_seconds="FILL IN", simultaneous_read="FILL IN")
-    rules = {one.finding.rule for one in check_folder(str(tmp_path)).findings}
-    assert not rules & {"checkpoint.remap", "checkpoint.simultaneous"}, "a template is told as such"
-
-
 def test_one_call_may_do_both(tmp_path: Path) -> None:
     folder = make_result(tmp_path)
     write, read = leaves(folder)
@@ -270,13 +236,6 @@ def test_a_call_alone_is_audited(tmp_path: Path) -> None:
     edit(leaf / "summary.json", lambda tree: tree["metric"].update(checkpoint_size_GB=112.4))
     found = {finding.rule for finding in audit_run(str(leaf), {}).findings if finding.severity == "error"}
     assert found == {"checkpoint.differs", "checkpoint.size"}
-
-
-def test_names_of_models() -> None:
-    for name in ("llama3-70b", "llama3_70b", "llama_70b", "LLAMA3-70B"):
-        assert official_model(name) == MODELS["llama3-70b"]
-    for other in (None, "", "mine-8b", "llama3-18b", "llama_7b"):
-        assert official_model(other) is None
 
 
 def test_the_size_of_a_models_checkpoints_is_told_with_the_tools_own_mistake() -> None:

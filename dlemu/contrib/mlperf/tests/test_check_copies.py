@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import random
 import shutil
 from dataclasses import replace
@@ -19,7 +17,6 @@ import yaml
 
 from dlemu.contrib.mlperf.audit.papers import COLLECTED
 from dlemu.contrib.mlperf.check.judge import check_folder
-from dlemu.contrib.mlperf.check.provenance_rules import tree_hashes
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests import foreign_runs, golden
 from dlemu.contrib.mlperf.tests.changes import Change, every, first, of_the_first, put, runs, summary
@@ -321,14 +318,6 @@ def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_p
     assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
 
 
-@pytest.mark.parametrize("option", ["-n 7", "-np 7", "--n 7", "--np 7", "--np=7"])
-def test_the_processes_of_a_command_are_read_in_every_spelling(golden: Path, tmp_path: Path, option: str) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-    of_the_first(META, "executed_command", value=f"mpirun {option} --npernode 7 -host a:7 dlio_benchmark")(root)
-    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
-    assert "7 (the command's -n)" in found.seen
-
-
 @pytest.mark.parametrize(("overlap_seconds", "named"), [(1.0, False), (1.5, True)])
 def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_seconds: float, named: bool) -> None:
     """Stamps of some papers have whole seconds."""
@@ -340,30 +329,6 @@ def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_sec
     )
     shift(run, (ended - began).total_seconds() - overlap_seconds)
     assert (("error", "runs.overlap") in told(check_folder(str(root)))) == named
-
-
-def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-
-    def named() -> list[tuple[str, str]]:
-        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "unapplied"]
-        return [(one.path, one.finding.seen) for one in found if one.finding.seen.startswith("runs.spread: ")]
-
-    assert named() == []
-    run = runs(root)[2]
-    edit(run / "summary.json", lambda content: content["metric"].pop(RATE))
-    assert named() == [(str(run), "runs.spread: samples per second not known")]
-
-
-def test_the_hash_of_code_takes_files_in_the_order_of_their_names_bytes(tmp_path: Path) -> None:
-    """Names that are no UTF-8 have another order as text."""
-    names = [b"a.py", b"b/\xee\x80\x80.py", b"b/\xff.py", b"\xee\x80\x80.py", b"\xff.py"]
-    assert sorted(names) == names != sorted(names, key=os.fsdecode)
-    for name in names:
-        path = tmp_path / os.fsdecode(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"of " + name)
-    assert tree_hashes(str(tmp_path)) == {hashlib.md5(b"".join(name + b"of " + name for name in names)).hexdigest()}
 
 
 def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:

@@ -182,14 +182,6 @@ def test_a_run_that_failed_is_said_to_have_failed_and_compared_as_far_as_it_came
     assert {finding.rule for finding in errors(audited(tmp_path))} == {"no.training", "summary.differs"}
 
 
-def test_a_sound_run_and_an_edited_one_do_not_share_findings(tmp_path: Path) -> None:
-    leave_run(tmp_path / "sound")
-    leave_run(tmp_path / "edited")
-    edit(tmp_path / "edited", set_key("passed", True))
-    by_path = {run.path: errors(run) for run in audit_trees([str(tmp_path)])}
-    assert [len(by_path[str(tmp_path / name / "dlio")]) for name in ("sound", "edited")] == [0, 1]
-
-
 def test_of_several_runs_of_the_drop_in_the_newest_is_the_one_above_it(tmp_path: Path) -> None:
     for name in ("dlemu", "dlemu-2", "dlemu-10"):
         leave_run(tmp_path, drop_in=True, name=name)
