@@ -111,7 +111,7 @@ CASES: list[tuple[str, set[str], Change]] = [
     ("2.0", {"hosts.differ"}, of_the_first("summary.json", "hostname", value="node7")),
     ("2.0", {"hosts.differ"}, summary("host_memory_GB", value=[2.0, 2.0, 2.0, 2.0])),
     ("2.0", {"hosts.changed"}, on_another_host),
-    ("2.0", {"steps.parts", "rank.differs", "au.differs", "throughput.differs"}, without_waits),
+    ("2.0", {"steps.parts", "rank.differs", "au.differs", "throughput.differs", "blocks.short"}, without_waits),
     ("2.0", {"runs.copied"}, of_another_result),
     ("2.0", {"runs.copied", "runs.misdated"}, without_steps),
 ]
