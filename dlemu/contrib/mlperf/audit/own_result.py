@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
@@ -19,10 +19,6 @@ from dlemu.extend import UserError
 from dlemu.results.file_names import LIVE, SUMMARY
 from dlemu.results.finding import Finding
 from dlemu.results.kinds import kind_named, kind_of
-
-if TYPE_CHECKING:
-    from dlemu.jobs.training.result import Run
-    from dlemu.jobs.training.summary import Spread
 
 DLIO_FOLDER = "dlio"
 """Folder with DLIO's files in a result folder of dlemu."""
@@ -224,7 +220,7 @@ def _printed(saved: Mapping[str, Any], kind: str) -> Printed:
     )
 
 
-def _recomputed(run: Run) -> Recomputed:
+def _recomputed(run: Any) -> Recomputed:
     metrics, rows = run.summary.metrics, run.training
     if not len(rows):
         return NOTHING
@@ -239,5 +235,5 @@ def _recomputed(run: Run) -> Recomputed:
     )
 
 
-def _known(spread: Spread | None) -> tuple[float, ...]:
+def _known(spread: Any) -> tuple[float, ...]:
     return tuple(value for value in spread.per_epoch if value is not None) if spread else ()

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
-from dlemu.comm.environment import describe_host
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
@@ -118,19 +117,12 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
-def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, began_at: datetime) -> None:
-    """Write the datagen phase.
-
-    `output` is what `dlemu datagen` printed, None if the dataset existed before. Such a dataset may be older than the
-    rehearsal's datasize phase, which must come first: then the phase is dated `began_at`, and its log says when the
-    dataset was really made.
-    """
-    workload = plan.workload
-    made_at, files = _dataset_time_and_files(plan, manifest)
-    stamp = max(made_at, began_at).strftime(STAMP_FORMAT)
+def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -> None:
+    """Write the datagen phase; `output` is what `dlemu datagen` printed, None for an older dataset."""
+    workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
+    files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
-    found = f"the dataset existed before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
-    log = output.strip() if output else found
+    log = output.strip() if output else f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
@@ -143,15 +135,6 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     metadata = training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
     metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
     write_json(folder, f"training_{stamp}{METADATA}", metadata)
-
-
-def _dataset_time_and_files(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
-    """Return when the dataset was made, in local time, and its number of files."""
-    dataset = plan.workload.dataset
-    if manifest is None:
-        return datetime.fromtimestamp(int(os.stat(dataset.data_folder).st_mtime)), dataset.num_files_train
-    moment = datetime.fromisoformat(manifest.made_at).astimezone().replace(tzinfo=None)
-    return moment, manifest.spec.num_files_train
 
 
 def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
@@ -179,10 +162,10 @@ Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
     """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
-    host = describe_host()
+    limit_bytes = host_memory().limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
-    if host.memory_limit_bytes is not None and host.memory_limit_bytes < host.memory_bytes:
-        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {host.memory_limit_bytes}"}]
+    if limit_bytes is not None:
+        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]
     solution = {"submission_name": system, "capabilities": {"multi_host": hosts > 1}, "friendly_description": "FILL IN"}
     description = {"system_under_test": {"solution": solution, "clients": [client]}}
     write_text(os.path.join(submission, "systems"), f"{system}.yaml", yaml.safe_dump(description, sort_keys=False))

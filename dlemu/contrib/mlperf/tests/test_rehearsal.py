@@ -13,7 +13,6 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
-from datagen.manifest import Manifest
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
@@ -96,8 +95,7 @@ def rehearsal(plan: RehearsalPlan, *, make: bool = False) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
-    manifest = Manifest(spec=make_plan(tmp_path).workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00")
-    monkeypatch.setattr(TrainingRehearsal, "_dataset", lambda self: manifest)
+    monkeypatch.setattr(TrainingRehearsal, "_inspect", lambda self: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
