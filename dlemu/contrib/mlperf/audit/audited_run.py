@@ -196,8 +196,8 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
     same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
     same += [
         f"{second.where} has the steps of {first.where}, altered"
-        for first, second in alike_pairs(fingerprints)
-        if first.epoch != second.epoch
+        for first, second, severity in alike_pairs(fingerprints)
+        if first.epoch != second.epoch and severity == "error"
     ]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""

@@ -59,11 +59,14 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for copy, original in found.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
-    alike = {tuple(sorted((one.where, other.where))) for one, other in alike_pairs(steps) if one.where != other.where}
-    for original, copy in sorted(alike):
-        if copy not in found:
-            seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
-            yield by_rule_at(copy, "runs.copied", seen)
+    alike: dict[tuple[str, ...], Severity] = {}
+    for one, other, severity in alike_pairs(steps):
+        pair = tuple(sorted((one.where, other.where)))
+        if one.where != other.where and pair[1] not in found and alike.get(pair) != "error":
+            alike[pair] = severity
+    for (original, copy), severity in sorted(alike.items()):
+        seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
+        yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Located]:

@@ -177,7 +177,10 @@ def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path:
     assert ("error", "runs.copied") not in told(check_folder(str(root)))
 
 
-def test_a_run_made_of_anothers_waits_with_noise_is_found_though_all_its_papers_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("noise", "severity"), [(0.0, "error"), (0.02, "warning")])
+def test_a_run_made_of_anothers_waits_is_found_though_all_its_papers_agree(
+    tmp_path: Path, noise: float, severity: str
+) -> None:
     honest = vars(golden)["_play"]
 
     def play(seconds: float, number: int, *rest: int) -> list[list[Rank]]:
@@ -186,13 +189,16 @@ def test_a_run_made_of_anothers_waits_with_noise_is_found_though_all_its_papers_
             return list(epochs)
         source = honest(seconds, 0, *rest)
         return [
-            [replace(rank, load=[wait * draw.uniform(0.98, 1.02) for wait in other.load]) for rank, other in pair]
+            [
+                replace(rank, load=[1.01 * wait * draw.uniform(1 - noise, 1 + noise) for wait in other.load])
+                for rank, other in pair
+            ]
             for pair in (zip(*each, strict=True) for each in zip(epochs, source, strict=True))
         ]
 
     with patch.object(golden, "_play", play):
-        make_tree(tmp_path, "3.0")
-    assert told(check_folder(str(tmp_path))) == {("error", "runs.copied")}
+        make_tree(tmp_path / str(noise), "3.0")
+    assert told(check_folder(str(tmp_path))) == {(severity, "runs.copied")}
 
 
 # What only looks wrong.
