@@ -211,7 +211,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     assert answer.verdict.replace("predicted: ", "") in " ".join(shown.stdout.split())
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
-    page = Path(write_page([str(folder)])).read_text()
+    page = Path(write_page(str(folder))).read_text()
     assert "Training time lost by the interval of checkpoints" in page
     kept_run(tmp_path / "run")
     again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]

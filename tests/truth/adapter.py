@@ -43,18 +43,15 @@ from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
-from dlemu.jobs.training.summary import Issue as TrainIssue
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.causes import find_causes
-from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import Advice as TrainAdvice
-from dlemu.metrics.limit import Limit, Scaling
-from dlemu.metrics.limit import Seen as TrainEvidence
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
@@ -62,7 +59,6 @@ from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.compare.compare_sides import compare_runs
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of
-from dlemu.studies.size.size_verdict import Seen as SizeEvidence
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.truth.frozen import Columns, FrozenRun
 from tests.truth.frozen import read as read_frozen
@@ -87,17 +83,10 @@ def numbers_of(frozen: FrozenRun) -> Numbers:
     return numbers
 
 
-_PARTS_OF_CAUSES = (
-    *(f"loader, {part}" for part in ("prefetch", "readers", "requests")),
-    *("storage, server", "storage, network", "host CPU, TLS"),
-)
 CODES: dict[str, dict[str, Iterable[str]]] = {
     "train": {
-        "cause": [*get_args(TrainCause), *_PARTS_OF_CAUSES],
-        "evidence": TrainEvidence,
-        "advice": TrainAdvice,
-        "issue": TrainIssue,
-        "page_cache": Cached,
+        "cause": get_args(TrainCause),
+        "finding": Code,
     },
     "checkpoint": {
         "cause": get_args(CheckpointCause),
@@ -107,7 +96,6 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
     },
     "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
     "predict_checkpoints": {"issue": PredictedCheckpointIssue},
-    "size": {"evidence": SizeEvidence},
 }
 """Kind -> origin -> the codes that there are; those of a packing by `pack_codes`."""
 
@@ -324,20 +312,25 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "lost_in_counted_steps_percent": summary.kept_loss_percent,
         "lost_in_epochs_percent": summary.loss_percent_per_epoch,
         "lost_by_cause_percent": _causes(run),
-        "cause": limit.name if limit else None,
+        "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-        "au_percent_without_cause": {cause.name: cause.au_percent for cause in limit.causes} if limit else {},
+        "au_percent_without_cause": {_cause_name(cause): cause.au_percent for cause in limit.causes} if limit else {},
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
         "dataset_to_memory_ratio": cache and cache.dataset_to_memory_ratio,
-        "speed_changes": summary.speed_changes,
-        "stalls": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folders": summary.slow_folders,
-        "stragglers": [_without(straggler, "where") for straggler in summary.stragglers],  # in words
-        "other_readers": summary.other_readers,
+        "speed_changes": [
+            {"read_ms_before": None, "read_ms_after": None, **change} for change in _unsteady(summary, "speed_changed")
+        ],
+        "stalls": _unsteady(summary, "stalled"),
+        "ran_out": next(iter(_unsteady(summary, "ran_out")), None),
+        "first_touch": next(iter(_unsteady(summary, "first_touch")), None),
+        "slow_folders": [
+            {"name" if name == "folder" else name: value for name, value in folder.items()}
+            for folder in summary.found(Code.SLOW_DRIVE)
+        ],
+        "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
+        "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
         "evaluation": summary.evaluation,
         "checkpoints": summary.checkpoints,
         "asynchronous_checkpoints": summary.asynchronous_checkpoints,
@@ -424,23 +417,24 @@ def _causes(run: Run) -> Numbers | None:
     }
 
 
+def _unsteady(summary: Summary, pattern: str) -> list[Numbers]:
+    return [_unnamed(numbers) for numbers in summary.found(Code.STORAGE_NOT_STEADY, pattern)]
+
+
+def _unnamed(numbers: Mapping[str, Any]) -> Numbers:
+    return {name: value for name, value in numbers.items() if name != "pattern"}
+
+
+def _cause_name(cause: Cause) -> str:
+    """Return the name that the cause had: a part of the loader by the setting that removes it."""
+    parts = {"prefetch_size": "prefetch", "read_threads": "readers", "transfer_size": "requests"}
+    part = parts.get((cause.setting or "").removeprefix("reader.").partition("=")[0])
+    return f"{cause.what}, {part}" if part else cause.what
+
+
 def _train_findings(summary: Summary) -> set[str]:
-    found = {
-        "speed_changed": summary.speed_changes,
-        "stalled": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folder": summary.slow_folders,
-        "straggler": summary.stragglers,
-        "other_readers": summary.other_readers,
-    }
-    cached = (summary.page_cache.finding,) if summary.page_cache and summary.page_cache.finding else ()
-    return (
-        _findings_of_limit(summary.limited_by)
-        | _codes("issue", summary.findings)
-        | _codes("page_cache", cached)
-        | {f"pattern.{name}" for name, value in found.items() if value}
-    )
+    explaining = summary.limited_by.findings if summary.limited_by else ()
+    return {finding.code for finding in (*explaining, *summary.findings)}
 
 
 # Checkpoints
@@ -715,11 +709,10 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
 def _size_numbers(frozen: FrozenRun) -> Numbers:
     facts = frozen.facts
     known = Known(
-        hosts=("here",),
         probe_mb_per_second=facts["probe_mb_per_second"],
         mb_per_accelerator=facts["mb_per_second_of_an_accelerator"],
         most=facts["most_accelerators"],
-        most_why=Finding("most_asked"),
+        most_why="",
         naive_seconds_per_trial=facts["seconds_of_a_whole_run"],
     )
     question = Question(
@@ -730,13 +723,12 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         settings_digest="",
     )
     answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
-    one_more, edge = answer.for_one_more, answer.edge
     return {
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
-        "too_close_to_tell": answer.too_close_to_tell,
-        "passing": edge.passing and edge.passing.accelerators,
-        "failing": edge.failing and edge.failing.accelerators,
+        "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
+        "passing": answer.passing and answer.passing.accelerators,
+        "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
                 "au_sustained_percent": count.au_sustained_percent,
@@ -746,14 +738,18 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
             }
             for count in answer.counts
         },
-        "one_more_wants_mb_per_second": one_more.wanted_mb_per_second,
-        "most_delivered_mb_per_second": one_more.most_delivered_mb_per_second,
+        "one_more_wants_mb_per_second": answer.wanted_mb_per_second,
+        "most_delivered_mb_per_second": max(trial.mb_per_second for trial in answer.trials),
         "storage_mb_per_second": answer.storage_mb_per_second,
-        "storage_could_feed": answer.host_only and answer.host_only.storage_could_feed,
+        "storage_could_feed": answer.storage_could_feed,
         "naive_seconds": answer.naive_seconds,
         "cause": answer.limited_by.what,
-        "findings": sorted(_codes("evidence", answer.limited_by.seen)),
+        "findings": _FINDINGS_OF_SIZES.get(answer.limited_by.what, []),
     }
+
+
+_FINDINGS_OF_SIZES = {"host": ["refused_by_the_host"], "emulator": ["emulator_ceiling"]}
+"""Cause of a search -> what its sentence says."""
 
 
 def _trial(trial: Mapping[str, Any]) -> Trial:
@@ -764,13 +760,16 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
         au_sustained_percent=au,
         half_width_percent=0.0,
         settled=True,
-        stretch_au_percent=tuple(trial["au_of_windows_percent"]),
+        window_au_percent=tuple(trial["au_of_windows_percent"]),
         seconds=trial["seconds"],
-        ceiling_au_percent=trial["ceiling_au_percent"],
-        samples_per_second=0.0,
-        app_mb_per_second=trial["app_mb_per_second"],
         mb_per_accelerator=trial["mb_per_second_of_an_accelerator"],
         limited_by=Limit(what=trial["cause"], confidence="high") if trial["cause"] else None,
+        figures=JobFigures(
+            kind="training",
+            workload="",
+            ranks=trial["accelerators"],
+            metrics={name: Value(trial[name]) for name in ("ceiling_au_percent", "app_mb_per_second")},
+        ),
     )
 
 

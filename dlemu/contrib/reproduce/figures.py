@@ -19,7 +19,7 @@ def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figur
         drawn = over_time(opened, table) if table.shape == "over time" else panels_of(opened, table)
         panels = [panel for panel in drawn if panel.values]
         if panels:
-            chart = alt.concat(*(_panel(panel, canvas) for panel in panels), columns=1 if canvas.narrow else 2)
+            chart = alt.concat(*(_panel(panel, canvas) for panel in panels), columns=2)
             # without this, all bars are as wide as those of the first panel
             yield table.figure, Figure(table.title, table.caption, chart.resolve_scale(xOffset="independent"))
 
@@ -45,4 +45,4 @@ def _panel(panel: Panel, canvas: Canvas) -> alt.Chart | alt.LayerChart:
     else:
         x = alt.X("at:O", title=panel.across, sort=None, axis=alt.Axis(labelAngle=0))
         drawn = base.mark_bar().encode(x=x, xOffset=alt.XOffset("series:N", sort=series))
-    return drawn.properties(width=canvas.width if canvas.narrow else (canvas.width - _ROOM) // 2, height=150)
+    return drawn.properties(width=(canvas.width - _ROOM) // 2, height=150)
