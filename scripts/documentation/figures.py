@@ -16,7 +16,6 @@ PAGES = {
     "contrib/kvcache/figures": "KV-cache offload",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
-    "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "contrib/record/figures": "a recorded job",
 }
 """Module below dlemu/ -> whose page it is."""
