@@ -34,7 +34,6 @@ _READ_BEFORE = 0.01  # of all samples, which are larger than their files if deco
 _UNSEEN = 0.01  # of a sample: compression and wider types of numbers explain a larger share
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
-_SMALL_BYTES = 4e6  # mean of files; of larger ones, reading takes far longer than reading their inodes
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
@@ -169,11 +168,6 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
         yield (
             "the kernel does not count what this file system reads from storage: how much of the data came from the "
             "page cache is unknown; a replay begins with the dataset evicted"
-        )
-    if data is not None and cached < 100 and not recording.mapped and data.bytes < _SMALL_BYTES * data.files:
-        yield (
-            "where the job found its files' metadata (inodes, directories) not in memory, it read that from storage: "
-            "a replay does not, as dlemu has looked at every file before, and may be faster on storage of few IOPS"
         )
     if 0 < cached < 100:
         words = " ".join(cached_words(cached))
