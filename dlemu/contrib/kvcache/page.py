@@ -9,7 +9,6 @@ from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.summary import KvSummary, Limit
 from dlemu.extend import RowsRun, rows_parts
 from dlemu.metrics.cache import NOT_READ_PERCENT
-from dlemu.metrics.catalogue import RUN
 from dlemu.report.screen import Said, Screen
 from dlemu.report.units import number
 from dlemu.results.compared import Conditions
@@ -77,7 +76,7 @@ def conditions(summary: KvSummary) -> Conditions:
             "trace": what.trace,
         },
         how={"odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
-        from_memory=(RUN,) if served is not None and served < NOT_READ_PERCENT else (),
+        from_memory=("run",) if served is not None and served < NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )
 
