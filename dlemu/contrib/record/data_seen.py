@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from datagen.formats.format_base import DamagedError
 from datagen.known_offsets import version_of
 from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
 from datagen.storage.posix import cache_restored
@@ -93,7 +93,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
     rows, size_bytes, counts = 0, 0, list[int]()
     for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in COUNTERS else ():
         # pyarrow's own errors are ValueErrors
-        failures = contextlib.suppress(OSError, ValueError, tarfile.TarError, DlemuError)
+        failures = contextlib.suppress(OSError, ValueError, DamagedError, DlemuError)
         with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
             counts.append(COUNTERS[file_format](file, version_of(path, status)))
