@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
+from datagen.formats.tfrecord import masked_crc
 from dlemu.cli.workloads import _rows
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
@@ -228,7 +229,8 @@ def test_a_buffer_that_fills_or_drains_does_not_change_the_bytes_of_a_sample(
     file_format: str, ending: str, read: float, steady: bool, tmp_path: Path
 ) -> None:
     record = bytes(10_000) if file_format == "tfrecord" else b""
-    made = struct.pack("<QI", len(record), 0) + record + bytes(4)
+    head = struct.pack("<Q", len(record))
+    made = head + struct.pack("<I", masked_crc(head)) + record + bytes(4)
     for shard in range(6):
         path = tmp_path / f"{shard}{ending}"
         if record:
