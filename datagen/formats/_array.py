@@ -6,10 +6,12 @@ Format: NEP 1. Magic of 6 bytes, version, length of the header, the header as a 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import math
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -122,6 +124,17 @@ def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
         return fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
     descr, order, shape = match.groups()
     return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
+
+
+@contextlib.contextmanager
+def reporting_damage(path: str, ending: str) -> Iterator[None]:
+    """Report what parsing a file with this ending raises as damage of the file."""
+    try:
+        yield
+    except DamagedError as error:
+        raise damaged(path, str(error), error.offset) from error
+    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
+        raise damaged(path, f"no readable {ending} structure ({error})", 0) from error
 
 
 class Samples(OpenFile):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
@@ -51,9 +49,5 @@ class Format(base.FormatBase):
 
 
 def _parsed(path: str, data: memoryview) -> _array.Array:
-    try:
+    with _array.reporting_damage(path, ".npy"):
         return _array.parse(data, NAME)
-    except base.DamagedError as error:
-        raise base.damaged(path, str(error), 0) from error
-    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise base.damaged(path, f"no readable .npy structure ({error})", 0) from error

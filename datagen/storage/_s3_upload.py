@@ -61,7 +61,7 @@ class ObjectWriter:
             number, start, size = part_of(offset)
             if number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
+                    f"s3://{self._client.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
                     "uploaded already, which S3 can't change: write this format to a folder"
                 )
             part = self._parts.get(number)
@@ -153,7 +153,7 @@ class ObjectWriter:
             if not etag:
                 raise UserError(
                     f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
-                    f"upload needs: wanted an S3 server at {self._client.server.endpoint}"
+                    f"upload needs: wanted an S3 server at {self._client.endpoint}"
                 )
             self._etags[number] = etag
             request.body = ()

@@ -224,5 +224,5 @@ def test_impossible_columns_are_told() -> None:
     bad = ParquetSpec(
         columns=(ParquetColumn(name="a", size=0, read=False), ParquetColumn(name="a", read=False)), row_group_size=0
     )
-    problems = Format().unfit(DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5))
+    problems = DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5).check()
     assert len(problems) == 5
