@@ -294,30 +294,26 @@ class LibraryFiles:
         self._closed = ReadTotals(0, 0)
         self._indexes: OrderedDict[str, memoryview] = OrderedDict()
 
-    def open(self, path: str) -> LibraryFile:
-        """Open a data file, or rewind it. Raises OSError, DlemuError."""
+    def open(self, path: str, *, whole: bool = False) -> LibraryFile:
+        """Open a file, to be read `whole`, or rewind it. Raises OSError, DlemuError."""
         if self._last is None or self._last.name != path:
             self.finish()
-            self._last = self._open(path, self._whole)
+            self._last = self._open(path, whole or self._whole)
         self._last.seek(0)
         return self._last
 
     def index(self, path: str) -> memoryview:
         """Return the bytes of an index file. Raises OSError, DlemuError."""
-        known = self._indexes.get(path)
-        if known is None:
-            file = self._open(path, True)
-            try:
-                known = self._indexes[path] = memoryview(file.readall())
-            finally:
-                self._close(file)
+        if path not in self._indexes:
+            self._indexes[path] = memoryview(self.open(path, whole=True).readall())
             if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
-        return known
+        return self._indexes[path]
 
     def read_totals(self) -> ReadTotals:
         """Return the bytes and read calls so far."""
-        return self._closed if self._last is None else _sum(self._closed, self._last.read_totals())
+        closed, last = self._closed, (0, 0) if self._last is None else self._last.read_totals()
+        return ReadTotals(closed.app_bytes + last[0], closed.read_calls + last[1])
 
     @property
     def failure(self) -> Exception | None:
@@ -326,13 +322,10 @@ class LibraryFiles:
 
     def finish(self) -> None:
         """Close the last file; index files stay in memory."""
-        last, self._last = self._last, None
-        if last is not None:
-            self._close(last)
-
-    def _close(self, file: LibraryFile) -> None:
-        self._closed = _sum(self._closed, file.read_totals())
-        file.close()
+        if self._last is not None:
+            self._closed = self.read_totals()
+            self._last.close()
+            self._last = None
 
     def _open(self, path: str, whole: bool) -> LibraryFile:
         opened = self._storage.open_by_library(path, whole=whole)
@@ -358,10 +351,6 @@ class FetchedFile(StoredFile):
 
     def read_totals(self) -> ReadTotals:
         return self._read_totals
-
-
-def _sum(one: ReadTotals, other: ReadTotals) -> ReadTotals:
-    return ReadTotals(one.app_bytes + other.app_bytes, one.read_calls + other.read_calls)
 
 
 class ThreadReads:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
@@ -149,28 +148,6 @@ def tiny_disk(tmp_path: Path) -> Iterator[str]:
 def test_a_disk_too_small_is_told_before(small: MakeSpec, tiny_disk: str) -> None:
     with pytest.raises(SpaceError, match=r"bytes free and \d+ are still to be made: free \d+ bytes"):
         prepare(small(data_folder=tiny_disk))
-
-
-def fail_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    for call in ("write", "pwrite"):
-        monkeypatch.setattr(os, call, fail)
-
-
-def test_a_quota_is_told_from_a_full_disk(small: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file system may have room: its free bytes are not those of the user."""
-    spec = small(data_folder=str(tmp_path / "data"), num_files_train=3, num_files_eval=0)
-    prepare(spec)
-    fail_writes(monkeypatch, errno.EDQUOT)
-    with pytest.raises(SpaceError, match=r"no room for .*Disk quota exceeded.*and the quota is used up\. Free") as full:
-        generate(spec)
-    assert "are free" not in str(full.value)
-    monkeypatch.undo()
-    generate(spec)
-    finish(spec)
-    assert verify(spec) == []
 
 
 def test_a_full_disk_leaves_whole_files_and_resumes(small: MakeSpec, tiny_disk: str) -> None:
