@@ -62,7 +62,7 @@ class FastEngine(SampleEngine):
         self._kept: OrderedDict[str, tuple[BatchSource, OpenFile]] = OrderedDict()
         self._storage = storage
         self._open_format = file_format.open_called if called else file_format.open
-        self._parse = file_format.parse if samples == 1 and file_format.reads_whole(called=called) else None
+        self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
@@ -72,10 +72,10 @@ class FastEngine(SampleEngine):
         self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        opened = self._open
         try:
-            if self._parse is not None:
-                return self._parse(path, self._read_whole(path, out), 1, self._new_scratch).sample(0)
+            if self._parse_whole is not None:
+                return self._parse_whole(path, self._read_whole(path, out))
+            opened = self._open
             if opened is None or path != opened[0].path:
                 opened = self._open = self._opened(path, out)
             return opened[1].sample(index)
@@ -126,9 +126,6 @@ class FastEngine(SampleEngine):
             raise ended_early(path, size - got, got)
         return target[:size]
 
-    def _new_scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
-
     def expect(self, paths: Sequence[str]) -> None:
         """Set the files of the next batch, in reading order, so that the storage can request several at once."""
         self._expected = list(dict.fromkeys(paths))
@@ -140,7 +137,7 @@ class FastEngine(SampleEngine):
         return self._expected
 
     def _count(self, source: BatchSource) -> None:
-        app_bytes, read_calls, read_ns = source.take_counts()
+        app_bytes, read_calls, read_ns = source.counts()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += read_ns
@@ -176,7 +173,7 @@ class BatchSource(Source):
 
     _used_scratch = 0
     _used_bytes = 0
-    _taken_counts = (0, 0, 0)
+    _counted = (0, 0, 0)
 
     def __init__(
         self,
@@ -193,15 +190,17 @@ class BatchSource(Source):
         self._buffer = buffer
         self._scratch = scratch
 
-    def take_counts(self) -> tuple[int, int, int]:
-        """Return bytes (each counted once), calls and nanoseconds of the reads since the last call."""
-        now = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
-        before, self._taken_counts = self._taken_counts, now
-        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+    def counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since `forget`."""
+        before = self._counted
+        reader = self._reader
+        app_bytes, read_calls = reader.app_bytes - self.reread_bytes - before[0], reader.read_calls - before[1]
+        return app_bytes, read_calls, self.read_ns - before[2]
 
     def forget(self) -> None:
         """Release the bytes read so far: their memory is reused."""
         self._used_scratch = self._used_bytes = 0
+        self._counted = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
 
     def scratch(self, size_bytes: int) -> memoryview:
         if self._used_scratch == len(self._scratch):

@@ -6,18 +6,17 @@ Format: NEP 1. Magic of 6 bytes, version, length of the header, the header as a 
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import math
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.errors import DatasetError
 from datagen.formats.format_base import DamagedError, FileJob, OpenFile, Sample, Scratch, damaged
 
 _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
@@ -126,15 +125,15 @@ def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
     return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
 
 
-@contextlib.contextmanager
-def reporting_damage(path: str, ending: str) -> Iterator[None]:
-    """Report what parsing a file with this ending raises as damage of the file."""
-    try:
-        yield
-    except DamagedError as error:
-        raise damaged(path, str(error), error.offset) from error
-    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise damaged(path, f"no readable {ending} structure ({error})", 0) from error
+FAILURES = (DamagedError, struct.error, ValueError, SyntaxError, TypeError, LookupError)
+"""What parsing a damaged file raises; a context manager for it would cost as much as parsing a small one."""
+
+
+def unreadable(path: str, ending: str, error: Exception) -> DatasetError:
+    """Return the error for a file with this ending of which parsing raised an error."""
+    if isinstance(error, DamagedError):
+        return damaged(path, str(error), error.offset)
+    return damaged(path, f"no readable {ending} structure ({error})", 0)
 
 
 class Samples(OpenFile):

@@ -288,11 +288,15 @@ class FormatBase(abc.ABC):
         return self.open(source, samples)
 
     def reads_whole(self, *, called: bool) -> bool:
-        """Return whether files of one sample are read by one call and given to `parse`, without a source.
+        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
 
-        For small files, a source costs as much CPU as the read. `called`: the library reads so, too.
+        For small files, `open` costs as much CPU as the read.
         """
         return False
+
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
+        raise NotImplementedError  # called where the method above returns True
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records

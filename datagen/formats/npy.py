@@ -33,6 +33,10 @@ class Format(base.FormatBase):
     def reads_whole(self, *, called: bool) -> bool:
         return not called
 
+    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
+        payload = _parsed(path, data).payload
+        return base.Sample(payload, payload, 0)
+
     def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file = BufferedFile(source)
@@ -49,5 +53,7 @@ class Format(base.FormatBase):
 
 
 def _parsed(path: str, data: memoryview) -> _array.Array:
-    with _array.reporting_damage(path, ".npy"):
+    try:
         return _array.parse(data, NAME)
+    except _array.FAILURES as error:
+        raise _array.unreadable(path, ".npy", error) from error

@@ -56,17 +56,21 @@ class Format(base.FormatBase):
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        with _array.reporting_damage(path, ".npz"):
+        try:
             return _samples(path, data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
+        except _array.FAILURES as error:
+            raise _array.unreadable(path, ".npz", error) from error
 
     def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
-        with _array.reporting_damage(source.path, ".npz"):
+        try:
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
             return _samples(source.path, file.image, used[0], samples, source.scratch)
+        except _array.FAILURES as error:
+            raise _array.unreadable(source.path, ".npz", error) from error
 
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:

@@ -218,7 +218,8 @@ def offsets(file: BinaryIO) -> list[int]:
     file.seek(0)
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
-            for member in archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # of typeshed; else all would stay in memory
                 key = key_of(member.name)
                 if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
                     found.append(member.offset)
