@@ -9,9 +9,11 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from datagen import generate as generate_module
 from datagen import manifest, thread_pool
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
@@ -229,3 +231,16 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     events.clear()
     finish(spec)
     assert events[-2:] == ["fsync", "rename"]
+
+
+def test_files_whose_sizes_no_memory_holds_are_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DatasetSpec(data_folder=str(tmp_path / "d"), format="npz", num_files_train=1000, record_length_bytes=100)
+    memory = SimpleNamespace(available=1000 * generate_module.FILE_BYTES - 1)
+    monkeypatch.setattr(generate_module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
+    with pytest.raises(SpaceError, match=r"1,000 files .* fewer files \(dataset.num_files_train\)"):
+        prepare(spec)
+    assert not (tmp_path / "d").exists()
+    memory.available += 1
+    prepare(spec)

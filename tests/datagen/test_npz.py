@@ -16,21 +16,17 @@ from datagen.errors import DatasetError
 from datagen.formats.format_base import FileJob
 from datagen.formats.npz import Format
 from datagen.spec import Compression, DatasetSpec
-from datagen.storage import memory, null
-from tests.datagen.sources import MemorySource
+from datagen.storage import null
+from tests.datagen import sources
+from tests.datagen.sources import MemorySource, job
 
 
 def source(data: bytes) -> MemorySource:
     return MemorySource(data, "file.npz")
 
 
-def written(shape: tuple[int, int], samples: int = 1, compression: Compression = "none", share: float = 0.0) -> bytes:
-    spec = DatasetSpec(format="npz", num_samples_per_file=samples, compression=compression)
-    storage = memory.Storage()
-    writer = storage.create("x")
-    Format().write(FileJob(spec, Content(1, share), 7, shape), writer, AlignedBuffer())
-    writer.commit()
-    return storage.files["x"]
+def written(shape: tuple[int, int], samples: int = 1, compression: Compression = "none") -> bytes:
+    return sources.written(Format(), job("npz", shape, num_samples_per_file=samples, compression=compression))
 
 
 def saved(save: Callable[..., None], **arrays: object) -> bytes:
