@@ -254,7 +254,7 @@ class OpenFiles:
             if self._called and self._format.looks_up and not self._format.mapped:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
             if self._called and self._format.stream_calls is not None:
-                reader = StreamedReader(self._storage, reader, self._format.stream_calls)
+                reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
             source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
             # Libraries read indexes through memory maps, too
@@ -299,12 +299,12 @@ class StreamedReader:
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
-    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls) -> None:
+    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls, tail_bytes: int) -> None:
         self.size_bytes = reader.size_bytes
         self.read_calls = self.app_bytes = 0
         self._storage = storage
         self._reader = reader
-        self._calls = calls
+        self._calls, self._tail_bytes = calls, tail_bytes
         self._block_bytes = block_bytes_of(reader)
         self._plan(calls.sizes(self._block_bytes))
         self._piece = memoryview(bytearray())
@@ -321,7 +321,7 @@ class StreamedReader:
         while got < len(buffer) and self._end < self.size_bytes:
             got += self._call(buffer[got:])
         self._next_offset = offset + got
-        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._calls.tail_bytes:
+        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
             self._call(memoryview(b""))
         self.read_calls += self._reader.read_calls - calls
         self.app_bytes += got

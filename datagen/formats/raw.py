@@ -13,13 +13,7 @@ LIBRARY = base.LibraryReads(call="open().read")
 class Format(base.FormatBase):
     """Reads and writes bytes."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = super().unfit(spec)
-        if spec.num_samples_per_file != 1:
-            problems.append(
-                f"dataset.num_samples_per_file is {spec.num_samples_per_file}: a raw file is one sample, set it to 1"
-            )
-        return problems
+    one_sample = True
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return base.sample_bytes(spec, shapes)

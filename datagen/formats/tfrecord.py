@@ -88,9 +88,6 @@ class Format(base.RecordFormat):
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return _record_bytes(spec, shapes)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return _record_bytes(spec, shapes) * spec.num_samples_per_file
-
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
         if frame.record_bytes > base.CHUNK_BYTES // 2:

@@ -114,8 +114,8 @@ def test_damage_that_only_a_decoder_sees(codec: PictureFormat) -> None:
     ("changes", "words"),
     [
         ({"compression": "zip"}, "compression is zip"),
-        ({"num_samples_per_file": 2}, "holds one image"),
-        ({"record_element_type": "float32"}, "are uint8"),
+        ({"num_samples_per_file": 2}, "is one sample"),
+        ({"record_element_type": "float32"}, "only uint8"),
         ({"record_dims": (8,)}, "wanted height and width"),
         ({"record_dims": (8, 8, 2)}, "1 or 3 channels"),
         ({"record_dims": (2000, 2000)}, "2000 x 2000 pixels has"),
