@@ -18,13 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 
 from datagen.errors import DlemuError, SpaceError
-from dlemu.comm.comm_base import Comm, Interrupted
+from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import (
     LATE,
     LONE_RANK,
@@ -37,8 +38,11 @@ from dlemu.comm.failure import (
     overdue,
     stopped_for,
 )
-from dlemu.comm.local import LocalComm, TreeSockets
+from dlemu.comm.local import Connection, HostPlace, LocalComm, TreeSockets, answer_seconds
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
+
+if TYPE_CHECKING:  # most runs are on one host
+    from dlemu.comm.leaders import Leaders, Relay
 
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
@@ -83,6 +87,11 @@ class Ending:
     @property
     def ends(self) -> list[RankEnd]:
         return [self._ends[rank] for rank in sorted(self._ends)]
+
+    @property
+    def began(self) -> bool:
+        """Whether the ranks are being ended, or have ended."""
+        return self._ending or not self.running
 
     @property
     def due_ns(self) -> float:
@@ -210,23 +219,57 @@ class Supervisor:
     def add(self, process: int, rank: int) -> None:
         self._ending.started(process, rank)
 
-    def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile."""
+    def wait(
+        self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf, relay: Relay | None = None
+    ) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile.
+
+        `relay` answers the ranks' questions to other hosts.
+        """
         look_ns = time.monotonic_ns() + look_seconds * 1e9
-        poll = select.poll()
-        poll.register(self._reports, select.POLLIN)
-        poll.register(self._wakeups, select.POLLIN)
         while self._ending.running:
-            due_ns = min(self._ending.due_ns, look_ns)
-            poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
-            self._take_signals()
-            self._take_reports()
-            self._reap()
-            self._ending.step(time.monotonic_ns(), _send)
+            asked = self._turn(look_ns, relay)
+            if relay is not None and asked:
+                relay = self._answer(relay)
             if on_look is not None and time.monotonic_ns() >= look_ns:
                 on_look()
                 look_ns = time.monotonic_ns() + look_seconds * 1e9
         return self._ending.ends
+
+    def look(self, relay: Relay) -> None:
+        """End the ranks when another host has failed."""
+        try:
+            relay.leaders.look()
+        except PeerLostError as error:
+            self._ending.reported(describe(relay.rank, error), time.monotonic_ns())
+
+    def _answer(self, relay: Relay) -> Relay | None:
+        try:
+            return relay if relay.answer() else None
+        except PeerLostError as error:
+            self._ending.reported(describe(relay.rank, error), time.monotonic_ns())
+            return None
+
+    def pause(self, seconds: float) -> None:
+        """Wait, and handle what happens meanwhile. Raises PeerLostError when the ranks are being ended."""
+        self._turn(time.monotonic_ns() + seconds * 1e9)
+        if self._ending.began:
+            raise PeerLostError("the ranks of this host are being ended")
+
+    def _turn(self, until_ns: float, relay: Relay | None = None) -> bool:
+        """Wait until something happens, or until then; handle it. Return whether a rank has asked the relay."""
+        due_ns = min(self._ending.due_ns, until_ns)
+        poll = select.poll()
+        poll.register(self._reports, select.POLLIN)
+        poll.register(self._wakeups, select.POLLIN)
+        if relay is not None:
+            poll.register(relay.link, select.POLLIN)
+        ready = poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
+        self._take_signals()
+        self._take_reports()
+        self._reap()
+        self._ending.step(time.monotonic_ns(), _send)
+        return relay is not None and relay.link.fileno() in dict(ready)
 
     def end(self) -> None:
         for process in self._ending.running:
@@ -355,8 +398,19 @@ def _nothing(*_: object) -> None:
     pass
 
 
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that one process forks: all of a run's, or those of one of several hosts."""
+
+    place: HostPlace
+    leaders: Leaders | None = None
+    """Of several hosts."""
+    settle: Callable[[int], None] = _nothing
+    """Called in each rank first, with its number on this host."""
+
+
 def run_ranks(
-    ranks: int,
+    ranks: int | RankGroup,
     main: Callable[[Comm], int],
     *,
     timeout_seconds: float,
@@ -376,10 +430,22 @@ def run_ranks(
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
     """
-    sockets = TreeSockets(ranks)
+    group = RankGroup(HostPlace.alone(ranks)) if isinstance(ranks, int) else ranks
+    members, leaders = group.place.members, group.leaders
+    sockets = TreeSockets(len(members), members)
+    ours, theirs = socket.socketpair()
 
     def work(channel: ReportChannel) -> int:
-        comm = LocalComm(sockets.take(channel.number, timeout_seconds))
+        local_rank = members.index(channel.number)
+        tree = sockets.take(local_rank, timeout_seconds)
+        ours.close()
+        link = None
+        if leaders is not None and local_rank == 0:
+            link = Connection(theirs, "this host's leader", timeout_seconds, answer_seconds(len(members)))
+        else:
+            theirs.close()
+        group.settle(local_rank)
+        comm = LocalComm(tree, group.place, link)
         try:
             status = main(comm)
         except BaseException as error:
@@ -388,25 +454,37 @@ def run_ranks(
         comm.close()
         return status
 
-    return run_processes(
-        ranks,
-        work,
-        LONE_RANK if ranks == 1 else RANK,
-        sockets=sockets,
-        timeout_seconds=timeout_seconds,
-        grace_seconds=grace_seconds,
-        most_seconds=most_seconds,
-        on_start=on_start,
-        on_look=on_look,
-    )
+    def on_start_of_all(processes: Sequence[int]) -> None:
+        theirs.close()
+        on_start(processes)
+
+    with ours, theirs:
+        relay = None
+        if leaders is not None:
+            from dlemu.comm.leaders import Relay
+
+            relay = Relay(ours, members[0], leaders)
+        return run_processes(
+            members,
+            work,
+            LONE_RANK if group.place.size == 1 else RANK,
+            sockets=sockets,
+            relay=relay,
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+            most_seconds=most_seconds,
+            on_start=on_start_of_all,
+            on_look=on_look,
+        )
 
 
 def run_processes(
-    count: int,
+    numbers: Sequence[int],
     work: Callable[[ReportChannel], int],
     role: Role = RANK,
     *,
     sockets: TreeSockets | None = None,
+    relay: Relay | None = None,
     timeout_seconds: float,
     grace_seconds: float,
     most_seconds: float = math.inf,
@@ -414,7 +492,7 @@ def run_processes(
     on_message: Callable[[int, object], None] = _nothing,
     on_look: Callable[[], None] | None = None,
 ) -> list[RankEnd]:
-    """Run `work(channel)` in `count` forked processes; otherwise the same as `run_ranks`.
+    """Run `work(channel)` in a forked process for each of the numbers; otherwise the same as `run_ranks`.
 
     `on_message` gets the number of a process and a message that it sent; what it raises is raised here.
     """
@@ -428,7 +506,7 @@ def run_processes(
         stack.callback(end_adopted, known, wakeups, grace_seconds)
         task = _Task(
             work=work,
-            count=count,
+            numbers=numbers,
             role=role,
             grace_seconds=grace_seconds,
             supervisor=os.getpid(),
@@ -442,25 +520,34 @@ def run_processes(
         with forking():
             processes = _fork_all(task, supervisor)
         on_start(processes)
-        return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
+        if relay is None:
+            return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
+        with relay.leaders.pausing(supervisor.pause):
+            return supervisor.wait(partial(_look_both, supervisor, relay, on_look), LOOK_SECONDS, relay)
+
+
+def _look_both(supervisor: Supervisor, relay: Relay, on_look: Callable[[], None] | None) -> None:
+    supervisor.look(relay)
+    if on_look is not None:
+        on_look()
 
 
 def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     processes: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
-        for number in range(task.count):
-            task.sockets.make_for(number)
+        for place, number in enumerate(task.numbers):
+            task.sockets.make_for(place)
             process = os.fork()
             if process == 0:
                 _run_and_exit(task, number, mask)
-            task.sockets.drop_of(number)
+            task.sockets.drop_of(place)
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
         raise SpaceError(
-            f"{task.role.name} {len(processes)} of {task.count} could not be started ({error}): {task.role.remedy}, or "
-            "raise the limit on processes (`ulimit -u`) or memory"
+            f"{task.role.name} {len(processes)} of {len(task.numbers)} could not be started ({error}): "
+            f"{task.role.remedy}, or raise the limit on processes (`ulimit -u`) or memory"
         ) from error
     finally:
         task.sockets.close()
@@ -491,7 +578,7 @@ class _Task:
     """What every forked process gets; all of it was made before the fork."""
 
     work: Callable[[ReportChannel], int]
-    count: int
+    numbers: Sequence[int]
     role: Role
     grace_seconds: float
     supervisor: int

@@ -26,15 +26,17 @@ PART_BYTES = 1 << 20  # a notice of a lost rank waits for one part at most; smal
 class Frame(enum.IntEnum):
     """What a frame is for. The number in it is a value (MAXIMUM) or how many bytes follow.
 
-    Bytes follow in PARTs of at most `PART_BYTES`, passed on whole: a notice of a lost rank may come between two frames.
+    Between a rank and its host's leader also CLOCKS, to compare those of the hosts, and TIMEOUT, in milliseconds. Bytes
+    follow in PARTs of at most `PART_BYTES`, passed on whole: a notice of a lost rank may come between two frames.
     """
 
     MAXIMUM = 1
     GATHER = 2
     BROADCAST = 3
     LOST = 4
-    HELLO = 5
-    PART = 6
+    PART = 5
+    CLOCKS = 6
+    TIMEOUT = 7
 
 
 class Link(Protocol):
@@ -107,7 +109,7 @@ class LocalTree:
         with self.collective():
             if self.parent is None:
                 return self._collect(payload)
-            _send_payload(self.parent, Frame.GATHER, payload)
+            send_payload(self.parent, Frame.GATHER, payload)
             for rank, child in self.children.items():
                 for _ in _preorder(rank, self.size):
                     num_bytes = child.receive(Frame.GATHER)
@@ -120,9 +122,9 @@ class LocalTree:
         """Return rank 0's bytes on every rank; the others' `payload` is ignored."""
         with self.collective():
             if self.parent is not None:
-                payload = _receive_payload(self.parent, Frame.BROADCAST)
+                payload = receive_payload(self.parent, self.parent.receive(Frame.BROADCAST))
             for child in self.children.values():
-                _send_payload(child, Frame.BROADCAST, payload)
+                send_payload(child, Frame.BROADCAST, payload)
         return payload
 
     @contextlib.contextmanager
@@ -166,11 +168,11 @@ class LocalTree:
         parts: dict[int, bytes | bytearray] = {self.rank: own}
         for top, child in self.children.items():
             for rank in _preorder(top, self.size):
-                parts[rank] = _receive_payload(child, Frame.GATHER)
+                parts[rank] = receive_payload(child, child.receive(Frame.GATHER))
         return [parts[rank] for rank in range(self.size)]
 
 
-def _send_payload(link: Link, frame: Frame, payload: bytes | bytearray) -> None:
+def send_payload(link: Link, frame: Frame, payload: bytes | bytearray) -> None:
     link.send(frame, len(payload))
     view = memoryview(payload)
     for start in range(0, len(payload), PART_BYTES):
@@ -189,9 +191,10 @@ def _parts(link: Link, num_bytes: int) -> Iterator[bytearray]:
         yield part
 
 
-def _receive_payload(link: Link, frame: Frame) -> bytearray:
+def receive_payload(link: Link, num_bytes: int) -> bytearray:
+    """Return the bytes that follow a head with this number."""
     payload = bytearray()
-    for part in _parts(link, link.receive(frame)):
+    for part in _parts(link, num_bytes):
         payload += part
     return payload
 

@@ -90,7 +90,7 @@ def run_crew(
 
         failure = first_failure(
             run_processes(
-                len(orders),
+                range(len(orders)),
                 run_worker,
                 role,
                 timeout_seconds=timeout_seconds,
