@@ -16,6 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
@@ -28,7 +29,6 @@ from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.failure import Failure
 from dlemu.comm.leaders import Bytes, Leaders, Numbers
 from dlemu.comm.process_control import PatienceError, within
-from dlemu.comm.torchrun import TorchrunProcess
 
 _SECRET_BYTES = 32  # 256 bits, like the digest that is derived from it
 _POLL_SECONDS = 0.02  # 50 requests/s per host to rank 0's store while ranks still start
@@ -37,15 +37,29 @@ _STORE_SECONDS = 5.0  # for one answer of the store: milliseconds, unless it is 
 _FOREVER = datetime.timedelta(days=365)  # gloo's own time limit: ours come first
 
 
-def meet(process: TorchrunProcess, led: Sequence[int]) -> GlooLeaders:
-    """Find the other leaders, and tell them which ranks this one leads. Raises PeerLostError, DlemuError."""
-    deadline_seconds = time.monotonic() + process.timeout_seconds
-    store = _open_store(process)
+@dataclass(frozen=True)
+class StorePlace:
+    """The store at which the hosts find each other."""
+
+    address: str
+    port: int
+    prefix: str
+    """Of the keys of one start of the launcher's processes."""
+    is_kept_here: bool
+    """Whether this process serves the store."""
+    secret: str
+    """Text that the user has set on all hosts; empty without one."""
+
+
+def meet(place: StorePlace, led: Sequence[int], size: int, timeout_seconds: float) -> GlooLeaders:
+    """Find the other leaders of `size` ranks, and tell them which this one leads. Raises PeerLostError, DlemuError."""
+    deadline_seconds = time.monotonic() + timeout_seconds
+    store = _open_store(place, timeout_seconds)
 
     def read(key: str, who: str) -> str:
         while not store.check([key]):
             if time.monotonic() > deadline_seconds:
-                raise PeerLostError(f"{who} did not arrive within {process.timeout_seconds:g} s")
+                raise PeerLostError(f"{who} did not arrive within {timeout_seconds:g} s")
             time.sleep(_POLL_SECONDS)
         return str(store.get(key).decode())
 
@@ -53,19 +67,18 @@ def meet(process: TorchrunProcess, led: Sequence[int]) -> GlooLeaders:
         store.set("secret", secrets.token_hex(_SECRET_BYTES))
     store.set(f"led/{led[0]}", str(len(led)))
     firsts = [0]
-    while firsts[-1] < process.size:
+    while firsts[-1] < size:
         ranks = read(f"led/{firsts[-1]}", f"rank {firsts[-1]}, the first of its host,")
-        if not ranks.isdecimal() or not 0 < int(ranks) <= process.size - firsts[-1]:
+        if not ranks.isdecimal() or not 0 < int(ranks) <= size - firsts[-1]:
             raise DlemuError(f"the store's entry for rank {firsts[-1]} is not from this run")
         firsts.append(firsts[-1] + int(ranks))
     node, nodes = firsts.index(led[0]), len(firsts) - 1
-    given = process.environment.get("DLEMU_SECRET", "")
-    key = hashlib.sha256(given.encode()).digest() if given else b""
+    key = hashlib.sha256(place.secret.encode()).digest() if place.secret else b""
     drawn = read("secret", "rank 0").encode()
     secret = hashlib.blake2b(drawn, key=key, digest_size=_SECRET_BYTES).digest()
-    if interface := _interface(process):
+    if interface := _interface(place):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-    leaders = GlooLeaders(store, hashlib.sha256(drawn).hexdigest(), node, nodes, secret, process.timeout_seconds)
+    leaders = GlooLeaders(store, hashlib.sha256(drawn).hexdigest(), node, nodes, secret, timeout_seconds)
     leaders.barrier()
     if node == 0:  # all have read it: the next command of the same start of torchrun finds nothing
         for name in ("secret", *(f"led/{first}" for first in firsts[:-1])):
@@ -74,26 +87,25 @@ def meet(process: TorchrunProcess, led: Sequence[int]) -> GlooLeaders:
     return leaders
 
 
-def _open_store(process: TorchrunProcess) -> Any:
+def _open_store(place: StorePlace, timeout_seconds: float) -> Any:
     """Return torch's TCPStore, below a prefix of this start."""
-    keeps = process.rank == 0 and process.environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    limit = datetime.timedelta(seconds=process.timeout_seconds)
+    limit = datetime.timedelta(seconds=timeout_seconds)
     try:
-        store = TCPStore(process.address, process.port, None, keeps, limit, wait_for_workers=False)
+        store = TCPStore(place.address, place.port, None, place.is_kept_here, limit, wait_for_workers=False)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise PeerLostError(
-            f"the store at {process.address}:{process.port} (MASTER_ADDR, MASTER_PORT) was not reached within "
-            f"{process.timeout_seconds:g} s: {reason}"
+            f"the store at {place.address}:{place.port} (MASTER_ADDR, MASTER_PORT) was not reached within "
+            f"{timeout_seconds:g} s: {reason}"
         ) from error
-    return PrefixStore(f"dlemu/{process.start}/", store)
+    return PrefixStore(place.prefix, store)
 
 
-def _interface(process: TorchrunProcess) -> str:
+def _interface(place: StorePlace) -> str:
     """Return the network interface by which this host reaches the others."""
-    family, kind, protocol, _, place = socket.getaddrinfo(process.address, process.port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, there = socket.getaddrinfo(place.address, place.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as stream:
-        stream.connect(place)
+        stream.connect(there)
         own = stream.getsockname()[0]
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, found in interfaces if any(one.address == own for one in found)), "")

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -38,7 +37,7 @@ from dlemu.comm.failure import (
     overdue,
     stopped_for,
 )
-from dlemu.comm.local import Connection, HostPlace, LocalComm, TreeSockets, answer_seconds
+from dlemu.comm.local import HostPlace, LocalComm, TreeSockets
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
 
 if TYPE_CHECKING:  # most runs are on one host
@@ -51,6 +50,10 @@ _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel 
 _LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 class Ending:
@@ -212,64 +215,56 @@ class Supervisor:
     """
 
     def __init__(
-        self, reports: socket.socket, wakeups: socket.socket, ending: Ending, on_message: Callable[[int, object], None]
+        self,
+        reports: socket.socket,
+        wakeups: socket.socket,
+        ending: Ending,
+        on_message: Callable[[int, object], None],
+        relay: Relay | None = None,
     ) -> None:
+        """`relay` answers the ranks' questions to other hosts."""
         self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
+        self._relay = relay
 
     def add(self, process: int, rank: int) -> None:
         self._ending.started(process, rank)
 
-    def wait(
-        self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf, relay: Relay | None = None
-    ) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile.
-
-        `relay` answers the ranks' questions to other hosts.
-        """
-        look_ns = time.monotonic_ns() + look_seconds * 1e9
+    def wait(self, on_look: Callable[[], None] = _nothing) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all have; call `on_look` every half second meanwhile."""
+        look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
         while self._ending.running:
-            asked = self._turn(look_ns, relay)
-            if relay is not None and asked:
-                relay = self._answer(relay)
-            if on_look is not None and time.monotonic_ns() >= look_ns:
+            self._turn(look_ns)
+            if time.monotonic_ns() >= look_ns:
                 on_look()
-                look_ns = time.monotonic_ns() + look_seconds * 1e9
+                look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
         return self._ending.ends
 
-    def look(self, relay: Relay) -> None:
-        """End the ranks when another host has failed."""
-        try:
-            relay.leaders.look()
-        except PeerLostError as error:
-            self._ending.reported(describe(relay.rank, error), time.monotonic_ns())
-
-    def _answer(self, relay: Relay) -> Relay | None:
-        try:
-            return relay if relay.answer() else None
-        except PeerLostError as error:
-            self._ending.reported(describe(relay.rank, error), time.monotonic_ns())
-            return None
-
     def pause(self, seconds: float) -> None:
-        """Wait, and handle what happens meanwhile. Raises PeerLostError when the ranks are being ended."""
-        self._turn(time.monotonic_ns() + seconds * 1e9)
+        """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
+        time.sleep(seconds)
+        self._handle()
         if self._ending.began:
             raise PeerLostError("the ranks of this host are being ended")
 
-    def _turn(self, until_ns: float, relay: Relay | None = None) -> bool:
-        """Wait until something happens, or until then; handle it. Return whether a rank has asked the relay."""
-        due_ns = min(self._ending.due_ns, until_ns)
+    def _turn(self, until_ns: float) -> None:
+        """Wait until something happens, or until then; handle it."""
         poll = select.poll()
         poll.register(self._reports, select.POLLIN)
         poll.register(self._wakeups, select.POLLIN)
+        relay = self._relay
         if relay is not None:
             poll.register(relay.link, select.POLLIN)
-        ready = poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
-        self._take_signals()
+        due_ns = min(self._ending.due_ns, until_ns)
+        ready = poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
+        self._handle()
+        if relay is not None and not relay.serve(relay.link.fileno() in dict(ready), self._ending.reported):
+            self._relay = None
+
+    def _handle(self) -> None:
+        if self._take_signals():
+            self._reap()
         self._take_reports()
-        self._reap()
         self._ending.step(time.monotonic_ns(), _send)
-        return relay is not None and relay.link.fileno() in dict(ready)
 
     def end(self) -> None:
         for process in self._ending.running:
@@ -289,11 +284,16 @@ class Supervisor:
             else:
                 self._on_message(*report)
 
-    def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for number in self._wakeups.recv(4096, socket.MSG_DONTWAIT):
-                if number != signal.SIGCHLD:
-                    self._ending.interrupted(number, time.monotonic_ns())
+    def _take_signals(self) -> bool:
+        """Return whether there were any: of processes, too, that ended or were stopped."""
+        try:
+            numbers = self._wakeups.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        for number in numbers:
+            if number != signal.SIGCHLD:
+                self._ending.interrupted(number, time.monotonic_ns())
+        return True
 
     def _reap(self) -> None:
         ended = {}
@@ -394,10 +394,6 @@ class ReportChannel:
         os._exit(self.report(error))
 
 
-def _nothing(*_: object) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class RankGroup:
     """The ranks that one process forks: all of a run's, or those of one of several hosts."""
@@ -417,7 +413,7 @@ def run_ranks(
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
-    on_look: Callable[[], None] | None = None,
+    on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
@@ -431,21 +427,21 @@ def run_ranks(
     Raises SpaceError when the system has no room for that many processes.
     """
     group = RankGroup(HostPlace.alone(ranks)) if isinstance(ranks, int) else ranks
-    members, leaders = group.place.members, group.leaders
-    sockets = TreeSockets(len(members), members)
-    ours, theirs = socket.socketpair()
+    members, relay = group.place.members, None
+    sockets = TreeSockets(members, with_leader=group.leaders is not None)
+    if group.leaders is not None:
+        from dlemu.comm.leaders import Relay
+
+        relay = Relay(sockets.leader, members[0], group.leaders)
 
     def work(channel: ReportChannel) -> int:
         local_rank = members.index(channel.number)
         tree = sockets.take(local_rank, timeout_seconds)
-        ours.close()
-        link = None
-        if leaders is not None and local_rank == 0:
-            link = Connection(theirs, "this host's leader", timeout_seconds, answer_seconds(len(members)))
-        else:
-            theirs.close()
+        sockets.close()
+        if relay is not None:
+            relay.link.close()
         group.settle(local_rank)
-        comm = LocalComm(tree, group.place, link)
+        comm = LocalComm(tree, group.place)
         try:
             status = main(comm)
         except BaseException as error:
@@ -454,16 +450,7 @@ def run_ranks(
         comm.close()
         return status
 
-    def on_start_of_all(processes: Sequence[int]) -> None:
-        theirs.close()
-        on_start(processes)
-
-    with ours, theirs:
-        relay = None
-        if leaders is not None:
-            from dlemu.comm.leaders import Relay
-
-            relay = Relay(ours, members[0], leaders)
+    try:
         return run_processes(
             members,
             work,
@@ -473,9 +460,12 @@ def run_ranks(
             timeout_seconds=timeout_seconds,
             grace_seconds=grace_seconds,
             most_seconds=most_seconds,
-            on_start=on_start_of_all,
+            on_start=on_start,
             on_look=on_look,
         )
+    finally:
+        if relay is not None:
+            relay.link.close()
 
 
 def run_processes(
@@ -490,7 +480,7 @@ def run_processes(
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
     on_message: Callable[[int, object], None] = _nothing,
-    on_look: Callable[[], None] | None = None,
+    on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `work(channel)` in a forked process for each of the numbers; otherwise the same as `run_ranks`.
 
@@ -510,26 +500,19 @@ def run_processes(
             role=role,
             grace_seconds=grace_seconds,
             supervisor=os.getpid(),
-            sockets=sockets or TreeSockets(0),
+            sockets=sockets or TreeSockets(()),
             reports=sender,
             parents_only=(receiver, wakeups, waker),
         )
         ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
-        supervisor = Supervisor(receiver, wakeups, ending, on_message)
+        supervisor = Supervisor(receiver, wakeups, ending, on_message, relay)
         stack.callback(supervisor.end)
         with forking():
             processes = _fork_all(task, supervisor)
         on_start(processes)
-        if relay is None:
-            return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
-        with relay.leaders.pausing(supervisor.pause):
-            return supervisor.wait(partial(_look_both, supervisor, relay, on_look), LOOK_SECONDS, relay)
-
-
-def _look_both(supervisor: Supervisor, relay: Relay, on_look: Callable[[], None] | None) -> None:
-    supervisor.look(relay)
-    if on_look is not None:
-        on_look()
+        if relay is not None:
+            stack.enter_context(relay.leaders.pausing(supervisor.pause))
+        return supervisor.wait(on_look)
 
 
 def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
@@ -541,7 +524,6 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
             process = os.fork()
             if process == 0:
                 _run_and_exit(task, number, mask)
-            task.sockets.drop_of(place)
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.failure import Failure
+from dlemu.comm.failure import Failure, describe
 from dlemu.comm.local import Connection, dump
 from dlemu.comm.tree import Frame, receive_payload, send_payload
 
@@ -262,25 +262,37 @@ class Relay:
         self.link = Connection(stream, f"rank {rank}", leaders.timeout_seconds, 0.0)
         self.rank, self.leaders = rank, leaders
 
-    def answer(self) -> bool:
-        """Answer one question; return False once the rank is done. Raises PeerLostError after it told the rank."""
+    def serve(self, asked: bool, report: Callable[[Failure, int], None]) -> bool:
+        """Answer one question if the rank has `asked` one; return False once there is no more to do.
+
+        When another host is lost, `report` gets that as a failure of the rank.
+        """
         try:
-            frame, number = self.link.receive_head(Frame.MAXIMUM)
-        except PeerLostError:
-            return False
-        try:
-            self._answer(frame, number)
+            if asked:
+                frame, number = self._next()
+                if frame == Frame.LOST:
+                    return False
+                self._answer(frame, number)
+            self.leaders.look()
         except PeerLostError as error:
             self.link.notify(str(error))
-            raise
-        return frame != Frame.LOST
+            report(describe(self.rank, error), time.monotonic_ns())
+            return False
+        return True
+
+    def _next(self) -> tuple[int, int]:
+        """Return the head of the next question; that of a notice of a loss, too, when the rank has ended."""
+        try:
+            return self.link.receive_head(Frame.MAXIMUM)
+        except PeerLostError:
+            return Frame.LOST, 0
 
     def _answer(self, frame: int, number: int) -> None:
         if frame == Frame.MAXIMUM:
             self.link.send(Frame.MAXIMUM, self.leaders.all_reduce_max(number))
         elif frame == Frame.TIMEOUT:
             self.leaders.timeout_seconds = number / 1000
-        elif frame != Frame.LOST:
+        else:
             payload = bytes(receive_payload(self.link, number))
             answers: dict[int, Callable[[bytes], Any]] = {
                 Frame.GATHER: lambda data: dump(self.leaders.gather(data)),

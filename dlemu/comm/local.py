@@ -73,26 +73,20 @@ class LocalComm:
     `gather` and `broadcast` return a rank's own value as the same object, other ranks' values as copies.
     """
 
-    def __init__(
-        self, tree: LocalTree | None = None, place: HostPlace | None = None, leader: Connection | None = None
-    ) -> None:
-        """`leader` is the socket to the host's leader, on the first rank of each of several hosts."""
+    def __init__(self, tree: LocalTree | None = None, place: HostPlace | None = None) -> None:
         self._tree = tree or LocalTree(0, 1)
         place = place or HostPlace.alone(self._tree.size)
         self.local_rank, self.local_size = self._tree.rank, self._tree.size
         self.node, self.hosts, self.size = place.node, place.hosts, place.size
         self.rank = place.members[self.local_rank]
         self._members = place.members
-        self._leader = leader
-        if leader is not None:
-            after_fork_in_child(leader.close)
 
     def all_reduce_max(self, value_ns: int) -> int:
         highest_ns = self._tree.reduce_max(value_ns)
-        if self._leader is not None:
+        if self._tree.leader is not None:
             with self._tree.collective():
-                self._leader.send(Frame.MAXIMUM, highest_ns)
-                highest_ns = self._leader.receive(Frame.MAXIMUM)
+                self._tree.leader.send(Frame.MAXIMUM, highest_ns)
+                highest_ns = self._tree.leader.receive(Frame.MAXIMUM)
         return self._tree.broadcast_number(highest_ns)
 
     def synchronise_clocks(self) -> tuple[int, ...]:
@@ -107,7 +101,7 @@ class LocalComm:
         if parts is None:
             return None
         payloads = dict(zip(self._members, parts, strict=True))
-        if self._leader is not None:
+        if self._tree.leader is not None:
             of_hosts = pickle.loads(self._ask(Frame.GATHER, dump(payloads)))
             for payload in of_hosts[1:]:
                 payloads |= pickle.loads(payload)
@@ -122,14 +116,11 @@ class LocalComm:
 
     def set_timeout(self, timeout_seconds: float) -> None:
         self._tree.set_timeout(timeout_seconds)
-        if self._leader is not None:
-            self._leader.set_timeout(timeout_seconds)
-            self._leader.send(Frame.TIMEOUT, round(timeout_seconds * 1000))
+        if self._tree.leader is not None:
+            self._tree.leader.send(Frame.TIMEOUT, round(timeout_seconds * 1000))
 
     def close(self) -> None:
         self._tree.close()
-        if self._leader is not None:
-            self._leader.close()
 
     def abort(self, status: int) -> None:
         self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
@@ -137,20 +128,16 @@ class LocalComm:
 
     def _ask(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
         """Return what the leaders of all hosts answer together; where there is no leader to ask, the payload itself."""
-        if self._leader is None:
+        leader = self._tree.leader
+        if leader is None:
             return payload
         with self._tree.collective():
-            send_payload(self._leader, frame, payload)
-            return receive_payload(self._leader, self._leader.receive(frame))
+            send_payload(leader, frame, payload)
+            return receive_payload(leader, leader.receive(frame))
 
 
 def dump(value: Any) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def answer_seconds(size: int) -> float:
-    """Return by how much longer than the time limit an answer may take from the top of a host's tree, or from above."""
-    return (2 * height(0, size) + _OTHER_NODES_LEVELS) * _LEVEL_SECONDS
 
 
 class TreeSockets:
@@ -159,57 +146,49 @@ class TreeSockets:
     A rank has its own ends alone: when it ends, its neighbours get an end of file. Nobody else can connect.
     """
 
-    def __init__(self, size: int, names: Sequence[int] | None = None) -> None:
-        """`names` are the numbers by which messages name the ranks."""
-        self._size, self._names = size, names
+    def __init__(self, names: Sequence[int], *, with_leader: bool = False) -> None:
+        """`names` are the ranks' numbers; `with_leader` also connects the first of them with this process."""
+        self._names = names
         self._above: dict[int, socket.socket] = {}
         """Rank that is not forked yet -> its end of the socket to its parent in the tree."""
         self._below: dict[int, socket.socket] = {}
         """Child of the rank that is forked next -> that rank's end."""
+        if with_leader:
+            self.leader, self._above[0] = socket.socketpair()
 
     def make_for(self, rank: int) -> None:
-        """Make what the next rank needs, just before it is forked: few descriptors are open at a time."""
-        for child in children_of(rank, self._size):
+        """Make what the next rank needs, just before it is forked, and close what the one before has: few are open."""
+        for end in (*self._below.values(), *([self._above.pop(rank - 1)] if rank - 1 in self._above else [])):
+            end.close()
+        self._below = {}
+        for child in children_of(rank, len(self._names)):
             self._below[child], self._above[child] = socket.socketpair()
 
-    def drop_of(self, rank: int) -> None:
-        """Close the ends of a rank that was forked."""
-        if rank in self._above:
-            self._above.pop(rank).close()
-        self._close(self._below)
-
     def take(self, rank: int, timeout_seconds: float) -> LocalTree:
-        """In the forked rank: return its place in the tree, and close all other ends.
+        """Return the place of the next rank in the tree, with its ends; a forked rank then closes all others.
 
         Its own forked children (a loader's workers) close the sockets at once, so its end is noticed if they live on.
         """
-        tree = self.tree_of(rank, timeout_seconds)
-        self.close()
+        size = len(self._names)
+        tree = LocalTree(rank, size, self._names)
+        # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
+        # longer, so that the children of a missing rank are the first to report it.
+        levels = 2 * height(0, size) + _OTHER_NODES_LEVELS + depth(rank)
+        above = self._above.pop(rank, None)
+        if above is not None and rank > 0:
+            tree.parent = Connection(above, tree.name(parent_of(rank)), timeout_seconds, levels * _LEVEL_SECONDS)
+        elif above is not None:
+            tree.leader = Connection(above, "this host's leader", timeout_seconds, levels * _LEVEL_SECONDS)
+        for child, below in self._below.items():
+            extra_seconds = height(child, size) * _LEVEL_SECONDS
+            tree.children[child] = Connection(below, tree.name(child), timeout_seconds, extra_seconds)
+        self._below = {}
         after_fork_in_child(tree.close)
         return tree
 
-    def tree_of(self, rank: int, timeout_seconds: float) -> LocalTree:
-        """Return the place of the next rank in the tree, with its ends."""
-        tree = LocalTree(rank, self._size, self._names)
-        above = self._above.pop(rank, None)
-        if above is not None:
-            # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
-            # longer, so that the children of a missing rank are the first to report it.
-            extra_seconds = answer_seconds(self._size) + depth(rank) * _LEVEL_SECONDS
-            tree.parent = Connection(above, tree.name(parent_of(rank)), timeout_seconds, extra_seconds)
-        for child, below in self._below.items():
-            extra_seconds = height(child, self._size) * _LEVEL_SECONDS
-            tree.children[child] = Connection(below, tree.name(child), timeout_seconds, extra_seconds)
-        self._below = {}
-        return tree
-
     def close(self) -> None:
-        self._close(self._above)
-        self._close(self._below)
-
-    def _close(self, ends: dict[int, socket.socket]) -> None:
-        while ends:
-            ends.popitem()[1].close()
+        for end in (*self._above.values(), *self._below.values()):
+            end.close()
 
 
 class Connection:

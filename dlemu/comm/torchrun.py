@@ -26,12 +26,12 @@ class TorchrunProcess:
 
     def __init__(self, timeout_seconds: float, environment: Mapping[str, str] = os.environ) -> None:
         """Raises UserError where the variables are not numbers or contradict each other."""
-        self.timeout_seconds, self.environment = timeout_seconds, environment
+        self.timeout_seconds, self._environment = timeout_seconds, environment
         try:
             self.rank, self.size = int(environment["RANK"]), int(environment["WORLD_SIZE"])
             local_rank = int(environment.get("LOCAL_RANK", "0"))
             local_size = int(environment.get("LOCAL_WORLD_SIZE") or _local_size(environment, local_rank))
-            self.port = int(environment["MASTER_PORT"])
+            self._port = int(environment["MASTER_PORT"])
         except ValueError as error:
             raise UserError(f"the launcher's variables are not numbers ({error}): {_given(environment)}") from error
         if not 0 <= local_rank < local_size <= self.size or not local_rank <= self.rank <= self.size - local_size + (
@@ -43,16 +43,16 @@ class TorchrunProcess:
             )
         first = self.rank - local_rank
         self.members = range(first, first + local_size)
-        self.address = environment["MASTER_ADDR"]
-        self.start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
-        where = f"{self.address} {self.port} {self.start} {first} {self.size}"
+        self._address = environment["MASTER_ADDR"]
+        self._start = ".".join(environment.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT"))
+        where = f"{self._address} {self._port} {self._start} {first} {self.size}"
         self.door = hashlib.sha256(where.encode()).hexdigest()[:32]
 
     def connect(self, led: Sequence[int]) -> GlooLeaders | None:
         if not led or len(led) == self.size:
             return None
         try:
-            from dlemu.comm.gloo import meet
+            from dlemu.comm.gloo import StorePlace, meet
         except (ImportError, RuntimeError, OSError) as error:
             reason = str(error).partition("\n")[0]
             raise UserError(
@@ -61,7 +61,15 @@ class TorchrunProcess:
                 "`mpirun -np N dlemu ...`, or on one host by `dlemu ... ranks=N`"
             ) from error
         try:
-            return within(self.timeout_seconds + 1.0, lambda: meet(self, led), "meeting the other hosts")
+            place = StorePlace(
+                address=self._address,
+                port=self._port,
+                prefix=f"dlemu/{self._start}/",
+                is_kept_here=self.rank == 0 and self._environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True",
+                secret=self._environment.get("DLEMU_SECRET", ""),
+            )
+            seconds = self.timeout_seconds
+            return within(seconds + 1.0, lambda: meet(place, led, self.size, seconds), "meeting the other hosts")
         except PatienceError as error:
             raise PeerLostError(f"not all hosts arrived within {self.timeout_seconds:g} s") from error
 

@@ -78,6 +78,8 @@ class LocalTree:
         self.rank, self.size = local_rank, local_size
         self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
+        self.leader: Link | None = None
+        """On the first rank of each of several hosts: to the process that speaks for the host."""
         self.children: dict[int, Link] = {}
         self.broken: str | None = None
         """Why no further call can succeed, or None."""
@@ -156,13 +158,12 @@ class LocalTree:
         """Close this rank's links; neighbours that still wait for this rank notice at once."""
         for link in self._links():
             link.close()
-        self.parent = None
+        self.parent = self.leader = None
         self.children = {}
         self.broken = self.broken or "this rank has closed its communicator"
 
     def _links(self) -> list[Link]:
-        above = [self.parent] if self.parent is not None else []
-        return above + list(self.children.values())
+        return [link for link in (self.parent, self.leader, *self.children.values()) if link is not None]
 
     def _collect(self, own: bytes) -> list[bytes | bytearray]:
         parts: dict[int, bytes | bytearray] = {self.rank: own}

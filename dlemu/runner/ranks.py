@@ -86,7 +86,7 @@ class Ranks:
         words: Sequence[str] = (),
     ) -> None:
         """`words` are the user's overrides; with a launcher (`host`) it sets the count."""
-        self.count, self._timeout_seconds, self._on_look = count, timeout_seconds, on_look
+        self.count, self._timeout_seconds, self._on_look = count, timeout_seconds, on_look or (lambda: None)
         self._host, self._words = host, words
         if host is not None:
             self.count = host.place.size
