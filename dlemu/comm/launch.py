@@ -14,10 +14,10 @@ import pickle
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -38,7 +38,15 @@ from dlemu.comm.failure import (
     stopped_for,
 )
 from dlemu.comm.local import HostPlace, LocalComm, TreeSockets
-from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
+from dlemu.comm.process_control import (
+    Handler,
+    adopt_orphans,
+    die_with_parent,
+    fork_process,
+    forking,
+    ignore,
+    interrupt_once,
+)
 
 if TYPE_CHECKING:  # most runs are on one host
     from dlemu.comm.leaders import Leaders, Relay
@@ -521,9 +529,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     try:
         for place, number in enumerate(task.numbers):
             task.sockets.make_for(place)
-            process = os.fork()
-            if process == 0:
-                _run_and_exit(task, number, mask)
+            process = fork_process(partial(_run, task, number, mask))
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
@@ -570,19 +576,9 @@ class _Task:
     """The parent's sockets, which each forked process closes first."""
 
 
-def _run_and_exit(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
+def _run(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> int:
     """Run a forked process to its end; `signal_mask` is set once its signal handlers are."""
-    status = 128 + signal.SIGTERM
-    try:
-        status = _run(task, ReportChannel(number, task.role, task.reports), signal_mask)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(status)  # whatever happened, the caller's stack is not ours to return into
-
-
-def _run(task: _Task, channel: ReportChannel, signal_mask: set[int | signal.Signals]) -> int:
+    channel = ReportChannel(number, task.role, task.reports)
     try:
         _set_up_process(task, signal_mask)
         return task.work(channel)

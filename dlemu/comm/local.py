@@ -171,14 +171,14 @@ class TreeSockets:
         """
         size = len(self._names)
         tree = LocalTree(rank, size, self._names)
-        # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
-        # longer, so that the children of a missing rank are the first to report it.
-        levels = 2 * height(0, size) + _OTHER_NODES_LEVELS + depth(rank)
         above = self._above.pop(rank, None)
-        if above is not None and rank > 0:
-            tree.parent = Connection(above, tree.name(parent_of(rank)), timeout_seconds, levels * _LEVEL_SECONDS)
-        elif above is not None:
-            tree.leader = Connection(above, "this host's leader", timeout_seconds, levels * _LEVEL_SECONDS)
+        if above is not None:
+            # An answer from above may have to wait for the whole tree twice, and for other nodes. Ranks further down
+            # wait longer, so that the children of a missing rank are the first to report it.
+            extra_seconds = (2 * height(0, size) + _OTHER_NODES_LEVELS + depth(rank)) * _LEVEL_SECONDS
+            name = tree.name(parent_of(rank)) if rank else "this host's leader"
+            link = Connection(above, name, timeout_seconds, extra_seconds)
+            tree.parent, tree.leader = (link, None) if rank else (None, link)
         for child, below in self._below.items():
             extra_seconds = height(child, size) * _LEVEL_SECONDS
             tree.children[child] = Connection(below, tree.name(child), timeout_seconds, extra_seconds)

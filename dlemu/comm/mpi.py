@@ -18,12 +18,12 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import SpaceError, UserError
 from dlemu.comm.cgroup_limits import shared_memory_problem
 from dlemu.comm.comm_base import PeerLostError, launcher_rank, launcher_size, on_one_host
-from dlemu.comm.process_control import flush_output, name_process
+from dlemu.comm.process_control import flush_output, fork_process, name_process
 
 if TYPE_CHECKING:  # placeholders import little
     from dlemu.comm.mpi_leaders import MpiLeaders
@@ -189,10 +189,7 @@ def _is_installed(package: str) -> bool:
 def start_within(seconds: float) -> Iterator[None]:
     """Send this process SIGTERM, and say why on stderr, when the body of the `with` takes longer than `seconds`."""
     theirs, ours = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(ours)
-        _keep_time(theirs, seconds)
+    child = fork_process(lambda: _keep_time(theirs, ours, seconds))
     os.close(theirs)
     try:
         yield
@@ -201,22 +198,21 @@ def start_within(seconds: float) -> Iterator[None]:
         os.waitpid(child, 0)
 
 
-def _keep_time(channel: int, seconds: float) -> NoReturn:
-    try:
-        name_process("dlemu-start")
-        if not select.select([channel], [], [], seconds + turn_seconds())[0]:
-            print(
-                f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
-                "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
-                file=sys.stderr,
-                flush=True,
-            )
-            flush_output()
-            if not select.select([channel], [], [], 0)[0]:
-                remove_shared_memory(os.getppid())
-                os.kill(os.getppid(), signal.SIGTERM)
-    finally:
-        os._exit(0)
+def _keep_time(channel: int, other_end: int, seconds: float) -> int:
+    os.close(other_end)
+    name_process("dlemu-start")
+    if not select.select([channel], [], [], seconds + turn_seconds())[0]:
+        print(
+            f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
+            "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
+            file=sys.stderr,
+            flush=True,
+        )
+        flush_output()
+        if not select.select([channel], [], [], 0)[0]:
+            remove_shared_memory(os.getppid())
+            os.kill(os.getppid(), signal.SIGTERM)
+    return 0
 
 
 def turn_seconds() -> float:

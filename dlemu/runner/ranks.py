@@ -88,13 +88,10 @@ class Ranks:
         """`words` are the user's overrides; with a launcher (`host`) it sets the count."""
         self.count, self._timeout_seconds, self._on_look = count, timeout_seconds, on_look or (lambda: None)
         self._host, self._words = host, words
+        self.leads = host is None or host.node == 0
+        """Whether this process prepares, saves and reports."""
         if host is not None:
             self.count = host.place.size
-
-    @property
-    def leads(self) -> bool:
-        """Whether this process prepares, saves and reports."""
-        return self._host is None or self._host.node == 0
 
     def configure(self, load: Callable[[], Workload]) -> Workload:
         """Return the workload that the leading process loads; the others need neither Hydra nor its files."""
