@@ -450,11 +450,7 @@ def run_ranks(
             relay.link.close()
         group.settle(local_rank)
         comm = LocalComm(tree, group.place)
-        try:
-            status = main(comm)
-        except BaseException as error:
-            comm.abort(describe(channel.number, error).status)
-            raise
+        status = main(comm)
         comm.close()
         return status
 

@@ -26,7 +26,7 @@ from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.failure import Failure, describe
 from dlemu.comm.local import Connection, dump
-from dlemu.comm.tree import Frame, receive_payload, send_payload
+from dlemu.comm.tree import Frame, send_payload
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
@@ -269,23 +269,16 @@ class Relay:
         """
         try:
             if asked:
-                frame, number = self._next()
-                if frame == Frame.LOST:
+                try:
+                    frame, number = self.link.receive_head(Frame.MAXIMUM)
+                except PeerLostError:  # the rank has ended
                     return False
                 self._answer(frame, number)
             self.leaders.look()
         except PeerLostError as error:
-            self.link.notify(str(error))
             report(describe(self.rank, error), time.monotonic_ns())
             return False
         return True
-
-    def _next(self) -> tuple[int, int]:
-        """Return the head of the next question; that of a notice of a loss, too, when the rank has ended."""
-        try:
-            return self.link.receive_head(Frame.MAXIMUM)
-        except PeerLostError:
-            return Frame.LOST, 0
 
     def _answer(self, frame: int, number: int) -> None:
         if frame == Frame.MAXIMUM:
@@ -293,7 +286,7 @@ class Relay:
         elif frame == Frame.TIMEOUT:
             self.leaders.timeout_seconds = number / 1000
         else:
-            payload = bytes(receive_payload(self.link, number))
+            payload = bytes(self.link.receive_bytes(number, Frame(frame)))
             answers: dict[int, Callable[[bytes], Any]] = {
                 Frame.GATHER: lambda data: dump(self.leaders.gather(data)),
                 Frame.BROADCAST: self.leaders.broadcast,

@@ -6,7 +6,6 @@ the host's leader, the process that forked the ranks: its first rank asks it ove
 
 from __future__ import annotations
 
-import contextlib
 import math
 import pickle
 import socket
@@ -35,7 +34,6 @@ _TIMEVAL = struct.Struct("@ll")
 _CHUNK_BYTES = 1 << 20  # each receive has the whole timeout, so a long payload that makes progress never times out
 _LONGEST_SECONDS = 1e8  # about three years: stands for "no deadline" and fits the kernel's jiffies
 _SLACK_SECONDS = 0.1  # a socket timeout that is off by less is kept: setting it costs a system call per wait
-_NOTICE_BYTES = 4000  # sent without waiting, so it must fit into what is free in a socket's buffer
 _LEVEL_SECONDS = 0.5  # each level of the tree waits this much longer than the next one nearer to the missing rank
 _OTHER_NODES_LEVELS = 4  # levels to add for the time in which the node's rank 0 waits for other nodes
 
@@ -43,8 +41,6 @@ _CALLS = {
     Frame.MAXIMUM: "the barrier",
     Frame.GATHER: "the gather",
     Frame.BROADCAST: "the broadcast",
-    Frame.LOST: "the notice of a lost rank",
-    Frame.PART: "a part of a message",
     Frame.CLOCKS: "the comparison of clocks",
     Frame.TIMEOUT: "a new time limit",
 }
@@ -84,9 +80,8 @@ class LocalComm:
     def all_reduce_max(self, value_ns: int) -> int:
         highest_ns = self._tree.reduce_max(value_ns)
         if self._tree.leader is not None:
-            with self._tree.collective():
-                self._tree.leader.send(Frame.MAXIMUM, highest_ns)
-                highest_ns = self._tree.leader.receive(Frame.MAXIMUM)
+            self._tree.leader.send(Frame.MAXIMUM, highest_ns)
+            highest_ns = self._tree.leader.receive(Frame.MAXIMUM)
         return self._tree.broadcast_number(highest_ns)
 
     def synchronise_clocks(self) -> tuple[int, ...]:
@@ -122,18 +117,13 @@ class LocalComm:
     def close(self) -> None:
         self._tree.close()
 
-    def abort(self, status: int) -> None:
-        self._tree.announce_loss(f"rank {self.rank} failed with exit status {status}")
-        self.close()
-
     def _ask(self, frame: Frame, payload: bytes | bytearray) -> bytes | bytearray:
         """Return what the leaders of all hosts answer together; where there is no leader to ask, the payload itself."""
         leader = self._tree.leader
         if leader is None:
             return payload
-        with self._tree.collective():
-            send_payload(leader, frame, payload)
-            return receive_payload(leader, leader.receive(frame))
+        send_payload(leader, frame, payload)
+        return receive_payload(leader, frame)
 
 
 def dump(value: Any) -> bytes:
@@ -170,18 +160,18 @@ class TreeSockets:
         Its own forked children (a loader's workers) close the sockets at once, so its end is noticed if they live on.
         """
         size = len(self._names)
-        tree = LocalTree(rank, size, self._names)
+        tree = LocalTree(rank, size)
         above = self._above.pop(rank, None)
         if above is not None:
             # An answer from above may have to wait for the whole tree twice, and for other nodes. Ranks further down
             # wait longer, so that the children of a missing rank are the first to report it.
             extra_seconds = (2 * height(0, size) + _OTHER_NODES_LEVELS + depth(rank)) * _LEVEL_SECONDS
-            name = tree.name(parent_of(rank)) if rank else "this host's leader"
+            name = f"rank {self._names[parent_of(rank)]}" if rank else "this host's leader"
             link = Connection(above, name, timeout_seconds, extra_seconds)
             tree.parent, tree.leader = (link, None) if rank else (None, link)
         for child, below in self._below.items():
             extra_seconds = height(child, size) * _LEVEL_SECONDS
-            tree.children[child] = Connection(below, tree.name(child), timeout_seconds, extra_seconds)
+            tree.children[child] = Connection(below, f"rank {self._names[child]}", timeout_seconds, extra_seconds)
         self._below = {}
         after_fork_in_child(tree.close)
         return tree
@@ -200,8 +190,6 @@ class Connection:
         """`extra_seconds` lets the rank nearest to the missing one report first: it knows which one is missing."""
         stream.settimeout(None)
         self._stream = stream
-        self._owes_bytes = False
-        """A frame was sent whose bytes were not, or not completely."""
         self._peer = peer
         self._extra_seconds = extra_seconds
         self._kernel_seconds = math.nan
@@ -214,32 +202,23 @@ class Connection:
         self._stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(whole))
 
     def send(self, frame: Frame, number: int) -> None:
-        self._owes_bytes = True
-        self._send(_HEADER.pack(frame, number))
-        self._owes_bytes = frame == Frame.PART
+        self.send_bytes(_HEADER.pack(frame, number))
 
     def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
-        self._send(data)
-        self._owes_bytes = False
-
-    def _send(self, data: bytes | bytearray | memoryview) -> None:
         try:
             self._stream.sendall(data)
         except BlockingIOError as error:
             raise PeerLostError(f"{self._peer} accepted no data for {self._timeout_seconds:g} s") from error
         except OSError as error:
-            notice = self._pending_notice()
-            raise (PeerLostError(notice) if notice else self._ended()) from error
+            raise self._ended() from error
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         started_seconds = time.monotonic() if started_seconds is None else started_seconds
         self._expect_by(started_seconds + self._timeout_seconds + self._extra_seconds)
         kind, number = self.receive_head(frame)
-        if kind == frame:
-            return int(number)
-        if kind == Frame.LOST:
-            raise PeerLostError(self._notice(number))
-        raise self._out_of_step(kind, frame)
+        if kind != frame:
+            raise self._out_of_step(kind, frame)
+        return number
 
     def receive_head(self, awaited: Frame) -> tuple[int, int]:
         """Return the kind and the number of the next frame, of whatever kind."""
@@ -255,13 +234,6 @@ class Connection:
         data = bytearray(num_bytes)
         self._fill(memoryview(data), frame)
         return data
-
-    def notify(self, message: str) -> None:
-        if self._owes_bytes:
-            return  # the peer would take the notice for those bytes; it will only see that the connection is closed
-        text = message.encode()[:_NOTICE_BYTES]
-        with contextlib.suppress(OSError):
-            self._stream.send(_HEADER.pack(Frame.LOST, len(text)) + text, socket.MSG_DONTWAIT)
 
     def close(self) -> None:
         self._stream.close()
@@ -288,16 +260,6 @@ class Connection:
             f"{self._peer} is at {theirs} where this rank is at {_CALLS[frame]}: all ranks must make the same "
             "calls in the same order"
         )
-
-    def _notice(self, num_bytes: int) -> str:
-        return self.receive_bytes(min(num_bytes, _NOTICE_BYTES), Frame.LOST).decode(errors="replace")
-
-    def _pending_notice(self) -> str:
-        try:
-            kind, num_bytes = _HEADER.unpack(self._stream.recv(_HEADER.size, socket.MSG_DONTWAIT))
-            return self._notice(num_bytes) if kind == Frame.LOST else ""
-        except (DlemuError, OSError, struct.error):
-            return ""
 
     def _expect_by(self, deadline_seconds: float) -> None:
         rest = min(deadline_seconds - time.monotonic(), _LONGEST_SECONDS)

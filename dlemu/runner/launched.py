@@ -9,7 +9,6 @@ import contextlib
 import functools
 import re
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,6 @@ from dlemu.config.schema import Workload
 
 if TYPE_CHECKING:  # most runs have no launcher
     from dlemu.comm.host import Host, Placeholder
-
-ECHO_SECONDS = 2.0
-"""A host waits this long before it reports that another is lost, so that the launcher or that one can do so first."""
 
 _TIMEOUT = re.compile(r"(?:\+\+?)?(?:workload\.)?timeout_seconds=([0-9.]+)")
 
@@ -94,14 +90,10 @@ def failure_of(host: Host, error: BaseException) -> Failure:
 
 
 def _text(host: Host, error: BaseException, failure: Failure) -> str:
-    """Return what to report of a failure: where the launcher's output has the cause already, only what was kept."""
-    if host.ends_all and host.knows_cause:
+    """Return what to report of a failure: only what was kept, where another host's report is in the same output."""
+    if host.ends_all and (host.knows_cause or (failure.echo and host.node > 0)):
         kept = getattr(error, "kept", None)
         return kept.sentence if kept else ""
-    if host.ends_all and failure.echo:
-        from dlemu.comm.mpi import turn_seconds
-
-        time.sleep(ECHO_SECONDS + turn_seconds())
     if hasattr(error, "failure") or not failure.traceback:
         return "\n".join([str(error) or failure.message, *getattr(error, "__notes__", ())])
     return failure.text  # the traceback has the notes
