@@ -44,7 +44,6 @@ class Canvas:
 
     width: int
     """Pixels between the axes."""
-    narrow: bool = False
 
 
 DESK = Canvas(width=640)
@@ -68,10 +67,6 @@ def drawn(
         figure = draw(result, canvas)
         if figure is not None:
             yield draw.__name__, figure
-
-
-HOVER = "\u2060"
-"""Prefix of the descriptions that are shown as tooltips, to tell them from Vega's own."""
 
 
 def data(rows: Sequence[Row]) -> alt.Data:

@@ -17,7 +17,7 @@ _ALL, _SLOWEST, _FASTEST = "mean rank", "slowest rank", "fastest rank"
 
 def checkpoint_throughput(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     """Throughput of the ranks over time, as their mean, slowest and fastest."""
-    rows = _throughput_rows(run, 80 if canvas.narrow else 240)
+    rows = _throughput_rows(run, 240)
     if not rows:
         return None
     x = alt.X("at:Q", title="seconds since the first checkpoint began", axis=alt.Axis(grid=False))
