@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, chunks, in_order, is_any, maximum_at, steps_of, sum_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, in_order, is_any, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
@@ -143,7 +143,7 @@ def _busy_workers_shares(
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     late_rank, lasting = late["rank"], np.flatnonzero(until > since)
     for part in rows.by_rank if len(lasting) else ():
-        waiting = lasting[late_rank[lasting] == part.label("rank")[0]]
+        waiting = lasting[late_rank[lasting] == part["rank"][0]]
         mine = part[took_ns(part) > 0] if len(waiting) else part  # with a worker's start and end
         if not len(waiting) or not len(mine):
             continue
@@ -172,7 +172,7 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     cpu_known = cpu_is_known(rows)
     read_ns = burned_ns = 0
     spent, late_ns, readers = np.zeros(4), 0.0, _ReadersWhileWaiting(rows)
-    for part in chunks(rows):
+    for part in rows.by_rank:
         workers = worker_time(part, preprocesses, cpu_known=cpu_known)
         spent += [kind.sum() for kind in workers]
         readers.add(part, workers.storage)
@@ -203,10 +203,7 @@ def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     steps = steps_of(rows)
-    longest, free = np.zeros(steps.count, np.int64), np.zeros(steps.count, np.int64)
-    for _, part, place in reversed(steps.parts):  # the first rank's `free_ns` are written last
-        maximum_at(longest, place, part["wait_ns"])
-        free[place] = part["free_ns"]
+    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
     return free[longest > 0], (free + longest)[longest > 0]
 
 

@@ -28,7 +28,7 @@ from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.read_times import find_read_change
-from dlemu.metrics.rows import Rows, StepTable, filled, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, in_order, is_any, sum_of
 
 SIGNIFICANCE = 0.001
 """False-alarm rate of each test."""
@@ -181,10 +181,9 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
     column = _from_storage_of([fetched for fetched, _ in ranks])
     cpu_known = any(cpu_is_known(fetched) for fetched, _ in ranks)
-    shares = filled((own[column] / own["app_bytes"] for own, _ in ranks), sum(len(own) for own, _ in ranks), np.float64)
-    uncached_share = float(np.quantile(shares, _UNCACHED_QUANTILE, overwrite_input=True))
+    shares = np.concatenate([own[column] / own["app_bytes"] for own, _ in ranks])
+    uncached_share = float(np.quantile(shares, _UNCACHED_QUANTILE))
     uncached_share = min(uncached_share, 1.0) if uncached_share >= _MIN_UNCACHED_SHARE else 1.0
-    del shares
     edges = dict(_edges(ranks))
     sums = {epoch: np.zeros((4, len(edges[epoch]) - 1)) for epoch in edges}
     for fetched, start_ns in ranks:
@@ -199,7 +198,7 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
             (epoch,) = own.values("epoch")
             if epoch not in edges:
                 continue
-            late = own["wait_ns"] > 0  # plain arrays: a StepTable of scattered rows has a piece for each
+            late = own["wait_ns"] > 0
             free, waits = (own["free_ns"][late] - start_ns) / 1e9, own["wait_ns"][late] / 1e9
             sums[epoch][3] += Intervals(free, free + waits, edges[epoch]).rates(waits) / len(table.by_rank)
     windows = np.concatenate([np.vstack([edges[epoch][:-1], sums[epoch]]) for epoch in edges], axis=1)
@@ -228,15 +227,11 @@ def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
         return ()
     ranks = _ranks(table)
     done_by_epoch: dict[int, list[Floats]] = {epoch: [] for epoch in table.values("epoch")}
-    took, at = np.empty(len(table), np.int64), 0
     for part, start_ns in ranks:
         for own in part.by_epoch:
             done = _ends_of_spans((own["finished_ns"] - start_ns) / 1e9)
             done_by_epoch[own.values("epoch")[0]].append(done)
-        took[at : at + len(part)] = took_ns(part)
-        at += len(part)
-    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took, overwrite_input=True)) / 1e9)
-    del took
+    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took_ns(table))) / 1e9)
     stalls = []
     for epoch, dones in done_by_epoch.items():
         done = np.sort(np.concatenate(dones))
@@ -294,8 +289,8 @@ def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
             known = spans.get(epoch, (begin, end))
             spans[epoch] = min(begin, known[0]), max(end, known[1])
     seconds = sum(end - begin for begin, end in spans.values())
-    took = filled((took_ns(own) for own, _ in ranks), sum(len(own) for own, _ in ranks))
-    batch = float(np.median(took, overwrite_input=True)) / 1e9
+    took = np.concatenate([took_ns(own) for own, _ in ranks])
+    batch = float(np.median(took)) / 1e9
     length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
     for epoch, (begin, end) in sorted(spans.items()):
         yield epoch, begin + length * np.arange(int((end - begin) / length) + 1, dtype=np.float64)
