@@ -79,3 +79,8 @@ class LimitedBy(Generic[What]):
     """The evidence as codes with their numbers."""
     to_do: tuple[Finding, ...] = ()
     """The advice as codes with their numbers."""
+
+    @property
+    def name(self) -> str:
+        """What limited it, as text."""
+        return self.what

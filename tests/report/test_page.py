@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training.page import sections
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.screen import screen
 from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.report.page import Page, render
+from dlemu.report.units import explained
 from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
 from tests.shown import details
@@ -53,10 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def html(run: Run, config: str = "") -> str:
     """The page without its figures."""
-    page = Page(
-        screen=screen(run.summary, ""), sections=list(sections(run.summary, "")), config=config, source=run.folder
-    )
-    return render(page)
+    return render(Page(screen=screen(run.summary, ""), config=config, source=run.folder))
 
 
 def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
@@ -160,8 +157,10 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
     for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
-    for section in ("Result", "Epochs", "How it was measured", "Host node0", "Every key of summary.json"):
+    for section in ("Metrics", "Each epoch", "summary.json: how", "environment.hosts", "telemetry.devices"):
         assert section in text
+    for key, value, _ in explained(read_run(str(page.parent)).summary):
+        assert value in (None, ()) or key.rpartition(".")[2] in text, "every key that has a value"
 
 
 def test_texts_of_others_are_escaped() -> None:

@@ -88,10 +88,10 @@ class Metrics:
     """Share of the kept steps' batches that was read before the kept steps began, %."""
     au_whole_percent: Annotated[RankSpread | None, Metric("AU, whole epochs", "%", "higher")] = None
     """AU by the same formula over all steps, first steps included, %."""
-    au_dlio_percent: Spread | None = None
-    """AU by the formula of DLIO 2.x, %."""
-    au_dlio_v1_percent: Spread | None = None
-    """AU by DLIO's formula in MLPerf Storage v1.0, %."""
+    au_dlio_percent: Annotated[Spread | None, Metric("AU, DLIO 2.x", "%", "higher", is_compared=False)] = None
+    """Measured compute / the host's time, the first step dropped: the formula of DLIO 2.x, %."""
+    au_dlio_v1_percent: Annotated[Spread | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
+    """Configured compute / the host's time: DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: Annotated[
         RankSpread | None,
         Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),

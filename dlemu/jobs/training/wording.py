@@ -306,15 +306,7 @@ _USE = {
 """Sentences on the numbers of a limit, by one that each needs."""
 
 
-def causes_line(limit: Limit) -> str | None:
-    """Return the AU without each of the causes, as a sentence; None if fewer than two causes are known."""
-    if len(limit.causes) < 2:
-        return None
-    each = (
-        f"{cause.what} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
-        for cause in limit.causes
-    )
-    return f"AU over whole epochs if one of these alone were fixed: {'; '.join(each)}"
+# Recordings
 
 
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:

@@ -151,7 +151,6 @@ def _audit_checkpoints(folder: str) -> OwnResult:
     from dlemu.jobs.checkpoint.measured import ROWS
     from dlemu.jobs.checkpoint.result import read_checkpoint_run
     from dlemu.jobs.checkpoint.summary import CheckpointSummary
-    from dlemu.jobs.checkpoint.wording import why_incomplete
     from dlemu.results.measured import read_saved
 
     has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
@@ -162,11 +161,11 @@ def _audit_checkpoints(folder: str) -> OwnResult:
         return OwnResult(
             setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
         )
-    summary, failure, journal = run.summary, run.facts.failure, run.facts.journal
+    summary, failure = run.summary, run.facts.failure
     findings = [
         by_rule("no.training", "a run of checkpoints only", fix="nothing: it is recomputed", severity="info")
         if failure is None
-        else _incomplete(why_incomplete(failure, sorted(set(journal.complete) - set(journal.removed)), summary.partial))
+        else _incomplete(summary.verdict.removeprefix("INCOMPLETE: "))
     ]
     if saved is not None:
         printed = read_json(os.path.join(folder, "summary.json"), findings)
