@@ -212,8 +212,3 @@ def _steps_of(table: StepTable) -> Steps:
     of_row = np.empty(len(table), np.intp)
     of_row[order] = np.cumsum(new) - 1
     return Steps(keys[0][order][new], of_row)
-
-
-def chunks(table: StepTable) -> list[StepTable]:
-    """Return all rows, rank by rank."""
-    return table.by_rank
