@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, in_order, is_any, steps_of, sum_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, began_ns, in_order, is_any, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
@@ -227,11 +227,8 @@ def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
     waited_ns = float((ends - begins).sum())
     if not waited_ns:
         return 0.0
-    # `free_ns` is the same moment on all ranks: the earliest of each gives the offset between their clocks.
-    starts = {own.values("rank")[0]: int(own["free_ns"].min()) for own in rows.by_rank}
-    of_rank = np.zeros(max(starts) + 1, np.int64)
-    of_rank[list(starts)] = list(starts.values())
-    offset = of_rank[rows["rank"]] - starts[min(starts)] + begins[0]
+    began = began_ns(rows)
+    offset = began - began[0] + begins[0]  # `begins` are by the clock of the first rank
     edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
     waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
     took = took_ns(rows)

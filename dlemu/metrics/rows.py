@@ -170,6 +170,14 @@ def sum_of(rows: Rows, name: str) -> int:
     return int(rows[name].sum())
 
 
+def began_ns(table: StepTable) -> Whole:
+    """Return for each row when its rank's first step began, ns: the same moment on all ranks, by each one's clock."""
+    ranks = table["rank"]
+    firsts = np.flatnonzero(np.diff(ranks, prepend=-1))
+    starts: Whole = np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
+    return starts
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """The distinct steps in a table, each done by one or more ranks, in the order of epochs, blocks and steps."""

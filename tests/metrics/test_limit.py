@@ -214,11 +214,11 @@ READS: dict[str, float] = {"storage": 60}
 COMPUTES, QUEUES = {"computing": 60}, {"queueing": 60}
 
 
-def device(depth: float, busy_percent: float) -> dict[str, Device]:
+def device(depth: float, busy_percent: float) -> dict[str, Any]:
     return {"device": Device(mean_depth=depth, busy_percent=busy_percent)}
 
 
-def trial(**rates: Any) -> dict[str, Scaling]:
+def trial(**rates: Any) -> dict[str, Any]:
     return {"scaling": Scaling(**{"readers": 8, "mb_per_second": 2000, "again_mb_per_second": 2000} | rates)}
 
 
