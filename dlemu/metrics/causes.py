@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlemu.metrics.loss import PARTS, by_step
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, chunks, in_order, is_any, maximum_at, steps_of, sum_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, began_ns, in_order, is_any, steps_of, sum_of
 
 BUSY_WORKERS = 0.8
 """Workers count as busy, so that a batch not started yet waits for them, from this share of the time on."""
@@ -143,7 +143,7 @@ def _busy_workers_shares(
     workers_per_rank = max(1, workers // max(1, len(rows.by_rank)))
     late_rank, lasting = late["rank"], np.flatnonzero(until > since)
     for part in rows.by_rank if len(lasting) else ():
-        waiting = lasting[late_rank[lasting] == part.label("rank")[0]]
+        waiting = lasting[late_rank[lasting] == part["rank"][0]]
         mine = part[took_ns(part) > 0] if len(waiting) else part  # with a worker's start and end
         if not len(waiting) or not len(mine):
             continue
@@ -169,30 +169,22 @@ def work_of(rows: Rows, *, preprocesses: bool) -> Work:
     ranks = max(1, len(rows.by_rank))
     compute_ns = float(sum_of(rows, "compute_ns")) / ranks
     elapsed_ns = max(1.0, compute_ns + float(sum(sum_of(rows, name) for name in ("wait_ns", "sync_ns"))) / ranks)
-    cpu_known = cpu_is_known(rows)
-    read_ns = burned_ns = 0
-    spent, late_ns, readers = np.zeros(4), 0.0, _ReadersWhileWaiting(rows)
-    for part in chunks(rows):
-        workers = worker_time(part, preprocesses, cpu_known=cpu_known)
-        spent += [kind.sum() for kind in workers]
-        readers.add(part, workers.storage)
-        read_ns += int(part["read_ns"].sum())
-        burned_ns += int(part["preprocess_cpu_ns"].sum())
-        late_ns += (
-            np.maximum(part["slept_ns"] - part["free_ns"] - part["wait_ns"] - part["compute_ns"], 0).sum() / ranks
-        )
+    spent = worker_time(rows, preprocesses)
+    worked_ns = sum(float(kind.sum()) for kind in spent)
+    late = rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]
+    late_ns = float(np.maximum(late, 0).sum()) / ranks
     calls, app_bytes = sum_of(rows, "read_calls"), sum_of(rows, "app_bytes")
     return Work(
         elapsed_seconds=elapsed_ns / 1e9,
-        starved_share=float(spent[3] / max(spent.sum(), 1.0)),
-        cpu_known=cpu_known,
-        readers=readers.mean,
-        call_ms=float(read_ns) / calls / 1e6 if calls else 0.0,
+        starved_share=float(spent.starved.sum()) / max(worked_ns, 1.0),
+        cpu_known=cpu_is_known(rows),
+        readers=_readers_while_waiting(rows, spent.storage),
+        call_ms=float(sum_of(rows, "read_ns")) / calls / 1e6 if calls else 0.0,
         call_bytes=app_bytes / calls if calls else 0.0,
         app_mb_per_second=app_bytes * 1e3 / elapsed_ns,
         wanted_mb_per_second=app_bytes * 1e3 / compute_ns if compute_ns else np.inf,
-        burns=burned_ns > 0,
-        late_share=float(late_ns / (late_ns + elapsed_ns)),
+        burns=is_any(rows, "preprocess_cpu_ns"),
+        late_share=late_ns / (late_ns + elapsed_ns),
     )
 
 
@@ -203,10 +195,7 @@ def waits_of(rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 def _waits_of(rows: StepTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     steps = steps_of(rows)
-    longest, free = np.zeros(steps.count, np.int64), np.zeros(steps.count, np.int64)
-    for _, part, place in reversed(steps.parts):  # the first rank's `free_ns` are written last
-        maximum_at(longest, place, part["wait_ns"])
-        free[place] = part["free_ns"]
+    longest, free = steps.maximum(rows["wait_ns"]), rows["free_ns"][steps.first()]
     return free[longest > 0], (free + longest)[longest > 0]
 
 
@@ -229,32 +218,20 @@ _MAX_AHEAD = 64  # each is a pass over the rows; deeper queues are rare
 """Batches after a late one that `mean_ready_behind` examines."""
 
 
-class _ReadersWhileWaiting:
-    """Counts the workers of all ranks that were blocked in reads at a time, on average while accelerators waited."""
+def _readers_while_waiting(rows: StepTable, reading_ns: Floats) -> float:
+    """Return how many workers of all ranks were blocked in reads at a time, on average while accelerators waited.
 
-    def __init__(self, rows: StepTable) -> None:
-        begins, ends = waits_of(rows)
-        # `free_ns` is the same moment on all ranks: the earliest of each gives the offset between their clocks.
-        starts = {own.values("rank")[0]: int(own.ends("free_ns")[1][0].min()) for own in rows.by_rank}
-        origin = int(begins[0]) if len(begins) else 0
-        self._offsets = {rank: start - next(iter(starts.values())) + origin for rank, start in starts.items()}
-        self._edges = np.stack([begins - origin, ends - origin], axis=1).ravel()
-        self._edges = np.maximum.accumulate(self._edges).astype(float)
-        self._waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
-        self._all_ns, self._reading_ns = float((ends - begins).sum()), 0.0
-
-    def add(self, part: StepTable, reading_ns: Floats) -> None:
-        """Add rows of one rank with the time that their workers were blocked in reads."""
-        took = took_ns(part)
-        fetched = took > 0
-        if not self._all_ns or not fetched.any():
-            return
-        offset = self._offsets[part.values("rank")[0]]
-        began, over = part["started_ns"][fetched] - offset, part["finished_ns"][fetched] - offset
-        waited = np.interp(over, self._edges, self._waited) - np.interp(began, self._edges, self._waited)
-        self._reading_ns += float((waited / took[fetched] * reading_ns[fetched]).sum())
-
-    @property
-    def mean(self) -> float:
-        """The mean number; 0 where no accelerator waited."""
-        return self._reading_ns / self._all_ns if self._all_ns else 0.0
+    `reading_ns`: how long each row's worker was; 0 is returned where no accelerator waited.
+    """
+    begins, ends = waits_of(rows)
+    waited_ns = float((ends - begins).sum())
+    if not waited_ns:
+        return 0.0
+    began = began_ns(rows)
+    offset = began - began[0] + begins[0]  # `begins` are by the clock of the first rank
+    edges = np.maximum.accumulate(np.stack([begins, ends], axis=1).ravel() - begins[0]).astype(float)
+    waited = np.cumsum(np.stack([np.zeros(len(begins)), ends - begins], axis=1).ravel())
+    took = took_ns(rows)
+    fetched = took > 0
+    began, over = (np.interp((rows[name] - offset)[fetched], edges, waited) for name in ("started_ns", "finished_ns"))
+    return float(((over - began) / took[fetched] * reading_ns[fetched]).sum()) / waited_ns

@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
+from dlemu.metrics.causes import took_ns, worker_time
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.read_times import find_read_change
-from dlemu.metrics.rows import Rows, StepTable, filled, in_order, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, began_ns, in_order, is_any, sum_of
 
 SIGNIFICANCE = 0.001
 """False-alarm rate of each test."""
@@ -125,11 +125,8 @@ def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[Speed
             return ()
         percent = 100 * change.mb_per_second_after / change.mb_per_second_before
         changes = (SpeedChange(**asdict(change), percent=percent),)
-    column, before = storage_column(table), np.zeros(len(changes))
-    for own, start_ns in _ranks(table):
-        ends, gigabytes = (own["finished_ns"] - start_ns) / 1e9, own[column] / 1e9
-        before += [float(gigabytes[ends <= change.at_seconds].sum()) for change in changes]
-    return tuple(replace(change, gb_before=gb) for change, gb in zip(changes, before.tolist(), strict=True))
+    ends, gigabytes = (table["finished_ns"] - began_ns(table)) / 1e9, table[storage_column(table)] / 1e9
+    return tuple(replace(one, gb_before=float(gigabytes[ends <= one.at_seconds].sum())) for one in changes)
 
 
 def _lost_time(table: StepTable) -> bool:
@@ -175,47 +172,43 @@ def supply_of(rows: Rows, *, preprocesses: bool = False) -> Supply:
     by the page cache are left out; what uncached batches need (`_UNCACHED_QUANTILE`) allows for compression.
     """
     table = in_order(rows)
-    ranks = [(own[(own["app_bytes"] > 0) & (took_ns(own) > 0)], start) for own, start in _ranks(table)]
-    ranks = [(fetched, start) for fetched, start in ranks if len(fetched)]
-    if sum(len(fetched) for fetched, _ in ranks) < 2 * MIN_WINDOWS:
+    began, fetched = began_ns(table), (table["app_bytes"] > 0) & (took_ns(table) > 0)
+    reads = table[fetched]
+    if len(reads) < 2 * MIN_WINDOWS:
         return Supply(np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
-    column = _from_storage_of([fetched for fetched, _ in ranks])
-    cpu_known = any(cpu_is_known(fetched) for fetched, _ in ranks)
-    shares = filled((own[column] / own["app_bytes"] for own, _ in ranks), sum(len(own) for own, _ in ranks), np.float64)
-    uncached_share = float(np.quantile(shares, _UNCACHED_QUANTILE, overwrite_input=True))
+    bytes_of = reads[storage_column(reads)], reads["app_bytes"]
+    uncached_share = float(np.quantile(bytes_of[0] / bytes_of[1], _UNCACHED_QUANTILE))
     uncached_share = min(uncached_share, 1.0) if uncached_share >= _MIN_UNCACHED_SHARE else 1.0
-    del shares
-    edges = dict(_edges(ranks))
-    sums = {epoch: np.zeros((4, len(edges[epoch]) - 1)) for epoch in edges}
-    for fetched, start_ns in ranks:
-        for own in fetched.by_epoch:
-            (epoch,) = own.values("epoch")
-            starts, ends = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
-            batches = Intervals(starts, ends, edges[epoch])
-            read = worker_time(own, preprocesses, cpu_known=cpu_known).storage / 1e9
-            sums[epoch][:3] += [batches.rates(amounts) for amounts in (own[column] / 1e6, own["app_bytes"] / 1e6, read)]
-    for all_of, start_ns in _ranks(table):
-        for own in all_of.by_epoch:
-            (epoch,) = own.values("epoch")
-            if epoch not in edges:
-                continue
-            late = own["wait_ns"] > 0  # plain arrays: a StepTable of scattered rows has a piece for each
-            free, waits = (own["free_ns"][late] - start_ns) / 1e9, own["wait_ns"][late] / 1e9
-            sums[epoch][3] += Intervals(free, free + waits, edges[epoch]).rates(waits) / len(table.by_rank)
-    windows = np.concatenate([np.vstack([edges[epoch][:-1], sums[epoch]]) for epoch in edges], axis=1)
+    starts, ends = ((reads[name] - began[fetched]) / 1e9 for name in ("started_ns", "finished_ns"))
+    amounts = bytes_of[0] / 1e6, bytes_of[1] / 1e6, worker_time(reads, preprocesses).storage / 1e9
+    late = table["wait_ns"] > 0
+    free, waits = (table["free_ns"] - began)[late] / 1e9, table["wait_ns"][late] / 1e9
+    by_epoch = []
+    for epoch, edges in _edges(reads["epoch"], starts, took_ns(reads) / 1e9):
+        own, lost = reads["epoch"] == epoch, table["epoch"][late] == epoch
+        batches = Intervals(starts[own], ends[own], edges)
+        waited = Intervals(free[lost], (free + waits)[lost], edges).rates(waits[lost]) / len(table.values("rank"))
+        by_epoch.append(np.vstack([edges[:-1], *(batches.rates(amount[own]) for amount in amounts), waited]))
+    windows = np.concatenate(by_epoch, axis=1)
     at, stored, _, readers, waited = windows[:, windows[1] > _MIN_FROM_STORAGE * uncached_share * windows[2]]
     waiting = waited >= _MIN_WAIT_SHARE
     usual = float(np.median(readers[waiting])) if waiting.any() else math.inf
     return Supply(at, stored, waiting & (readers >= _MIN_READERS_SHARE * usual))
 
 
+def _edges(epochs: Whole, starts: Floats, took: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield each epoch with its windows' edges, s, from its first batch's start to its last's: then readers idle."""
+    spans = [(epoch, starts[epochs == epoch]) for epoch in np.unique(epochs).tolist()]
+    seconds = sum(float(np.ptp(own)) for _, own in spans)
+    batch = float(np.median(took))
+    length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
+    for epoch, own in spans:
+        yield epoch, own.min() + length * np.arange(int(np.ptp(own) / length) + 1, dtype=np.float64)
+
+
 def storage_column(rows: StepTable) -> str:
     """Return the column of the kernel's count of bytes from storage, or of the bytes read where it keeps none."""
-    return _from_storage_of([rows])
-
-
-def _from_storage_of(parts: Sequence[StepTable]) -> str:
-    return "storage_bytes" if any(is_any(part, "storage_bytes") for part in parts) else "app_bytes"
+    return "storage_bytes" if is_any(rows, "storage_bytes") else "app_bytes"
 
 
 def find_stalls(rows: Rows) -> tuple[Stall, ...]:
@@ -226,79 +219,22 @@ def find_stalls(rows: Rows) -> tuple[Stall, ...]:
 def _find_stalls(table: StepTable) -> tuple[Stall, ...]:
     if not len(table):
         return ()
-    ranks = _ranks(table)
-    done_by_epoch: dict[int, list[Floats]] = {epoch: [] for epoch in table.values("epoch")}
-    took, at = np.empty(len(table), np.int64), 0
-    for part, start_ns in ranks:
-        for own in part.by_epoch:
-            done = _ends_of_spans((own["finished_ns"] - start_ns) / 1e9)
-            done_by_epoch[own.values("epoch")[0]].append(done)
-        took[at : at + len(part)] = took_ns(part)
-        at += len(part)
-    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took, overwrite_input=True)) / 1e9)
-    del took
+    began = began_ns(table)
+    starts, ends, free = ((table[name] - began) / 1e9 for name in ("started_ns", "finished_ns", "free_ns"))
+    reads, over = table["read_ns"] / 1e9, free + table["wait_ns"] / 1e9
+    min_seconds = max(STALL_SECONDS, _STALL_BATCHES * float(np.median(took_ns(table))) / 1e9)
     stalls = []
-    for epoch, dones in done_by_epoch.items():
-        done = np.sort(np.concatenate(dones))
+    for epoch in table.values("epoch"):
+        own = table["epoch"] == epoch
+        done = np.sort(ends[own])
         for gap in np.flatnonzero(np.diff(done) >= min_seconds):
             begin, end = float(done[gap]), float(done[gap + 1])
-            mine = [(own.of("epoch", (epoch,)), start_ns) for own, start_ns in ranks]
-            if any(_reads_all_along(own, start_ns, begin, end) for own, start_ns in mine) and _waited(
-                ranks, begin, end
-            ):
+            half = (end - begin) / 2  # a batch must have been in reads for the second half at least, to the end
+            reads_on = own & (starts <= begin + half) & (ends >= end) & (reads >= half)
+            waited = float((np.minimum(over, end) - np.maximum(free, begin)).max())
+            if reads_on.any() and waited >= _MIN_WAIT_SHARE * (end - begin):
                 stalls.append(Stall(at_seconds=begin, seconds=end - begin))
     return tuple(stalls)
-
-
-def _ends_of_spans(moments: Floats) -> Floats:
-    """Return the first and last of the moments in each span of half of STALL_SECONDS: gaps as long as that remain."""
-    moments = np.sort(moments)
-    changes = np.flatnonzero(np.diff(moments // (STALL_SECONDS / 2)))
-    kept: Floats = moments[np.unique(np.concatenate([[0], changes, changes + 1, [len(moments) - 1]]))]
-    return kept
-
-
-def _reads_all_along(own: StepTable, start_ns: int, begin: float, end: float) -> bool:
-    """Return whether one of the rank's batches was in reads for the second half of that time at least, to its end."""
-    starts, ends = ((own[name] - start_ns) / 1e9 for name in ("started_ns", "finished_ns"))
-    half = (end - begin) / 2
-    return bool(((starts <= begin + half) & (ends >= end) & (own["read_ns"] >= half * 1e9)).any())
-
-
-def _waited(ranks: list[tuple[StepTable, int]], begin: float, end: float) -> bool:
-    """Return whether an accelerator waited for `_MIN_WAIT_SHARE` of that time."""
-    longest = 0.0
-    for own, start_ns in ranks:
-        free = (own["free_ns"] - start_ns) / 1e9
-        overlap = np.minimum(free + own["wait_ns"] / 1e9, end) - np.maximum(free, begin)
-        longest = max(longest, float(overlap.max()))
-    return longest >= _MIN_WAIT_SHARE * (end - begin)
-
-
-def _ranks(table: StepTable) -> list[tuple[StepTable, int]]:
-    """Return each rank's rows, and when training began by the rank's clock, ns."""
-    return table.once(_ranks_of)
-
-
-def _ranks_of(table: StepTable) -> list[tuple[StepTable, int]]:
-    return [(own, int(own.ends("free_ns")[1][0].min())) for own in table.by_rank]
-
-
-def _edges(ranks: list[tuple[StepTable, int]]) -> Iterator[tuple[int, Floats]]:
-    """Yield each epoch with its windows' edges, s, from its first batch's start to its last's: then readers idle."""
-    spans: dict[int, tuple[float, float]] = {}
-    for fetched, start_ns in ranks:
-        for own in fetched.by_epoch:
-            starts, (epoch,) = own["started_ns"], own.values("epoch")
-            begin, end = (int(starts.min()) - start_ns) / 1e9, (int(starts.max()) - start_ns) / 1e9
-            known = spans.get(epoch, (begin, end))
-            spans[epoch] = min(begin, known[0]), max(end, known[1])
-    seconds = sum(end - begin for begin, end in spans.values())
-    took = filled((took_ns(own) for own, _ in ranks), sum(len(own) for own, _ in ranks))
-    batch = float(np.median(took, overwrite_input=True)) / 1e9
-    length = max(_WINDOW_SECONDS, seconds / _MAX_WINDOWS, _WINDOW_BATCHES * seconds / len(took), batch)
-    for epoch, (begin, end) in sorted(spans.items()):
-        yield epoch, begin + length * np.arange(int((end - begin) / length) + 1, dtype=np.float64)
 
 
 def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:

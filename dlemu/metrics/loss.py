@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.au import au_percent
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
+from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, in_order, steps_of, sum_of
 
 PARTS = ("reading", "decoding", "queueing", "hand_over")
 """What delays a batch, in the order of the columns of `Steps.parts_ns`; each is explained in `Loss`."""
@@ -67,23 +67,13 @@ def by_step(rows: Rows) -> Steps:
 
 
 def _by_step(table: StepTable) -> Steps:
-    """Do it rank by rank. A step's critical row is the one with the least sync; of equal ones, the longest wait."""
-    steps = steps_of(table)
-    accelerators, compute, lost, longest, critical = (np.zeros(steps.count, np.int64) for _ in range(5))
-    least_sync, most_wait = np.full(steps.count, np.iinfo(np.int64).max), np.full(steps.count, -1)
-    for first, part, place in steps.parts:
-        own_compute, wait, sync = part["compute_ns"], part["wait_ns"], part["sync_ns"]
-        add_at(accelerators, place, 1)
-        add_at(compute, place, own_compute)
-        add_at(lost, place, wait + sync)
-        maximum_at(longest, place, own_compute)
-        later = (sync < least_sync[place]) | ((sync == least_sync[place]) & (wait > most_wait[place]))
-        at = np.flatnonzero(later) if isinstance(place, slice) else place[later]
-        critical[at], least_sync[at], most_wait[at] = first + np.flatnonzero(later), sync[later], wait[later]
-    uneven = np.minimum(longest * accelerators - compute, lost)
-    late = table if len(steps.parts) == 1 and steps.count == len(table) else table.take(critical)
+    """A step's critical row is the one with the least sync; of equal ones, the longest wait."""
+    steps, compute, wait, sync = steps_of(table), table["compute_ns"], table["wait_ns"], table["sync_ns"]
+    accelerators, computed, lost = steps.sum(1), steps.sum(compute), steps.sum(wait + sync)
+    late = table.take(steps.first(sync, -wait))
+    uneven = np.minimum(steps.maximum(compute) * accelerators - computed, lost)
     parts = _split(lost - uneven, wait_parts(late))
-    return Steps(steps.keys[0], late, accelerators, compute + lost, lost, uneven, parts)
+    return Steps(steps.epoch, late, accelerators, computed + lost, lost, uneven, parts)
 
 
 def wait_parts(rows: Columns) -> Whole:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, chunks, in_order
+from dlemu.metrics.rows import Rows, in_order
 
 
 def training_ns(rows: Rows) -> int:
@@ -33,18 +33,15 @@ def first_batch_seconds(rows: Rows) -> float:
 
 
 def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Percentiles | None:
-    """Return the percentiles, in ms, of durations in ns, which it puts into another order; None for no durations."""
+    """Return the percentiles, in ms, of durations in ns; None for no durations."""
     if not len(values_ns):
         return None
-    p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100), overwrite_input=True) / 1e6).tolist()
+    p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
     return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)
 
 
 def late_handover_share(rows: Rows) -> float:
     """Return the share of all waits that elapsed after the batch was finished: the emulator's own overhead."""
-    total = handover = 0
-    for part in chunks(in_order(rows)):
-        wait_ns, handover_ns = part["wait_ns"], part["ready_ns"] - part["finished_ns"]
-        total += int(wait_ns.sum())
-        handover += int(np.minimum(wait_ns, np.maximum(handover_ns, 0)).sum())
-    return handover / total if total else 0.0
+    wait_ns, handover_ns = rows["wait_ns"], rows["ready_ns"] - rows["finished_ns"]
+    total = int(wait_ns.sum())
+    return int(np.minimum(wait_ns, np.maximum(handover_ns, 0)).sum()) / total if total else 0.0

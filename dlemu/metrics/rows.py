@@ -1,8 +1,8 @@
-"""Step rows (a step of a rank each) as a `StepTable`: columns, sorted, with an index by rank, epoch and block."""
+"""Step rows (a step of a rank each) as a `StepTable`: columns in the order of rank, epoch, block and step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, TypeVar, overload
@@ -15,10 +15,6 @@ Made = TypeVar("Made")
 
 LABELS = ("rank", "epoch", "phase", "block")
 """Columns with one value per block; a table is sorted by these and `step`."""
-_CHUNK = 1 << 16
-"""Rows per chunk of work: larger ones exceed the CPU caches, and malloc would map and unmap their memory each time."""
-_SHORT_SPAN = 256
-"""If runs of consecutive rows are shorter on average, rows are gathered by index instead of copied run by run."""
 
 
 class Columns(Protocol):
@@ -29,59 +25,16 @@ class Columns(Protocol):
     def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
 
-class ColumnStore:
-    """All rows of a result as columns, sorted by rank, epoch, phase, block and step."""
-
-    def __init__(self, columns: Mapping[str, Whole]) -> None:
-        """Sort the columns where they are not in order."""
-        keys = [columns[name] for name in ("step", *reversed(LABELS))]
-        if not _are_in_order(keys):
-            order = np.lexsort(keys)
-            columns = {name: values[order] for name, values in columns.items()}
-        self._columns = {name: values.view() for name, values in columns.items()}
-        for values in self._columns.values():
-            values.setflags(write=False)
-        self.names, self.length = tuple(columns), len(keys[0])
-        differ = np.zeros(max(0, self.length - 1), np.bool_)
-        for name in LABELS:
-            differ |= columns[name][1:] != columns[name][:-1]
-        self.block_starts: NDArray[np.int64] = np.append(True, differ)[: self.length].nonzero()[0]
-        self.block_stops = np.append(self.block_starts[1:], self.length)[: len(self.block_starts)]
-        self.labels = {name: self.at(name, self.block_starts) for name in LABELS}
-
-    def part(self, name: str, start: int, stop: int) -> Whole:
-        """Return the values of a range of rows, read-only."""
-        values: Whole = self._columns[name][start:stop]
-        return values
-
-    def at(self, name: str, indices: NDArray[np.integer]) -> Whole:
-        """Return the values of the rows at `indices`."""
-        values: Whole = self._columns[name][indices]
-        return values
-
-
-def _are_in_order(keys: Sequence[Whole]) -> bool:
-    """Return whether rows are sorted by these columns, of which the last one counts most."""
-    in_order = np.ones(max(0, len(keys[0]) - 1), np.bool_)
-    for values in keys:
-        in_order = (values[1:] > values[:-1]) | ((values[1:] == values[:-1]) & in_order)
-    return bool(in_order.all())
-
-
 class StepTable:
-    """Some rows of a store, in its order. Values computed from a table can be cached in it; see `once`."""
+    """Some rows of a result, in order. Values computed from a table can be cached in it; see `once`."""
 
-    def __init__(self, store: ColumnStore, pieces: tuple[Whole, Whole] | None = None) -> None:
-        """Take all rows of a store, or `pieces`: begins and ends of row ranges, each within one block."""
-        self._store = store
-        if pieces is None:
-            pieces = store.block_starts, store.block_stops
-        self._starts, self._stops = pieces
-        self._length = int((self._stops - self._starts).sum())
+    def __init__(self, columns: Mapping[str, Whole], places: NDArray[np.intp]) -> None:
+        """Take the sorted columns of all rows, and the places of some of them; `table_of` sorts columns."""
+        self._columns, self._places = columns, places
         self._once: dict[object, Any] = {}
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._places)
 
     @overload
     def __getitem__(self, key: str) -> Whole: ...
@@ -90,21 +43,15 @@ class StepTable:
     def __getitem__(self, key: slice | NDArray[np.bool_]) -> StepTable: ...
 
     def __getitem__(self, key: str | slice | NDArray[np.bool_]) -> Whole | StepTable:
-        """Return a column, read-only, or a table of the rows in a slice or mask."""
+        """Return a column, read-only where it is not copied, or a table of the rows in a slice or mask."""
         if isinstance(key, str):
-            return self._column(key)
-        if not isinstance(key, slice):
-            return self._where(np.asarray(key))
-        start, stop, step = key.indices(len(self))
-        if step == 1:
-            return self._cut(start, max(start, stop))
-        mask = np.zeros(len(self), np.bool_)
-        mask[key] = True
-        return self._where(mask)
+            values: Whole = self._columns[key][self._range]
+            return values
+        return StepTable(self._columns, self._places[key])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.void]:
-        rows = np.empty(len(self), [(name, np.int64) for name in self._store.names])
-        for name in self._store.names:
+        rows = np.empty(len(self), [(name, np.int64) for name in self._columns])
+        for name in self._columns:
             rows[name] = self[name]
         return rows
 
@@ -116,156 +63,106 @@ class StepTable:
         return made
 
     def take(self, indices: NDArray[np.integer]) -> Columns:
-        """Return the rows at `indices`, in that order, without materialising columns of all rows."""
-        ends = np.cumsum(self._stops - self._starts)
-        piece = np.searchsorted(ends, indices, side="right")
-        return _Taken(self._store, indices + (self._stops - ends)[piece])
+        """Return the rows at `indices`, in that order."""
+        return StepTable(self._columns, self._places[indices])
 
     @cached_property
     def by_rank(self) -> list[StepTable]:
         """The rows of each rank, in the order of ranks."""
-        return list(self._grouped("rank").values())
+        return self._grouped("rank")
 
     @cached_property
     def by_epoch(self) -> list[StepTable]:
         """The rows of each epoch, in the order of epochs."""
-        return list(self._grouped("epoch").values())
+        return self._grouped("epoch")
 
-    @cached_property
+    @property
     def by_rank_and_epoch(self) -> list[StepTable]:
-        """The rows of each epoch of each rank, in the order in which a large result has them in memory."""
+        """The rows of each epoch of each rank."""
         return [part for own in self.by_rank for part in own.by_epoch]
 
-    @cached_property
+    @property
     def by_block(self) -> list[StepTable]:
         """The rows of each block of each rank, in order."""
-        if not len(self._starts):
-            return []
-        bounds = np.flatnonzero(np.diff(self._blocks)) + 1
-        parts = zip(np.split(self._starts, bounds), np.split(self._stops, bounds), strict=True)
-        return [StepTable(self._store, pieces) for pieces in parts]
+        parts = np.split(self._places, self._block_starts[1:]) if len(self) else []
+        return [StepTable(self._columns, part) for part in parts]
 
     def of(self, label: str, values: Sequence[int]) -> StepTable:
         """Return the rows whose `label` (rank, epoch, phase or block) is one of `values`."""
-        return self._chosen(np.isin(self.label(label), values))
-
-    def label(self, name: str) -> Whole:
-        """Return the rank, epoch, phase or block of each piece of the table, in order; values may repeat."""
-        return self._store.labels[name][self._blocks]
+        chosen = np.isin(self[label], values)
+        return self if chosen.all() else self[chosen]
 
     def values(self, label: str) -> list[int]:
         """Return the distinct ranks, epochs, phases or blocks in the table, sorted."""
-        found: list[int] = np.unique(self.label(label)).tolist()
+        found: list[int] = np.unique(self[label][self._block_starts]).tolist()
         return found
 
     def trimmed(self, first: int, last: int) -> StepTable:
         """Return the table without the first `first` and the last `last` rows of each block of each rank."""
-        numbers, lengths = self._blocks, self._stops - self._starts
-        if len(np.unique(numbers)) == len(numbers):
-            starts, stops = self._starts + first, self._stops - last
-            remaining = stops > starts
-            return StepTable(self._store, (starts[remaining], stops[remaining]))
-        begins = np.flatnonzero(np.append(True, np.diff(numbers) != 0))
-        sizes = np.add.reduceat(lengths, begins)
-        number = np.arange(len(self)) - np.repeat(np.append(0, np.cumsum(sizes)[:-1]), sizes)  # within its block
-        return self._where((number >= first) & (number < np.repeat(sizes, sizes) - last))
+        sizes = np.diff(self._block_starts, append=len(self))
+        number = np.arange(len(self)) - np.repeat(self._block_starts, sizes)  # within its block
+        return self[(number >= first) & (number < np.repeat(sizes, sizes) - last)]
 
     def ends(self, *names: str) -> tuple[Whole, list[Whole], list[Whole]]:
         """Return for each block of each rank its rank, and the values of columns in its first and in its last row."""
-        begins = np.flatnonzero(np.append(True, np.diff(self._blocks) != 0))[: len(self._starts)]
-        closes = np.append(begins[1:], len(self._starts))[: len(begins)] - 1
-        first, last = (
-            [self._store.at(name, rows) for name in names] for rows in (self._starts[begins], self._stops[closes] - 1)
+        first, last = self._block_starts, np.append(self._block_starts[1:], len(self))[: len(self._block_starts)] - 1
+        rank, *columns = (self._columns[name] for name in ("rank", *names))
+        starts, stops = self._places[first], self._places[last]
+        return rank[starts], [values[starts] for values in columns], [values[stops] for values in columns]
+
+    @cached_property
+    def _range(self) -> slice | NDArray[np.intp]:
+        """Where the rows are in the columns: a slice, so that no column is copied, where they are consecutive."""
+        places = self._places
+        is_whole = (
+            bool(len(places)) and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all())
         )
-        return self.label("rank")[begins], first, last
+        return slice(int(places[0]), int(places[-1]) + 1) if is_whole else places
 
     @cached_property
-    def _blocks(self) -> NDArray[np.intp]:
-        """Index of each piece's block in the store."""
-        return np.searchsorted(self._store.block_starts, self._starts, side="right") - 1
+    def _block_starts(self) -> NDArray[np.intp]:
+        """Index of the first row of each block of each rank."""
+        differ = np.zeros(max(0, len(self) - 1), np.bool_)
+        for name in LABELS:
+            values = self[name]
+            differ |= values[1:] != values[:-1]
+        return np.flatnonzero(np.append(True, differ)[: len(self)])
 
-    def _grouped(self, label: str) -> dict[int, StepTable]:
-        labels = self.label(label)
-        values = np.unique(labels)
-        if len(values) == 1:
-            return {int(values[0]): self}
+    def _grouped(self, label: str) -> list[StepTable]:
+        labels = self[label]
         order = np.argsort(labels, kind="stable")
-        parts = np.split(order, np.flatnonzero(np.diff(labels[order])) + 1) if len(order) else []
-        return {int(labels[part[0]]): StepTable(self._store, (self._starts[part], self._stops[part])) for part in parts}
-
-    def _chosen(self, chosen: NDArray[np.bool_]) -> StepTable:
-        return self if chosen.all() else StepTable(self._store, (self._starts[chosen], self._stops[chosen]))
-
-    def _cut(self, start: int, stop: int) -> StepTable:
-        ends = np.cumsum(self._stops - self._starts)
-        before = np.clip(start - (ends - (self._stops - self._starts)), 0, None)
-        behind = np.clip(ends - stop, 0, None)
-        starts, stops = self._starts + before, self._stops - behind
-        remaining = stops > starts
-        return StepTable(self._store, (starts[remaining], stops[remaining]))
-
-    def _where(self, mask: NDArray[np.bool_]) -> StepTable:
-        if mask.dtype != np.bool_ or mask.shape != (len(self),):
-            raise IndexError(f"rows are chosen by a slice or a mask of {len(self)} values")
-        if mask.all():
-            return self
-        ends = np.cumsum(self._stops - self._starts)
-        own_starts = ends - (self._stops - self._starts)
-        edges = np.unique(np.concatenate([own_starts, np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]]))
-        starts = edges[:-1]
-        chosen = mask[starts]
-        starts, stops = starts[chosen], edges[1:][chosen]
-        piece = np.searchsorted(ends, starts, side="right")
-        shift = self._starts[piece] - own_starts[piece]
-        return StepTable(self._store, (starts + shift, stops + shift))
-
-    def _column(self, name: str) -> Whole:
-        if not len(self):
-            return np.empty(0, np.int64)
-        begins, stops = self._spans
-        if len(begins) == 1:
-            return self._store.part(name, int(begins[0]), int(stops[0]))
-        if len(begins) * _SHORT_SPAN > len(self):
-            lengths = stops - begins
-            indices = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(len(self))
-            return self._store.at(name, indices)
-        spans = zip(begins.tolist(), stops.tolist(), strict=True)
-        return np.concatenate([self._store.part(name, *span) for span in spans])
-
-    @cached_property
-    def _spans(self) -> tuple[Whole, Whole]:
-        """Begins and ends of the pieces, with adjacent ones merged."""
-        apart = self._starts[1:] != self._stops[:-1]
-        return self._starts[np.append(True, apart)], self._stops[np.append(apart, True)]
-
-
-class _Taken:
-    """Rows of a store by index; see `StepTable.take`."""
-
-    def __init__(self, store: ColumnStore, indices: NDArray[np.integer]) -> None:
-        self._store, self._indices = store, indices
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-    def __getitem__(self, name: str) -> Whole:
-        return self._store.at(name, self._indices)
+        bounds = np.flatnonzero(np.diff(labels[order])) + 1
+        if not len(bounds):
+            return [self] if len(self) else []
+        return [StepTable(self._columns, self._places[part]) for part in np.split(order, bounds)]
 
 
 Rows = NDArray[np.void] | StepTable
 """Rows of STEP_DTYPE, shape (rows,), in any order; or a table of them."""
 
 
+def table_of(columns: Mapping[str, Whole]) -> StepTable:
+    """Return the table of all rows, each column of which has the shape (rows,); sorts them where they are not."""
+    keys = np.stack([columns[name] for name in ("step", *reversed(LABELS))])
+    order = np.lexsort(keys)
+    if (np.diff(order) != 1).any():
+        columns = {name: values[order] for name, values in columns.items()}
+    columns = {name: values.view() for name, values in columns.items()}
+    for values in columns.values():
+        values.setflags(write=False)
+    return StepTable(columns, np.arange(len(order)))
+
+
 def in_order(rows: Rows) -> StepTable:
     """Return the rows as a table."""
     if isinstance(rows, StepTable):
         return rows
-    return StepTable(ColumnStore({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()}))
+    return table_of({name: rows[name].astype(np.int64) for name in rows.dtype.names or ()})
 
 
 def is_any(rows: Columns, name: str) -> bool:
-    """Return whether a column has any value other than 0, without materialising all of it."""
-    return any(bool(part[name].any()) for part in (chunks(rows) if isinstance(rows, StepTable) else (rows,)))
+    """Return whether a column has any value other than 0."""
+    return bool(rows[name].any())
 
 
 def sum_of(rows: Rows, name: str) -> int:
@@ -273,15 +170,42 @@ def sum_of(rows: Rows, name: str) -> int:
     return int(rows[name].sum())
 
 
+def began_ns(table: StepTable) -> Whole:
+    """Return for each row when its rank's first step began, ns: the same moment on all ranks, by each one's clock."""
+    ranks = table["rank"]
+    firsts = np.flatnonzero(np.diff(ranks, prepend=-1))
+    starts: Whole = np.repeat(np.minimum.reduceat(table["free_ns"], firsts), np.diff(firsts, append=len(ranks)))
+    return starts
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """The distinct steps in a table, each done by one or more ranks, in the order of epochs, blocks and steps."""
 
-    count: int
-    keys: tuple[Whole, Whole, Whole]
-    """Epoch, block and number of each step."""
-    parts: tuple[tuple[int, StepTable, NDArray[np.intp] | slice], ...]
-    """For each rank: index of its first row in the table, its rows, and the index in `keys` of each row's step."""
+    epoch: Whole
+    """Of each step."""
+    of_row: NDArray[np.intp]
+    """Index of each row's step, shape (rows,)."""
+
+    def __len__(self) -> int:
+        return len(self.epoch)
+
+    def sum(self, values: Whole | int) -> Whole:
+        """Return the sum over each step's rows."""
+        totals = np.zeros(len(self), np.int64)
+        np.add.at(totals, self.of_row, values)
+        return totals
+
+    def maximum(self, values: Whole) -> Whole:
+        """Return the maximum over each step's rows; 0 where all are less."""
+        maxima = np.zeros(len(self), np.int64)
+        np.maximum.at(maxima, self.of_row, values)
+        return maxima
+
+    def first(self, *keys: Whole) -> NDArray[np.intp]:
+        """Return the index of each step's row with the least keys, of which the first counts most."""
+        order = np.lexsort((*reversed(keys), self.of_row))
+        return order[np.searchsorted(self.of_row[order], np.arange(len(self)))]
 
 
 def steps_of(table: StepTable) -> Steps:
@@ -290,66 +214,9 @@ def steps_of(table: StepTable) -> Steps:
 
 
 def _steps_of(table: StepTable) -> Steps:
-    ranks = table.by_rank
-    if not ranks:
-        nothing = np.empty(0, np.int64)
-        return Steps(0, (nothing, nothing, nothing), ())
-    keys = _keys(ranks[0])
-    differing: list[tuple[Whole, ...] | None] = []  # keys of each rank; None if equal to those of the first
-    for part in ranks:
-        own = _keys(part)
-        same = len(own[0]) == len(keys[0]) and all(np.array_equal(*pair) for pair in zip(own, keys, strict=True))
-        differing.append(None if same else own)
-    firsts = np.append(0, np.cumsum([len(part) for part in ranks])[:-1]).tolist()
-    if all(own is None for own in differing):
-        whole = slice(0, len(keys[0]))
-        return Steps(len(keys[0]), keys, tuple((first, part, whole) for first, part in zip(firsts, ranks, strict=True)))
-    every = np.concatenate([np.stack(keys if own is None else own) for own in differing], axis=1)
-    order = np.lexsort(every[::-1])
-    ordered = every[:, order]
-    new = np.append(True, (ordered[:, 1:] != ordered[:, :-1]).any(axis=0))
-    number = np.empty(len(order), np.intp)
-    number[order] = np.cumsum(new) - 1
-    found = ordered[:, new]
-    parts = tuple((first, part, number[first : first + len(part)]) for first, part in zip(firsts, ranks, strict=True))
-    return Steps(found.shape[1], (found[0], found[1], found[2]), parts)
-
-
-def add_at(totals: Whole, steps: NDArray[np.intp] | slice, values: Whole | int) -> None:
-    """Add the values of one rank's rows to the totals of their `steps`, in which a step may occur more than once."""
-    if isinstance(steps, slice):
-        totals[steps] += values
-    else:
-        np.add.at(totals, steps, values)
-
-
-def maximum_at(maxima: Whole, steps: NDArray[np.intp] | slice, values: Whole) -> None:
-    """Update the maxima of `steps` with the values of one rank's rows."""
-    if isinstance(steps, slice):
-        np.maximum(maxima[steps], values, out=maxima[steps])
-    else:
-        np.maximum.at(maxima, steps, values)
-
-
-def _keys(part: StepTable) -> tuple[Whole, Whole, Whole]:
-    return part["epoch"], part["block"], part["step"]
-
-
-def filled(parts: Iterable[NDArray[Any]], length: int, dtype: type = np.int64) -> NDArray[Any]:
-    """Return parts of an array, `length` values in all, as one, and keep only one of them at a time."""
-    values: NDArray[Any] = np.empty(length, dtype)
-    at = 0
-    for part in parts:
-        values[at : at + len(part)] = part
-        at += len(part)
-    return values
-
-
-def chunks(table: StepTable, max_rows: int = _CHUNK) -> Iterator[StepTable]:
-    """Yield all rows, rank by rank and at most `max_rows` at a time, so that temporary arrays stay small."""
-    for part in table.by_rank:
-        if len(part) <= max_rows:
-            yield part
-            continue
-        for start in range(0, len(part), max_rows):
-            yield part[start : start + max_rows]
+    keys = np.stack([table[name] for name in ("epoch", "block", "step")])
+    order = np.lexsort(keys[::-1])
+    new = np.append(True, (np.diff(keys[:, order]) != 0).any(axis=0))[: len(table)]
+    of_row = np.empty(len(table), np.intp)
+    of_row[order] = np.cumsum(new) - 1
+    return Steps(keys[0][order][new], of_row)

@@ -13,7 +13,7 @@ import numpy as np
 
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, steps_of, sum_of
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
@@ -78,22 +78,14 @@ def _owners_to_report(kept: StepTable, delays: _Delays, owners: Sequence[int]) -
 
 
 def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
-    """Compute it rank by rank, keeping each step's latest end so far and the latest end of another owner's ranks."""
-    steps = steps_of(kept)
-    owner, row, peers, longest = (np.zeros(steps.count, np.int64) for _ in range(4))
-    latest, others = np.full(steps.count, -1), np.zeros(steps.count, np.int64)
-    for first, part, place in steps.parts:
-        own, ends = owners[int(part.label("rank")[0])], part["wait_ns"] + part["compute_ns"]
-        add_at(peers, place, 1)
-        maximum_at(longest, place, part["compute_ns"])
-        before, is_other = latest[place], owner[place] != own
-        later = ends > before
-        behind = np.where(is_other & (before >= 0), np.minimum(before, ends), 0)
-        others[place] = np.maximum(others[place], behind)
-        at = np.flatnonzero(later) if isinstance(place, slice) else place[later]
-        latest[at], owner[at], row[at] = ends[later], own, first + np.flatnonzero(later)
-    delay_ns = np.maximum(0, latest - np.maximum(others, longest))
-    return _Delays(owner, row, delay_ns, delay_ns * peers)
+    """Return each step's delay by the owner of its last end: the time since the latest end of other owners' ranks."""
+    steps, compute = steps_of(kept), kept["compute_ns"]
+    ends, owner_of_row = kept["wait_ns"] + compute, np.asarray(owners)[kept["rank"]]
+    row = steps.first(-ends)
+    owner = owner_of_row[row]
+    others = steps.maximum(np.where(owner_of_row == owner[steps.of_row], 0, ends))
+    delay_ns = np.maximum(0, ends[row] - np.maximum(others, steps.maximum(compute)))
+    return _Delays(owner, row, delay_ns, delay_ns * steps.sum(1))
 
 
 def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Finding:

@@ -124,7 +124,7 @@ def test_a_quota_of_cpu_time_is_named_as_what_limits(dataset: Path, tmp_path: Pa
         ended = dlemu("train", *settings, launcher=inside(folder))
     assert ended.ran, ended.err
     limit = summary(tmp_path / "run")["limited_by"]
-    assert (limit["what"], "throttled" in [one["code"] for one in limit["seen"]]) == ("host CPU", True)
+    assert (limit["what"], "cpu_quota" in [one["code"] for one in limit["findings"]]) == ("host CPU", True)
     assert "host CPU" in ended.out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +24,6 @@ from dlemu.metrics.dlio_formulas import (
 )
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.spread import averaged, pooled
-from dlemu.metrics.verdict import VerdictCode
-from tests.metrics.test_verdict import evidence, judge
 
 BLOCK = BlockTimes(
     load=np.array([9.0, 1.0, 2.0, 3.0, 4.0]),
@@ -155,50 +152,6 @@ def test_a_block_is_taken_from_the_hosts_own_stamps() -> None:
     assert times.total == 1000 + (62 + 25) + 7 + 1 + 20 + 3 + 4 - 999
     assert au_dlio_percents(uneven()[:3])[0][0] == pytest.approx(100 * 46 / (times.total - 65))
     assert au_dlio_percents(uneven()[:3], 1, 1)[0][0] == pytest.approx(100 * 23 / (times.total - 65 - 32))
-
-
-# the verdict, at its edges
-
-
-def test_how_much_longer_to_run_is_by_the_square_of_what_is_wanted() -> None:
-    def epochs(**changes: Any) -> int:
-        found = judge(evidence(**changes)).numbers["epochs"]
-        assert isinstance(found, int)
-        return found
-
-    assert epochs(au=91.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 9 * 1.1)
-    assert epochs(au=90.0, uncertainty_percent=3.0, epochs=10) == math.ceil(10 * 100 * 1.1)
-    assert epochs(au=91.0, uncertainty_percent=1.01, epochs=2) == 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "numbers"),
-    [
-        ({"au": 91.0, "uncertainty_percent": 0.5}, VerdictCode.PASS, {"au_percent": 91.0, "uncertainty_percent": 0.5}),
-        ({"au": 89.5, "au_sustained": None}, VerdictCode.FAIL, {"au_percent": 89.5}),
-        ({"complete": False}, VerdictCode.INCOMPLETE, {}),
-        ({"au": None}, VerdictCode.NOTHING_COMPUTED, {}),
-        ({"reads": False}, VerdictCode.NOTHING_READ, {}),
-        ({"reads": False, "cached": True}, VerdictCode.PASS, {}),
-        ({"au": 0.0, "au_sustained": 0.0, "au_whole": 0.0}, VerdictCode.NOTHING_COMPUTED, {}),
-        ({"au": 89.0, "ceiling_au": 80.0}, VerdictCode.EMULATOR_TOO_SLOW, {"ceiling_au_percent": 80.0}),
-        ({"au": 89.0, "au_without_waits": 90.0}, VerdictCode.FAIL, {}),
-        (
-            {"au": 82.0, "au_without_waits": 89.0, "ceiling_au": 80.0},
-            VerdictCode.UNEVEN_COMPUTATION,
-            {"au_without_waits_percent": 89.0},
-        ),
-        ({"au": 90.0, "au_sustained": 89.0}, VerdictCode.PASS, {"sustained_au_percent": 89.0}),
-        ({"au_whole": 80.0, "kept_steps": 2}, VerdictCode.TOO_FEW_STEPS, {"kept_steps": 2, "prefetched_steps": 5}),
-    ],
-)
-def test_a_verdict_has_the_numbers_that_it_rests_on(
-    changes: dict[str, Any], code: VerdictCode, numbers: dict[str, Any]
-) -> None:
-    verdict = judge(evidence(**changes))
-    assert verdict.code == code
-    assert numbers.items() <= verdict.numbers.items()
-    assert "sustained_au_percent" not in judge(evidence(au=90.0, au_sustained=90.0)).numbers
 
 
 # what workers did

@@ -50,7 +50,7 @@ from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
 from dlemu.metrics.rates import percentiles_ms
-from dlemu.metrics.rows import StepTable, chunks
+from dlemu.metrics.rows import StepTable
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
@@ -373,7 +373,7 @@ def _kept(run: Run) -> StepTable:
 
 
 def _waits_ms(rows: StepTable) -> Any:
-    return percentiles_ms(np.concatenate([part["wait_ns"] for part in chunks(rows)]))
+    return percentiles_ms(rows["wait_ns"])
 
 
 def _rates(run: Run) -> Numbers:

@@ -35,16 +35,26 @@ def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
     cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.host_busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
-    throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
-    pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
-    limit_used = tightest.cpu_limit_used_percent
-    recorded = busiest.host_busy_percent is not None
+    own_cores = _cores_used_by_run(run.facts)
+    limits = [host.cpu_limit for host in run.facts.journal.hosts]
+    usable = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in run.facts.journal.hosts)
+
+    def most(probe: str, name: str) -> float | None:
+        values = (mean_within(*host.readings(probe, "", name), windows) for host, windows in hosts)
+        return max((value for value in values if not math.isnan(value)), default=None)
+
+    busy_percent, limit_used = busiest.host_busy_percent, tightest.cpu_limit_used_percent
+    own_busy_percent = None if busy_percent is None else busiest.own_busy_percent
+    if busy_percent is None and own_cores is not None:
+        busy_percent = 100 * own_cores / usable
+    if limit_used is None and own_cores is not None and limits and all(limits):
+        limit_used = 100 * own_cores / sum(limit or 0.0 for limit in limits)
     return Activity(
-        host_busy_percent=busiest.host_busy_percent if recorded else _own_cpu_percent(run.facts),
-        own_busy_percent=busiest.own_busy_percent if recorded else None,
-        cpu_limit_used_percent=_own_cpu_limit_percent(run.facts) if limit_used is None else limit_used,
-        cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
-        memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
+        host_busy_percent=busy_percent,
+        own_busy_percent=own_busy_percent,
+        cpu_limit_used_percent=limit_used,
+        cpu_throttled_percent=most("cpu", "throttled_percent"),
+        memory_some_percent=most("pressure", "memory_some_percent"),
         network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
         device=_device(run, _waiting_windows(run, rows) or hosts),
     )
@@ -127,8 +137,6 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
                 from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
                 gap: dict[str, Number] = {"pattern": "gap", "host": host.host}
                 gap |= {"from_seconds": from_seconds, "to_seconds": to_seconds}
-                if is_last:
-                    gap["end"] = "of training"
                 yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", gap)
 
 
@@ -188,23 +196,12 @@ def _cpu_activity(run: MeasuredTraining, host: HostTelemetry, windows: Windows) 
     )
 
 
-def _own_cpu_percent(facts: Facts) -> float | None:
-    """Return the run's own CPU use, in % of the hosts' cores; None where unknown."""
+def _cores_used_by_run(facts: Facts) -> float | None:
+    """Return how many cores of all hosts the run used on average, with all its processes; None where unknown."""
     journal = facts.journal
     if not journal.cpu_seconds or not journal.ended_ns:
         return None
-    cores = sum(min(host.cpu_usable, host.cpu_limit or math.inf) for host in journal.hosts)
-    return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
-
-
-def _own_cpu_limit_percent(facts: Facts) -> float | None:
-    """Return the run's use of all hosts' CPU limits together, in %; None where either is unknown."""
-    journal = facts.journal
-    limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
-    if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
-        return None
-    seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
-    return 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)
+    return 1e9 * sum(journal.cpu_seconds) / max(1, journal.ended_ns - journal.started_ns)
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:

@@ -46,7 +46,7 @@ from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
-from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
+from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.slow_folders import find_slow_folders
 from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, over_epochs, pooled
 from dlemu.metrics.stragglers import find_stragglers
@@ -144,9 +144,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
     )
     if not len(rows):
         return metrics
-    for tables in zip(rows.by_rank, kept.by_rank, strict=False):  # the sums of both in one pass over the rows
-        for table in tables:
-            au_percent(table)
     whole = pooled(rows, au_percent)
     cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
     reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
@@ -171,23 +168,13 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
-        wait_ms=percentiles_ms(_column(kept, "wait_ns")),
-        read_ms=percentiles_ms(_column(rows, "read_ns")),
+        wait_ms=percentiles_ms(kept["wait_ns"]),
+        read_ms=percentiles_ms(rows["read_ns"]),
         handover_share_of_wait=late_handover_share(kept),
-        host_oversleep_ms=percentiles_ms(
-            filled(
-                (part["slept_ns"] - part["free_ns"] - part["wait_ns"] - part["compute_ns"] for part in chunks(rows)),
-                len(rows),
-            )
-        ),
+        host_oversleep_ms=percentiles_ms(rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
     )
-
-
-def _column(rows: StepTable, name: str) -> Whole:
-    """Return a copy of a column."""
-    return filled((part[name] for part in chunks(rows)), len(rows))
 
 
 def _cpu_apart(journal: Journal) -> CpuApart | None:

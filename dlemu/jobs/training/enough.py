@@ -24,7 +24,6 @@ ENOUGH_STEPS = 20
 this number."""
 WRITE_BYTES_PER_SECOND = 500e6
 """Rate of a mid-range drive, to estimate how long a dataset takes to write."""
-_EXCLUSIONS = ("exclude_start_steps", "exclude_end_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +42,8 @@ class Need:
 
 def enough(workload: Workload, ranks: int, *, files: int = 0) -> Need:
     """Return the dataset for ENOUGH_STEPS per epoch, or the workload's own if larger; or that of `files`, if given."""
-    reader, data, metric = workload.reader, workload.dataset, workload.metric
-    wanted = ENOUGH_STEPS - 1 + metric.exclude_start_steps + metric.exclude_end_steps
+    reader, data = workload.reader, workload.dataset
+    wanted = ENOUGH_STEPS - 1 + _excluded(workload)
     batch = reader.batch_size * ranks
     files = files or max(data.num_files_train, ceil(wanted * batch / data.num_samples_per_file))
     total = nominal_bytes(replace(data, num_files_train=files))
@@ -74,28 +73,24 @@ def can_be_judged(workload: Workload, steps: int) -> bool:
         return True
     if steps and metric.verdict == "rules":
         return True
-    excluded = metric.exclude_start_steps + metric.exclude_end_steps
-    return any(block.steps > excluded for epoch in make_schedule(workload, steps) for block in epoch.blocks)
+    return any(block.steps > _excluded(workload) for epoch in make_schedule(workload, steps) for block in epoch.blocks)
+
+
+def _excluded(workload: Workload) -> int:
+    """Return how many steps of each part of an epoch between checkpoints do not count."""
+    return workload.metric.exclude_start_steps + workload.metric.exclude_end_steps
 
 
 def _too_often_saved(workload: Workload, steps: int) -> str:
     """Return why epochs of `steps` steps give no verdict although they are enough: checkpoints divide them; else ''."""
     excluded, between = _excluded(workload), workload.checkpoint.steps_between_checkpoints
-    if steps <= sum(excluded.values()):
+    if steps <= excluded:
         return ""
     return (
         f"checkpoint.steps_between_checkpoints={between} leaves no step to count for a verdict, as "
-        f"{_listed(excluded)} also drop{'s' * (len(excluded) == 1)} steps between checkpoints: set it to "
-        f"{sum(excluded.values()) + 1} or more"
+        f"metric.exclude_start_steps and exclude_end_steps drop {excluded} between checkpoints, too: set it to "
+        f"{excluded + 1} or more"
     )
-
-
-def _excluded(workload: Workload) -> dict[str, int]:
-    return {key: value for key in _EXCLUSIONS if (value := getattr(workload.metric, key))}
-
-
-def _listed(excluded: dict[str, int]) -> str:
-    return " and ".join(f"metric.{key}={value}" for key, value in excluded.items())
 
 
 def too_small(workload: Workload, ranks: int) -> str:
@@ -125,21 +120,14 @@ def refuse_unjudged(workload: Workload, ranks: int, files: int, *, files_there: 
         raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files)
     if saved := _too_often_saved(workload, steps):
         raise UserError(saved)
-    excluded = _excluded(workload)
-    raise NoVerdictError(
-        f"{count(steps, 'step')} per epoch can't give a verdict: {_listed(excluded)} leave{'s' * (len(excluded) == 1)} "
-        f"none to count.{noted}",
-        workload,
-        ranks,
-        files_there,
-        enough(workload, ranks).files,
-        f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
-        + (
-            "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
-            if workload.metric.exclude_start_steps
-            else ""
-        ),
+    otherwise = f"To run anyway, without a verdict: train.total_training_steps={steps * workload.train.epochs}"
+    if workload.metric.exclude_start_steps:
+        otherwise += "; to count the first step of each epoch as well: metric.exclude_start_steps=0"
+    problem = (
+        f"{count(steps, 'step')} per epoch can't give a verdict: metric.exclude_start_steps and exclude_end_steps "
+        f"leave none to count.{noted}"
     )
+    raise NoVerdictError(problem, workload, ranks, files_there, enough(workload, ranks).files, otherwise)
 
 
 def to_make(workload: Workload, ranks: int, *, given: bool) -> Making:

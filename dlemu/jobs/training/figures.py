@@ -13,7 +13,7 @@ from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.over_time import Floats, mean_rates
-from dlemu.metrics.rows import StepTable, chunks
+from dlemu.metrics.rows import StepTable
 from dlemu.report.figure_base import (
     AMBER,
     BLUE,
@@ -116,7 +116,7 @@ def step_split(run: Run) -> Figure | None:
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
     """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_PARTS`."""
     sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
-    for own in chunks(rows):
+    for own in rows.by_rank:
         for part in own.by_epoch:
             waits = wait_parts(part).sum(axis=0).tolist()
             spent = np.array([int(part["compute_ns"].sum()), *waits, int(part["sync_ns"].sum())], np.float64)

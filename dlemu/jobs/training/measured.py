@@ -16,7 +16,7 @@ from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING
 from dlemu.jobs.training.summary import CpuApart, StoppedEarly, Summary
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.over_time import Floats, Intervals
-from dlemu.metrics.rows import Rows, StepTable, chunks, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
@@ -161,7 +161,7 @@ class MeasuredTraining:
     def read_mb_per_second(self) -> Floats | None:
         """Rate of all ranks' loaders in READ_BINS equal intervals of `span_seconds`; None if nothing was read."""
         edges, total, is_any = np.linspace(*self.span_seconds, READ_BINS + 1), np.zeros(READ_BINS), False
-        for part in chunks(self.ordered):
+        for part in self.ordered.by_rank:
             fetched = part[(part["app_bytes"] > 0) & (part["finished_ns"] > part["started_ns"])]
             if len(fetched):
                 begins, ends = self.seconds("started_ns", fetched), self.seconds("finished_ns", fetched)

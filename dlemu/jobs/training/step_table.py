@@ -14,7 +14,7 @@ from datagen.atomic import write_file
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.jobs.training.steplog import STEP_COLUMNS, STEP_DTYPE
-from dlemu.metrics.rows import ColumnStore, Rows, StepTable, in_order
+from dlemu.metrics.rows import Rows, in_order, table_of
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.file_names import ADVICE
 from dlemu.results.tables import MOST_TABLE_BYTES
@@ -53,7 +53,7 @@ def read_steps(folder: str) -> Rows:
         return np.empty(0, STEP_DTYPE)
     try:
         file = _StepFile(path)
-        return StepTable(ColumnStore({name: file.column(name) for name in STEP_COLUMNS}))
+        return table_of({name: file.column(name) for name in STEP_COLUMNS})
     except MemoryError as error:
         raise UserError(f"{path} needs more memory than is available: read it on another host") from error
 
@@ -110,7 +110,7 @@ def check_steps(path: str, rows: Rows, ranks: int, epochs: int) -> None:
     if not len(table):
         return
     for name, least, most in (("rank", 0, ranks - 1), ("phase", 0, 1), ("epoch", 1, epochs), ("block", 1, None)):
-        labels = table.label(name)
+        labels = table[name]
         _check_bounds(path, name, int(labels.min()), int(labels.max()), least, most)
     _, first, last = table.ends("step")
     _check_bounds(path, "step", int(first[0].min()), int(last[0].max()), 1, None)

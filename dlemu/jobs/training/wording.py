@@ -237,8 +237,11 @@ def memory_warning(finding: Finding | None) -> str | None:
 
 
 def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield the findings as sentences, of those of one kind the first few; what memory did is a warning of its own."""
-    shown = [finding for finding in findings if finding.code not in MEMORY]
+    """Yield the findings as sentences, of those of one kind the first few.
+
+    What memory did is a warning of its own, and other programs' reads are said where reads are the limit.
+    """
+    shown = [finding for finding in findings if finding.code not in (*MEMORY, Code.OTHER_PROGRAM_ON_DRIVE)]
     for finding in shown:
         alike = [one for one in shown if _kind(one) == _kind(finding)]
         if finding in alike[:_MOST_ALIKE]:
