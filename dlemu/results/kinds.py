@@ -63,8 +63,6 @@ class Parts:
 
     Given what `read` returns, its folder, and a `dlemu.report.figure_base.Canvas`.
     """
-    points: Callable[[str], Any] | None = None
-    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 

@@ -11,8 +11,7 @@ from dlemu.config.meanings import summary
 FIGURES_BEGIN = "<!-- made by scripts/docs from the folders of figures -->"
 PAGES = {
     "jobs/training/figures": "a training run",
-    "studies/series/figures": "a search, a sweep, or several folders with `--output`",
-    "studies/compare/figures": "a comparison",
+    "studies/figures": "a search or sweep (`by_count`), or a comparison",
     "jobs/checkpoint/figures": "a run of checkpoints",
     "contrib/kvcache/figures": "KV-cache offload",
     "jobs/probe/figures": "a probe",

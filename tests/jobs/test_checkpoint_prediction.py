@@ -207,7 +207,7 @@ def test_the_command_answers_by_the_kind_of_the_workload(tmp_path: Path) -> None
     assert answer.verdict.replace("predicted: ", "") in " ".join(shown.stdout.split())
     printed = CliRunner().invoke(command, [*WORDS, f"output.folder={tmp_path / 'q'}", "--drive", "none.yaml"])
     assert "none.yaml does not exist: wanted a data sheet" in str(printed.exception)
-    assert "a checkpoint of" in Path(write_page([str(folder)])).read_text()
+    assert "a checkpoint of" in Path(write_page(str(folder))).read_text()
     kept_run(tmp_path / "run")
     again = ["--from", str(tmp_path / "run"), f"output.folder={tmp_path / 'r'}", "--json"]
     told = json.loads(CliRunner().invoke(command, again).stdout)

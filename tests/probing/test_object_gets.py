@@ -168,7 +168,7 @@ def test_a_bucket_of_a_real_server_is_probed_by_command_and_in_python(s3: S3, tm
     ]
     assert all(0 < cell["first_byte_ms"]["p50"] <= cell["latency_ms"]["p50"] for cell in answer["cells"])
     assert not list(s3.folder.glob("dlemu-probe-*/*"))
-    assert "first byte" in Path(write_page([str(tmp_path / "p")])).read_text()
+    assert "first byte" in Path(write_page(str(tmp_path / "p"))).read_text()
     settings: dict[str, Any] = {"storage.storage_options.endpoint_url": s3.endpoint}
     grid: dict[str, Any] = {"sizes": [16 * KIB], "depths": [2], "seconds": 0.2, "file_bytes": 64 * KIB}
     again = dlemu.probe(TARGET, folder=str(tmp_path / "q"), **grid, **settings)

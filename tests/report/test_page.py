@@ -48,7 +48,7 @@ def read_page(page: Path) -> _Read:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
+    return Path(write_page(str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))))
 
 
 def html(run: Run, config: str = "") -> str:
@@ -119,11 +119,11 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
 
 def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    measured = read_page(Path(write_page([str(folder)]))).words
+    measured = read_page(Path(write_page(str(folder)))).words
     summary = json.loads((folder / "summary.json").read_text())
     summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: forged", True
     (folder / "summary.json").write_text(json.dumps(summary))
-    page = read_page(Path(write_page([str(folder)])))
+    page = read_page(Path(write_page(str(folder))))
     assert page.words == measured
 
 
@@ -175,6 +175,6 @@ def test_texts_of_others_are_escaped() -> None:
 
 def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    text = Path(write_page([str(folder)], str(tmp_path / "elsewhere.html"))).read_text()
+    text = Path(write_page(str(folder), str(tmp_path / "elsewhere.html"))).read_text()
     assert 'id="utilisation"' in text
     assert 'id="latency"' not in text

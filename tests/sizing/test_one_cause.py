@@ -26,7 +26,7 @@ from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
 from dlemu.studies.pages import write_page
 from dlemu.studies.size import find_size
-from dlemu.studies.size.points import figures_of_count
+from dlemu.studies.size.page import figures_of_count
 from dlemu.studies.size.size_verdict import outcome_of
 from tests.datasets import make_dataset
 from tests.prediction.test_calibration import workload
@@ -86,7 +86,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     compared = compare(*read_sides([str(tmp_path / "size"), str(tmp_path / "none")]))
     assert "A feeds at least 4 accelerators, B was not judged" in compared.verdict
     for folder in ("run", "size"):
-        page = Path(write_page([str(tmp_path / folder)])).read_text().lower()
+        page = Path(write_page(str(tmp_path / folder))).read_text().lower()
         assert f"limited by: {limit.what} (confidence".lower() in page.replace("confidence: ", "confidence ")
         assert "limited by storage" not in page
 
@@ -182,7 +182,7 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     """With none that fails it would be said that no more were tried."""
     answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=CPU), most=5)
-    assert (answer.max_accelerators, answer.edge.failing, answer.limited_by.what) == (4, None, "host CPU")
+    assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host CPU")
     assert answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), most=5).limited_by.what == "count"
 
 

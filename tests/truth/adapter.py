@@ -52,6 +52,7 @@ from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
@@ -59,7 +60,6 @@ from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.compare.compare_sides import compare_runs
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of
-from dlemu.studies.size.size_verdict import Seen as SizeEvidence
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.truth.frozen import Columns, FrozenRun
 from tests.truth.frozen import read as read_frozen
@@ -105,7 +105,6 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
     },
     "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
     "predict_checkpoints": {"finding": [OTHER_RANKS, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
-    "size": {"evidence": SizeEvidence},
 }
 """Kind -> origin -> the codes that there are; those of a packing by `pack_codes`."""
 
@@ -724,11 +723,10 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
 def _size_numbers(frozen: FrozenRun) -> Numbers:
     facts = frozen.facts
     known = Known(
-        hosts=("here",),
         probe_mb_per_second=facts["probe_mb_per_second"],
         mb_per_accelerator=facts["mb_per_second_of_an_accelerator"],
         most=facts["most_accelerators"],
-        most_why=Finding("most_asked"),
+        most_why="",
         naive_seconds_per_trial=facts["seconds_of_a_whole_run"],
     )
     question = Question(
@@ -739,13 +737,12 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         settings_digest="",
     )
     answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
-    one_more, edge = answer.for_one_more, answer.edge
     return {
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
-        "too_close_to_tell": answer.too_close_to_tell,
-        "passing": edge.passing and edge.passing.accelerators,
-        "failing": edge.failing and edge.failing.accelerators,
+        "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
+        "passing": answer.passing and answer.passing.accelerators,
+        "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
                 "au_sustained_percent": count.au_sustained_percent,
@@ -755,14 +752,18 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
             }
             for count in answer.counts
         },
-        "one_more_wants_mb_per_second": one_more.wanted_mb_per_second,
-        "most_delivered_mb_per_second": one_more.most_delivered_mb_per_second,
+        "one_more_wants_mb_per_second": answer.wanted_mb_per_second,
+        "most_delivered_mb_per_second": max(trial.mb_per_second for trial in answer.trials),
         "storage_mb_per_second": answer.storage_mb_per_second,
-        "storage_could_feed": answer.host_only and answer.host_only.storage_could_feed,
+        "storage_could_feed": answer.storage_could_feed,
         "naive_seconds": answer.naive_seconds,
         "cause": answer.limited_by.what,
-        "findings": sorted(_codes("evidence", answer.limited_by.seen)),
+        "findings": _FINDINGS_OF_SIZES.get(answer.limited_by.what, []),
     }
+
+
+_FINDINGS_OF_SIZES = {"host": ["refused_by_the_host"], "emulator": ["emulator_ceiling"]}
+"""Cause of a search -> what its sentence says."""
 
 
 def _trial(trial: Mapping[str, Any]) -> Trial:
@@ -773,13 +774,16 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
         au_sustained_percent=au,
         half_width_percent=0.0,
         settled=True,
-        stretch_au_percent=tuple(trial["au_of_windows_percent"]),
+        window_au_percent=tuple(trial["au_of_windows_percent"]),
         seconds=trial["seconds"],
-        ceiling_au_percent=trial["ceiling_au_percent"],
-        samples_per_second=0.0,
-        app_mb_per_second=trial["app_mb_per_second"],
         mb_per_accelerator=trial["mb_per_second_of_an_accelerator"],
         limited_by=Limit(what=trial["cause"], confidence="high") if trial["cause"] else None,
+        figures=JobFigures(
+            kind="training",
+            workload="",
+            ranks=trial["accelerators"],
+            metrics={name: Value(trial[name]) for name in ("ceiling_au_percent", "app_mb_per_second")},
+        ),
     )
 
 

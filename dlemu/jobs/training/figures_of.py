@@ -1,4 +1,4 @@
-"""What sweeps, comparisons and pages of several results take from a training run: metrics and conditions."""
+"""What sweeps and comparisons take from a training run: metrics and conditions."""
 
 from __future__ import annotations
 
