@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,8 +15,8 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
-from dlemu.checkpoints.write_files import MovedFile, StartedPool
-from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
+from dlemu.checkpoints.write_files import Done, StartedPool
+from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
@@ -90,8 +90,8 @@ class CheckpointReader:
         self._buffers = [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileToRead], done: Callable[[int, MovedFile], None]) -> None:
-        """Read all files, and call `done(index, file)` after each. Raises UserError for a missing or wrong file."""
+    def read(self, files: Sequence[FileToRead], done: Done) -> None:
+        """Read all files, and call `done` after each. Raises UserError for a missing or wrong file."""
         for number, file in enumerate(files):
             done(number, self._read(file))
 
@@ -99,14 +99,13 @@ class CheckpointReader:
         """End the threads."""
         self._pool.shutdown()
 
-    def _read(self, file: FileToRead) -> MovedFile:
-        timings, pattern = FileTimings(), self._pattern
+    def _read(self, file: FileToRead) -> dict[str, int]:
+        pattern = self._pattern
         try:
             check_is_file(self._storage, file.path)
         except OSError as error:
             raise _unreadable(file, error) from error
-        storage_before = process_storage_bytes()
-        cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
+        timings = FileTimings(pattern.threads)
         try:
             reader = (self._storage.open if pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
         except OSError as error:
@@ -121,18 +120,7 @@ class CheckpointReader:
             raise _unreadable(file, error) from error
         finally:
             reader.close()
-        return MovedFile(
-            bytes=sum(timings.sizes),
-            started_ns=started_ns,
-            moved_ns=moved_ns,
-            synced_ns=moved_ns,
-            ended_ns=time.monotonic_ns(),
-            threads=pattern.threads,
-            cpu_ns=time.process_time_ns() - cpu_ns,
-            content_cpu_ns=0,
-            storage_bytes=process_storage_bytes() - storage_before,
-            timings=timings,
-        )
+        return timings.read(moved_ns)
 
     def _move(
         self,
@@ -160,7 +148,7 @@ class CheckpointReader:
         buffer = self._buffers[thread][:whole]
         began_ns = time.monotonic_ns()
         got = min(reader.read_into(buffer, offset), size_bytes)
-        timings.add(began_ns, time.monotonic_ns(), got)
+        timings.add(began_ns, got)
         if got < size_bytes:
             raise UserError(
                 f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was truncated "
@@ -195,9 +183,13 @@ def _reads_by_thread(file: FileToRead, pattern: ReadPattern) -> list[Iterator[tu
         shared = _by_tensor(file, pattern.piece_bytes)
     else:
         shared = _pieces(file.begin, file.end, pattern.piece_bytes)
-    queue = _PieceQueue(shared)
-    pieces = -(-(file.end - file.begin) // pattern.piece_bytes)
-    return [iter(queue.next, None) for _ in range(max(1, min(pattern.threads, pieces)))]
+    lock, pieces = threading.Lock(), -(-(file.end - file.begin) // pattern.piece_bytes)
+
+    def following() -> tuple[int, int] | None:
+        with lock:
+            return next(shared, None)
+
+    return [iter(following, None) for _ in range(max(1, min(pattern.threads, pieces)))]
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
@@ -212,17 +204,6 @@ def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
     ranges = ((max(at, file.begin), min(at + tensor.bytes, file.end)) for at, tensor in layout.tensors)
     tensors = (_pieces(begin, end, piece_bytes) for begin, end in ranges)
     return chain(directory, chain.from_iterable(tensors))
-
-
-class _PieceQueue:
-    """An iterator of pieces that threads can share."""
-
-    def __init__(self, pieces: Iterator[tuple[int, int]]) -> None:
-        self._pieces, self._lock = pieces, threading.Lock()
-
-    def next(self) -> tuple[int, int] | None:
-        with self._lock:
-            return next(self._pieces, None)
 
 
 def _check_size(file: FileToRead, reader: Reader) -> None:

@@ -29,19 +29,16 @@ from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
     _cell_of_requests,
     choose_engine,
-    latency_stats,
     measure_cell,
     measure_gets,
 )
 from dlemu.jobs.probe.result import CellSpec, Fed, ProbeCell
 from dlemu.jobs.probe.run import probe_target, probe_workload, read_probe
 from dlemu.jobs.probe.thread_reads import Requests
-from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
 from dlemu.results.drive import READ_DTYPE, Level
-from dlemu.runner.cold import treatment, treatment_of
+from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import Doing
-from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
 from tests.shown import details
 
@@ -56,14 +53,6 @@ def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
 
 
 # requests
-
-
-def test_latencies_are_milliseconds() -> None:
-    found = latency_stats(np.arange(1, 1001) * 1_000_000)
-    assert found is not None
-    wanted = {"mean": 500.5, "p50": 500.5, "p90": 900.1, "p99": 990.01, "p999": 999.001, "max": 1000}
-    assert vars(found) == pytest.approx(wanted, rel=1e-9)
-    assert latency_stats(np.zeros(0, np.int64)) is None
 
 
 def test_a_setting_beside_a_target_is_named() -> None:
@@ -181,20 +170,6 @@ def test_what_fio_says_of_its_end_is_told_without_its_report(
     with pytest.raises(DlemuError, match=f"fio {said}") as failed:
         measure_cell(READ, str(program), MIB, 0.1, "fio")
     assert failed.type is kind
-
-
-def test_power_stands_beside_the_rate(fio: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Meter:
-        def __init__(self, scope: object) -> None:
-            pass
-
-        def read(self, time_ns: int) -> list[Reading]:
-            return [Reading("nvme0", "watts", 50.0), Reading("off", "watts", 0.0)]
-
-    monkeypatch.setattr(requests, "PowerProbe", Meter)
-    fio("read")
-    (tmp_path / "target").touch()
-    assert measure_cell(READ, str(tmp_path / "target"), MIB, 0.1, "fio").watts == {"nvme0": 50.0}
 
 
 # objects
@@ -495,39 +470,10 @@ def test_levels_of_a_workload_are_cells(
         probe_workload(words)
 
 
-def test_a_workload_that_computes_nothing_feeds_nobody(
-    dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
-        rows = np.ones(2, READ_DTYPE)
-        on_level(Level(1, 2.5, rows, 0.5, 1.0, 0.7, False))
-        return iter(((), None))
-
-    monkeypatch.setattr("dlemu.jobs.training.pattern.probe_pattern", pattern)
-    words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
-    answer, _ = probe_workload([*words, "train.computation_time=0"])
-    assert (len(answer.cells), answer.feeds) == (1, ())
-
-
 def test_a_dataset_that_is_not_there_is_to_be_made(dataset: dict[str, Any], tmp_path: Path) -> None:
     words = [f"{key}={value}" for key, value in (dataset | {"dataset.data_folder": tmp_path / "none"}).items()]
     with pytest.raises(DlemuError, match=r"dlemu datagen .*dataset\.data_folder=\S*/none"):
         probe_workload([*words, f"output.folder={tmp_path / 'r'}"])
-
-
-def test_how_reads_are_kept_out_of_the_page_cache() -> None:
-    usual: dict[str, Any] = {"direct": False, "cached": False, "total_bytes": 0, "memory_bytes": 100, "memory_kind": ""}
-
-    def of(**changes: Any) -> str:
-        return treatment(**usual | changes)
-
-    assert of() == of(total_bytes=int(WANTED_RATIO * 100) - 1) == "evicted"
-    assert of(total_bytes=int(WANTED_RATIO * 100)) == "large"
-    assert of(direct=True, remote=True, total_bytes=1 << 40) == "direct"
-    assert of(remote=True, total_bytes=1 << 40) == "remote"
-    assert of(cached=True, direct=True, memory_kind="tmpfs") == "cached"
-    with pytest.raises(UserError, match=r"lies on tmpfs, which is memory, not storage.*--cached"):
-        of(direct=True, memory_kind="tmpfs")
 
 
 @pytest.mark.parametrize(

@@ -67,22 +67,7 @@ class CheckpointJob(Job):
     @property
     def timeout_seconds(self) -> float:
         """Timeout of an fsync, and of waiting for other ranks: below 10 MB/s a rank is taken to hang."""
-        return max(self.workload.timeout_seconds, self.largest_rank_bytes / 10e6)
-
-    @property
-    def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes that each rank writes per checkpoint."""
-        return self.plan.rank_bytes
-
-    @property
-    def largest_rank_bytes(self) -> int:
-        """Bytes of the rank with the most bytes."""
-        return max(self.rank_bytes)
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of one checkpoint over all ranks."""
-        return sum(self.rank_bytes)
+        return max(self.workload.timeout_seconds, self.plan.sizes.largest_rank_bytes / 10e6)
 
     def folder_of(self, checkpoint: int) -> str:
         """Return the path of a checkpoint's folder."""
@@ -95,7 +80,7 @@ class CheckpointJob(Job):
             checkpoint=checkpoint,
             ranks=self.ranks,
             hosts=hosts,
-            bytes=self.checkpoint_bytes,
+            bytes=self.plan.sizes.bytes,
             model=self.workload.model,
             settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
         )

@@ -66,7 +66,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         folder=folder,
         started_at=started_at,
     )
-    if not job.checkpoint_bytes:
+    if not job.plan.sizes.bytes:
         given = workload.model.model_size_bytes  # transformers consist of their layers alone
         instead = f"leave out model.type={workload.model.type}" if given else "give model.model_size_bytes"
         raise UserError(
@@ -130,7 +130,7 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     free = storage.free_bytes(job.settings.checkpoint_folder)
     if free is None:
         return
-    each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes
+    each = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
     at_most = min(job.writes, job.kept + 1)
     folders = map(job.folder_of, job.replaced)
     stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]

@@ -71,9 +71,6 @@ def _columns(cell: ProbeCell) -> dict[str, str]:
     shown["CPU\ns/GB"] = number(cell.cpu_seconds_per_gb)
     if cell.first_byte_ms is not None:
         shown["first byte\np50 ms"] = number(cell.first_byte_ms.p50)
-    for meter, watts in cell.watts.items():
-        joules_per_gb = 1e3 * watts / cell.mb_per_second if cell.mb_per_second else None
-        shown |= {f"{meter}\nW": number(watts), f"{meter}\nJ/GB": number(joules_per_gb)}
     return shown
 
 

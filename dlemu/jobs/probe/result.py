@@ -5,7 +5,7 @@ Fields may be added within a schema version; none changes its meaning or is remo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.comm.environment import HostFacts, StorageFacts
@@ -70,8 +70,6 @@ class ProbeCell(CellSpec):
     latency_ms: Latency | None
     cpu_seconds_per_gb: float
     """CPU time of the processes that sent the requests, per 1e9 bytes."""
-    watts: dict[str, float] = field(default_factory=dict)
-    """Mean power meanwhile, by meter."""
     first_byte_ms: Latency | None = None
     """Time from sending a GET request to the first byte of its response; null for other requests."""
     steady: bool | None = None
