@@ -61,7 +61,7 @@ STARTERS = {
     "dlemu/telemetry/_recorder.py": (1, "outlives its rank to tidy up; a run goes on without it"),
     "dlemu/loaders/_direct_queue.py": (1, "no process: the context by which PyTorch starts its own workers"),
     "dlemu/dlio/mpirun.py": (1, "asks mpirun for its version before it becomes mpirun; it must start at once"),
-    "dlemu/contrib/mlperf/rehearsal/rehearse.py": (
+    "dlemu/contrib/mlperf/rehearsal/rehearse_training.py": (
         1,
         "`dlemu datagen` on the user's terminal, which gets Ctrl-C with it",
     ),

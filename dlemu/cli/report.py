@@ -13,10 +13,9 @@ from dlemu.cli.options import DETAILS, details_option, show
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--png", is_flag=True, help="Also write each figure to figures/NAME.png next to the page.")
 @click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")
-@click.option("--interactive", is_flag=True, help="Make interactive.html, whose figures show values under the pointer.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here.")
 @details_option
-def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, output: str | None) -> None:
+def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) -> None:
     """Make report.html from a result: a single file with figures, tables and configuration, to share.
 
     \b
@@ -27,8 +26,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     gets DIR/report.html.
 
     The page loads nothing and runs no script; it works on a phone, in print, in light and dark mode. `dlemu train`
-    makes it automatically unless output.report=false. An interactive page contains a script (0.9 MB, Vega) and loads
-    nothing either. Needs the extra `report`: pip install "dlemu[report]".
+    makes it automatically unless output.report=false. Needs the extra `report`: pip install "dlemu[report]".
 
     Exit status: 0, or 2 when a folder holds no result.
     """
@@ -47,7 +45,7 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, interactive: bool, o
     from dlemu.studies.pages import write_page, write_pictures
 
     for folder in folders:
-        page = write_page(folder, output, interactive=interactive)
+        page = write_page(folder, output)
         click.echo(f"report: {page}")
         for kind in ("png",) * png + ("svg",) * svg:
             for path in write_pictures(folder, kind, os.path.join(os.path.dirname(page), "figures")):

@@ -82,14 +82,16 @@ def _finding(
     evicted: bool,
 ) -> Finding | None:
     if file_system in IN_MEMORY:
-        return Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=file_system)
-    remedies = ((not past_cache, "reader.odirect"), (not past_cache and not evicted, "reader.evict_page_cache"))
-    numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in remedies if helps)}
+        return Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+    remedies = ((not past_cache, "odirect=true"), (not past_cache and not evicted, "evict_page_cache=epochs"))
+    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
+    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
     if ratio is not None:
         numbers["dataset_to_memory_ratio"] = ratio
     if percent is None:
         unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
-        return Finding(Code.PAGE_CACHE, "caution", numbers | {"wanted_ratio": WANTED_RATIO}) if unsafe else None
+        numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
+        return Finding(Code.PAGE_CACHE, "caution", numbers) if unsafe else None
     shares = [share for share in per_epoch if share is not None]
     if not shares or min(shares) >= PARTLY_READ_PERCENT:
         return None

@@ -37,7 +37,7 @@ class Code(StrEnum):
     SLOW_RANK = "slow_rank"
     """The others waited for a rank, or for a host where `rank` is null."""
     PAGE_CACHE = "page_cache"
-    """Memory served some of the bytes; without `from_storage_percent` that is not known."""
+    """Memory served some of the bytes, or that is not known."""
     NO_DATA_FROM_STORAGE = "no_data_from_storage"
     """Nothing was read, or the dataset is on a `file_system` in memory."""
     MEMORY_PRESSURE = "memory_pressure"
@@ -57,7 +57,7 @@ class Finding:
     code: str
     severity: Severity = "info"
     numbers: dict[str, Number] = field(default_factory=dict)
-    """Name with unit -> value: `loss_percent`, `readers`."""
+    """Name with unit -> value: `loss_percent`, `readers`. Where a code has several forms, `pattern` says which."""
 
     @classmethod
     def of(cls, code: str, severity: Severity = "info", **numbers: Number) -> Self:
@@ -79,3 +79,8 @@ class LimitedBy(Generic[What]):
     """The evidence as codes with their numbers."""
     to_do: tuple[Finding, ...] = ()
     """The advice as codes with their numbers."""
+
+    @property
+    def name(self) -> str:
+        """What limited it, as text."""
+        return self.what

@@ -40,15 +40,14 @@ PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
 
 @dataclass(frozen=True)
 class Canvas:
-    """Size of a figure: for wide screens and paper, or for a phone."""
+    """Size of a figure."""
 
     width: int
     """Pixels between the axes."""
-    narrow: bool
+    narrow: bool = False
 
 
-DESK = Canvas(width=640, narrow=False)
-PHONE = Canvas(width=262, narrow=True)
+DESK = Canvas(width=640)
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
     return alt.Legend(
         title=None,
         orient="top",
-        columns=columns or (2 if canvas.narrow else 5),
+        columns=columns or 5,
         labelLimit=canvas.width,
         columnPadding=26,
     )

@@ -12,25 +12,22 @@ from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import Opened, open_result
-from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
+from dlemu.report.drawing import check_packages, figures, picture_file, pictures
 from dlemu.report.page import render
 from dlemu.results.kinds import kind_of, read_result
 
-PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
+PAGE = "report.html"
 
 
-def write_page(folder: str, output: str | None = None, *, interactive: bool = False) -> str:
+def write_page(folder: str, output: str | None = None) -> str:
     """Write the page of a result; return its path.
 
-    It goes to `output`, by default into the folder. An interactive page contains Vega's script.
-
-    Raises UserError: a package is missing, or a folder holds no result.
+    It goes to `output`, by default into the folder. Raises UserError: a package is missing, or there is no result.
     """
     check_packages()
-    path = output or os.path.join(folder, INTERACTIVE_PAGE if interactive else PAGE)
+    path = output or os.path.join(folder, PAGE)
     opened = open_page(folder)
-    drawn = pictures(opened.draw, interactive=interactive)
-    html = render(opened.page, drawn, vega_script() if interactive else "")
+    html = render(opened.page, pictures(opened.draw))
     write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folder))
     return path
 
@@ -41,11 +38,9 @@ def _elsewhere(folder: str) -> str:
 
 def write_pictures(folder: str, kind: str, output: str) -> list[str]:
     """Write each figure as a file NAME.KIND (png or svg) into the folder `output`; return their paths."""
-    from dlemu.report.figure_base import DESK
-
     check_packages()
     opened, written = open_page(folder), []
-    drawn = figures(opened.draw, DESK)
+    drawn = figures(opened.draw)
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folder))

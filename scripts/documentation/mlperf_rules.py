@@ -30,7 +30,10 @@ def page() -> str:
 
 
 def _line(rule: KnownRule) -> str:
-    severity = "warning in v3.0's own round" if rule.warned and rule.severity == "error" else rule.severity
+    where = " and ".join({"published": "v3.0's own round"}.get(each, f"v{each}") for each in sorted(rule.warned))
+    severity = (
+        f"{'' if rule.severity == 'error' else f'{rule.severity}; '}warning in {where}" if where else rule.severity
+    )
     editions = "" if rule.editions == ALL else f"v{' and v'.join(rule.editions)}"
     sources = [rule.text, *(f"v{edition}: `{name.split()[0]}`" for edition, name in rule.official.items())]
     said = "; ".join(filter(None, ["" if severity == "error" else severity, editions, *sources]))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training.page import sections
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.screen import screen
 from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.report.page import Page, render
+from dlemu.report.units import explained
 from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
 from tests.shown import details
@@ -53,10 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def html(run: Run, config: str = "") -> str:
     """The page without its figures."""
-    page = Page(
-        screen=screen(run.summary, ""), sections=list(sections(run.summary, "")), config=config, source=run.folder
-    )
-    return render(page)
+    return render(Page(screen=screen(run.summary, ""), config=config, source=run.folder))
 
 
 def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
@@ -69,12 +66,10 @@ def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) ->
     assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
     share = replace(run.summary.page_cache.from_storage_percent, mean=served)
-    cache = replace(
-        run.summary.page_cache, warning=warning, finding=finding, served_percent=served, from_storage_percent=share
-    )
+    cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
     rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
-    return with_summary(run, page_cache=cache, limited_by=None, metrics=metrics, **changes)
+    return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
 
 
 def printed(run: Run) -> str:
@@ -93,13 +88,15 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
 @pytest.mark.parametrize(
     ("ranks", "served", "finding", "wanted"),
     [
-        (18, 0.0, _not_read("reader.odirect, reader.evict_page_cache"), "all 18 accelerators were busy. They read "
-         "207.0 MB/s, all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
-        (1, 30.0, _not_read("reader.odirect"), "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
+        (18, 0.0, _not_read("reader.odirect=true"), "all 18 accelerators were busy. They read 207.0 MB/s, "
+         "all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
+        (1, 30.0, _not_read("reader.odirect=true"),
+         "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
          "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
-        (4, 80.0, _not_read("", "caution"), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
+        (4, 80.0, _not_read("a larger dataset", "caution"),
+         "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
         (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"),
-         "drive with a dataset.data_folder on it"),
+         "drive with a dataset on it"),
     ],
 )  # fmt: skip
 def test_a_pass_from_memory_is_no_pass_of_the_storage(
@@ -160,8 +157,10 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
     for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
-    for section in ("Result", "Epochs", "How it was measured", "Host node0", "Every key of summary.json"):
+    for section in ("Metrics", "Each epoch", "summary.json: how", "environment.hosts", "telemetry.devices"):
         assert section in text
+    for key, value, _ in explained(read_run(str(page.parent)).summary):
+        assert value in (None, ()) or key.rpartition(".")[2] in text, "every key that has a value"
 
 
 def test_texts_of_others_are_escaped() -> None:

@@ -22,7 +22,7 @@ from tests.shown import details
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.figure_base import DESK, PHONE, Canvas, Figure
+from dlemu.report.figure_base import DESK, Figure
 from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
@@ -49,16 +49,15 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"size": size, "sweep": sweep} | both
 
 
-def drawn(folder: Path, canvas: Canvas = DESK) -> dict[str, Figure]:
-    return dict(open_page(str(folder)).draw(canvas))
+def drawn(folder: Path) -> dict[str, Figure]:
+    return dict(open_page(str(folder)).draw(DESK))
 
 
 @pytest.mark.parametrize("study", ["size", "sweep", "sweeps", "runs", "searches"])
 def test_a_study_has_one_figure(study: str, studies: dict[str, Path]) -> None:
-    for canvas in (DESK, PHONE):
-        ((name, figure),) = drawn(studies[study], canvas).items()
-        assert name == ("differences" if study == "runs" else "by_count")
-        check_drawn(figure)
+    ((name, figure),) = drawn(studies[study]).items()
+    assert name == ("differences" if study == "runs" else "by_count")
+    check_drawn(figure)
 
 
 def test_each_drive_of_a_sweep_is_a_line_over_accelerators(studies: dict[str, Path]) -> None:

@@ -16,10 +16,10 @@ from dlemu.jobs.training import analyse as analyse_module
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Summary
-from dlemu.metrics.changes import RanOut, SpeedChange, Stall
+from dlemu.metrics.changes import not_steady
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
-from dlemu.metrics.limit import Limit, Seen
-from dlemu.metrics.slow_folders import SlowFolder
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import VerdictCode
 from tests.results.handmade import CHECKPOINT_RUNS
 from tests.runs import MS, make_job, make_log, with_blocks
@@ -126,8 +126,8 @@ def test_without_telemetry_the_limits_of_all_hosts_together_count(
     assert limit is not None
     assert (limit.what == "host CPU") == is_cpu
     if is_cpu:
-        (used,) = [found.numbers for found in limit.seen if found.code == Seen.CPU_LIMIT]
-        assert used == {"used_cores": near(0.395), "limit_cores": near(0.4)}
+        (used,) = limit.findings
+        assert (used.code, used.numbers["used_percent"]) == (Code.CPU_QUOTA, near(100 * 0.395 / 0.4))
 
 
 @pytest.mark.parametrize("what", ["host CPU", "emulator", "storage"])
@@ -135,34 +135,26 @@ def test_while_the_host_is_the_limit_no_claim_is_made_about_the_storage(
     what: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not by the verdict, and not by when it became slower, stood still or ran out: the host did that."""
-    limit = Limit(what=what, confidence="low")
+    limit = Limit(what=what, confidence="low", numbers={"lost_percent": 50.0})
     monkeypatch.setattr(analyse_module, "_limit", lambda *_, **__: limit)
-    slower = SpeedChange(
-        at_seconds=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0, percent=33.0, gb_before=0.1
-    )
-    claims = {
-        "find_speed_changes": (slower,),
-        "find_stalls": (Stall(at_seconds=1.0, seconds=2.0),),
-        "find_ran_out": RanOut(times=2, gb=1.0, mb_per_second_before=100.0, mb_per_second_after=33.0),
-        "find_slow_folders": (SlowFolder(name="b", ms_per_sample=9.0, others_ms_per_sample=3.0),),
-    }
-    for name, claim in claims.items():
-        monkeypatch.setattr(analyse_module, name, lambda *_, found=claim, **__: found)
+    stalled = not_steady("stalled", at_seconds=1.0, seconds=2.0)
+    slow = Finding.of(Code.SLOW_DRIVE, folder="b", ms_per_sample=9.0, others_ms_per_sample=3.0)
+    monkeypatch.setattr(analyse_module, "find_unsteadiness", lambda *_, **__: (stalled,))
+    monkeypatch.setattr(analyse_module, "find_slow_folders", lambda *_, **__: (slow,))
     job = make_job(metric=Metric(au=0.98))
     summary = summary_of(job, make_log(job))
-    said = (summary.speed_changes, summary.stalls, summary.ran_out, summary.slow_folders)
     printed = details("training", summary)
     if what == "storage":
-        assert (summary.passed, said) == (
-            False,
-            tuple(claims[name] for name in ("find_speed_changes", "find_stalls", "find_ran_out", "find_slow_folders")),
-        )
+        assert summary.passed is False
+        assert {stalled.code, slow.code} <= {found.code for found in summary.findings}
         assert "FAIL" in printed
+        assert "stalled for 2.0 s" in printed
     else:
-        assert (summary.passed, said) == (None, ((), (), None, ()))
+        assert summary.passed is None
+        assert not summary.found(Code.STORAGE_NOT_STEADY) + summary.found(Code.SLOW_DRIVE)
         assert (summary.verdict_code, summary.outcome) == (VerdictCode.HOST_LIMITED, "no verdict")
         assert summary.verdict_numbers["limited_by"] == what
-        assert not re.search("FAIL|the storage gave|stood still|is slow", printed)
+        assert not re.search("FAIL|stalled|is slow", printed)
 
 
 @pytest.mark.parametrize(("taken", "once"), [(12, True), (11, None)])

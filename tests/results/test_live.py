@@ -66,7 +66,7 @@ def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:
 
     assert lost(log, "why") == []
     assert lost(some) == []
-    assert lost(some, "why") == [{"ranks": "ranks 1, 2", "host": "node1"}]
+    assert lost(some, "why") == [{"pattern": "steps", "of_ranks": "ranks 1, 2", "host": "node1"}]
 
 
 def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Path) -> None:

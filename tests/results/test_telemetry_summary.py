@@ -98,7 +98,8 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     killed = make_run(job, kept_readings(log, lambda seconds: seconds < 3)).summary
     (gap,) = cuts_of(killed)
     assert gap == {
-        "telemetry_of": "node0",
+        "pattern": "gap",
+        "host": "node0",
         "from_seconds": pytest.approx(2.5, abs=0.5),
         "to_seconds": pytest.approx(float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9),
         "end": "of training",

@@ -17,7 +17,8 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_known
 from dlemu.jobs.training.result import Run, make_run
-from dlemu.metrics.limit import Advice, Limit
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import save_answer
 from dlemu.results.measured import write_run
@@ -66,7 +67,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     limit = run.summary.limited_by
     assert limit is not None
     assert (limit.what, run.summary.outcome) == ("host CPU", "no verdict")
-    assert [found.code for found in limit.to_do] == [Advice.STOP_OTHER_PROGRAMS]
+    assert [found.code for found in limit.findings] == [Code.OTHER_PROGRAM_ON_CORES]
 
     fails = [trial(5, au, limited_by=limit) for au in (84, 86)]
     sized = answer_of(trial(4, 95), trial(4, 94), *fails, others=f"{doctor.observed}: {doctor.advice}")
@@ -144,7 +145,7 @@ def named(what: Any, confidence: Any) -> Limit:
     return Limit(what=what, confidence=confidence, evidence=(f"{what} it was",))
 
 
-CPU, MEMORY, EMULATOR = named("host CPU", "high"), named("memory", "medium"), named("emulator", "medium")
+CPU, EMULATOR = named("host CPU", "high"), named("emulator", "medium")
 UNSURE = named("storage", "low")
 
 
@@ -152,8 +153,8 @@ UNSURE = named("storage", "low")
     ("passed", "failed", "what", "confidence"),
     [
         ((None, CPU), (UNSURE, UNSURE), "host CPU", "low"),  # who passes decides with them
-        ((None, None), (CPU, MEMORY, UNSURE, UNSURE, UNSURE, UNSURE), "host CPU", "low"),
-        ((None, None), (MEMORY, MEMORY), "memory", "medium"),
+        ((None, None), (CPU, EMULATOR, UNSURE, UNSURE, UNSURE, UNSURE), "host CPU", "low"),
+        ((None, None), (EMULATOR, EMULATOR), "emulator", "medium"),
         ((None, None), (EMULATOR, UNSURE), "emulator", "low"),
         ((None, None), (CPU, STORAGE, STORAGE), "storage", "medium"),
         ((CPU, CPU), (STORAGE, STORAGE), "storage", "high"),

@@ -81,8 +81,9 @@ def test_device_figures_are_those_of_counted_devices() -> None:
 )
 def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases: tuple[str, ...]) -> None:
     job = make_job()
-    cache = PageCache(from_storage_percent=Mean(mean=3.0), finding=Finding(code, severity))
-    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache)
+    cache = PageCache(from_storage_percent=Mean(mean=3.0))
+    found = (Finding(code, severity),)
+    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache, findings=found)
     assert conditions(summary).from_memory == phases
 
 

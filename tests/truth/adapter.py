@@ -27,7 +27,8 @@ from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
 from dlemu.jobs.checkpoint.prediction.prediction import OTHER_RANKS
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.checkpoint.summary import Cause, Caveat, PhaseSummary
+from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
+from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
@@ -46,9 +47,7 @@ from dlemu.metrics.au import kept_rows
 from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
 from dlemu.metrics.findings import Code, Finding
-from dlemu.metrics.limit import Advice as TrainAdvice
-from dlemu.metrics.limit import Limit, Scaling
-from dlemu.metrics.limit import Seen as TrainEvidence
+from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
@@ -85,23 +84,17 @@ def numbers_of(frozen: FrozenRun) -> Numbers:
     return numbers
 
 
-_PARTS_OF_CAUSES = (
-    *(f"loader, {part}" for part in ("prefetch", "readers", "requests")),
-    *("storage, server", "storage, network", "host CPU, TLS"),
-)
 _CHECKPOINT_CODES = (
     *(Code.NO_DATA_FROM_STORAGE, Code.PAGE_CACHE, Code.MEASUREMENT_INCOMPLETE, Code.STORAGE_NOT_STEADY),
     *(Code.EMULATOR_CEILING, Code.CPU_QUOTA, Code.NETWORK_FULL),
 )
 CODES: dict[str, dict[str, Iterable[str]]] = {
     "train": {
-        "cause": [*get_args(TrainCause), *_PARTS_OF_CAUSES],
-        "evidence": TrainEvidence,
-        "advice": TrainAdvice,
+        "cause": get_args(TrainCause),
         "finding": Code,
     },
     "checkpoint": {
-        "cause": get_args(Cause),
+        "cause": get_args(CheckpointCause),
         "finding": [*Caveat, *_CHECKPOINT_CODES],
     },
     "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
@@ -113,10 +106,9 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import ADVICE, EVIDENCE
-    from dlemu.contrib.pack.result import What
+    from dlemu.contrib.pack.summary import ADVICE, What
 
-    return {"cause": get_args(What), "evidence": EVIDENCE, "advice": ADVICE}
+    return {"cause": get_args(What), "advice": ADVICE}
 
 
 # What all kinds of run have
@@ -323,20 +315,25 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "lost_in_counted_steps_percent": summary.kept_loss_percent,
         "lost_in_epochs_percent": summary.loss_percent_per_epoch,
         "lost_by_cause_percent": _causes(run),
-        "cause": limit.name if limit else None,
+        "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-        "au_percent_without_cause": {cause.name: cause.au_percent for cause in limit.causes} if limit else {},
+        "au_percent_without_cause": {_cause_name(cause): cause.au_percent for cause in limit.causes} if limit else {},
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
         "dataset_to_memory_ratio": cache and cache.dataset_to_memory_ratio,
-        "speed_changes": summary.speed_changes,
-        "stalls": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folders": summary.slow_folders,
-        "stragglers": [_without(straggler, "where") for straggler in summary.stragglers],  # in words
-        "other_readers": summary.other_readers,
+        "speed_changes": [
+            {"read_ms_before": None, "read_ms_after": None, **change} for change in _unsteady(summary, "speed_changed")
+        ],
+        "stalls": _unsteady(summary, "stalled"),
+        "ran_out": next(iter(_unsteady(summary, "ran_out")), None),
+        "first_touch": next(iter(_unsteady(summary, "first_touch")), None),
+        "slow_folders": [
+            {"name" if name == "folder" else name: value for name, value in folder.items()}
+            for folder in summary.found(Code.SLOW_DRIVE)
+        ],
+        "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
+        "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
         "evaluation": summary.evaluation,
         "checkpoints": summary.checkpoints,
         "asynchronous_checkpoints": summary.asynchronous_checkpoints,
@@ -423,23 +420,24 @@ def _causes(run: Run) -> Numbers | None:
     }
 
 
+def _unsteady(summary: Summary, pattern: str) -> list[Numbers]:
+    return [_unnamed(numbers) for numbers in summary.found(Code.STORAGE_NOT_STEADY, pattern)]
+
+
+def _unnamed(numbers: Mapping[str, Any]) -> Numbers:
+    return {name: value for name, value in numbers.items() if name != "pattern"}
+
+
+def _cause_name(cause: Cause) -> str:
+    """Return the name that the cause had: a part of the loader by the setting that removes it."""
+    parts = {"prefetch_size": "prefetch", "read_threads": "readers", "transfer_size": "requests"}
+    part = parts.get((cause.setting or "").removeprefix("reader.").partition("=")[0])
+    return f"{cause.what}, {part}" if part else cause.what
+
+
 def _train_findings(summary: Summary) -> set[str]:
-    found = {
-        "speed_changed": summary.speed_changes,
-        "stalled": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folder": summary.slow_folders,
-        "straggler": summary.stragglers,
-        "other_readers": summary.other_readers,
-    }
-    cached = (summary.page_cache.finding,) if summary.page_cache and summary.page_cache.finding else ()
-    return (
-        _findings_of_limit(summary.limited_by)
-        | _codes("issue", summary.findings)
-        | _codes("page_cache", cached)
-        | {f"pattern.{name}" for name, value in found.items() if value}
-    )
+    explaining = summary.limited_by.findings if summary.limited_by else ()
+    return {finding.code for finding in (*explaining, *summary.findings)}
 
 
 # Checkpoints
@@ -569,7 +567,6 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
-    limit = summary.limited_by
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -605,7 +602,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
         "late_p99_ms": summary.late_ms_p99,
-        "cause": limit.what if limit else None,
+        "cause": summary.limited_by,
         "findings": [],
     }
 
@@ -615,37 +612,58 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
+    from dlemu.comm.environment import HostFacts, StorageFacts
+    from dlemu.contrib.pack.job import JOB
+    from dlemu.contrib.pack.summary import PackSummary
 
-    facts = frozen.facts
-    telemetry = _telemetry(frozen)
-    packed = [file["images"] for file in facts["packed_files"]]
-    figures = compute_figures(
-        PackMeasurement(
-            rows=_packing_rows(frozen.rows("pack_processes")),
-            begin_ns=facts["began_ns"],
-            end_ns=facts["ended_ns"],
-            telemetry=telemetry[0] if telemetry else None,
-            cores=facts["cores"],
-            file_system=facts["file_system"],
-        ),
-        images=sum(packed),
-        kept_images=sum(packed[: facts["files_packed_before"]]),
-        images_per_file=facts["images_per_file"],
+    own = frozen.facts
+    packed = [file["images"] for file in own["packed_files"]]
+    whole = {"began_ns": own["began_ns"], "ended_ns": own["ended_ns"], "images_per_file": own["images_per_file"]}
+    rows = _packing_rows(frozen.rows("pack_processes"), {**whole, "set_images": sum(packed)})
+    journal = RunJournal(
+        wall_clock_offset_ns=0,
+        started_ns=0,
+        hosts=(HostFacts(host="host", cpu_usable=own["cores"]),),
+        storage=StorageFacts(folder="", file_system=own["file_system"]),
     )
-    limit = figures.limited_by
+    workload = load(["workload=default", "pack.target=packed"])
+    facts = RunFacts(kind="pack", workload=workload, ranks=len(rows), seed=0, started_at="", journal=journal)
+    summary: PackSummary = RowsRun("", facts, rows, _telemetry(frozen), JOB).summary
+    limit = summary.limited_by
+    assert limit is not None
+    times = ("reading", "computing", "wanting_core", "writing", "idle")
     return {
-        **_without(figures, "limited_by", "train", "warnings", "shares", "device"),
-        "skipped": sum(file["damaged"] for file in facts["packed_files"]),  # no image is left out any more
-        "time_percent": figures.shares,
-        "device": figures.device,
+        **{key: getattr(summary, key) for key in PACK_NUMBERS},
+        "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
+        "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
+        "device": summary.device,
         "cause": limit.what,
         "cause_confidence": limit.confidence,
-        "findings": sorted(_findings_of_limit(limit)),
+        "findings": [f"advice.{limit.advice}"],
     }
 
 
-def _packing_rows(columns: Columns) -> Any:
+PACK_NUMBERS = (
+    "images",
+    "kept_images",
+    "processes",
+    "files",
+    "images_per_file",
+    "seconds",
+    "images_per_second",
+    "read_bytes",
+    "written_bytes",
+    "read_mb_per_second",
+    "write_mb_per_second",
+    "from_storage_percent",
+    "cpu_seconds",
+    "cpu_percent",
+    "cpu_seconds_per_gb",
+    "host_busy_percent",
+)
+
+
+def _packing_rows(columns: Columns, whole: Mapping[str, int]) -> Any:
     """Return rows of processes that read, compute and write in turn.
 
     The frozen ones read and wrote in other threads: the time that the computing one waited for such a thread is divided
@@ -663,7 +681,12 @@ def _packing_rows(columns: Columns) -> Any:
         times[f"{part}_whole_ns"] = waited_ns
         for spent in ("cpu_ns", "cpu_wait_ns"):
             times[f"{part}_{spent}"] = waited_ns * total[f"{part}_{spent}"] / total[f"{part}_ns"]
-    rows = _structured(counters, np.dtype([(name, float if name in times else int) for name in [*counters, *times]]))
+    names = [*counters, *whole, "sample_bytes", *times]
+    rows = np.zeros(
+        len(next(iter(columns.values()))), np.dtype([(one, float if one in times else int) for one in names])
+    )
+    for name, values in {**counters, **whole}.items():
+        rows[name] = values
     for name, value in times.items():
         rows[name][0] = value
     return rows

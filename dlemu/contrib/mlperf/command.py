@@ -152,20 +152,19 @@ def run_command(
     dlemu mlperf run workload=llama3_8b checkpoint.checkpoint_folder=/mnt/nvme/ckpt
 
     A warm-up run and 5 measured runs, each with a different shuffle. Every run is a `dlemu train`, kept in runs/; tree/
-    has the files that mlpstorage v3.0 would write. When interrupted, or when a run failed, the same command with
-    output.folder=FOLDER continues. A model's checkpoints are written and read instead, in two runs of `dlemu
-    checkpoint`, or in one where ten exceed three times the hosts' memory. This is not a submission: CLOSED results need
-    mlpstorage and DLIO, unchanged.
+    has the files that mlpstorage v3.0 would write. A model's checkpoints are written and read instead, in two runs of
+    `dlemu checkpoint`, or in one where ten exceed three times the hosts' memory. The runs must follow one another, so
+    an interrupted rehearsal starts over in a new folder. This is not a submission: CLOSED results need mlpstorage and
+    DLIO, unchanged.
 
     Exit status: 0 all runs pass and no rule is broken, 1 otherwise, 2 a usage error, 3 a run failed, 4 no verdict (no
     rule is broken, and only this host kept runs from passing), 128 + signal.
     """
     from dlemu.cli import complain
-    from dlemu.cli.interruption import resume_advice
     from dlemu.config import explained, load
     from dlemu.config.overrides import take_word
-    from dlemu.contrib.mlperf.rehearsal.rehearse import DatagenFailed, Rehearsal
-    from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
+    from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
+    from dlemu.contrib.mlperf.rehearsal.rehearse_training import DatagenFailed
     from dlemu.contrib.mlperf.rehearsal_command import allow_making, rehearsal_of, run
     from dlemu.extend import Interrupted, check_place, interrupt_on, new_folder
 
@@ -192,8 +191,6 @@ def run_command(
     )
     allow_making(rehearsal, yes=yes)
     kept = f"what was measured is in {folder}: start again in a new folder"
-    if isinstance(rehearsal, Rehearsal):
-        kept = f"finished runs are kept: {resume_advice(folder)}"
     interrupt_on(signal.SIGINT, signal.SIGTERM)
     try:
         status = run(rehearsal)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.check.judge import Checked
     from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-    from dlemu.contrib.mlperf.rehearsal.rehearse import Rehearsed
     from dlemu.results.finding import Finding, Located
 
 Line = tuple[str, dict[str, Any]]
@@ -105,20 +104,6 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
 def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
-
-
-def outcome_lines(rehearsed: Rehearsed) -> Iterator[Line]:
-    """Yield the outcome of a rehearsal of training."""
-    outcome = rehearsed.outcome
-    yield (
-        f"{outcome.passed} of {outcome.runs} runs pass: AU {outcome.au_dlio_mean_percent:.1f} %"
-        f" +- {outcome.au_dlio_std_percent:.1f}, {outcome.samples_per_second_mean:,.0f} samples/s"
-        f" (mean of {outcome.runs}, CoV {outcome.cov_percent:.1f} %), by DLIO's formulas",
-        {"fg": "green" if outcome.passed == outcome.runs else "red", "bold": True},
-    )
-    limited, mean = f"limited by: {', '.join(rehearsed.limits) or 'not known'}", outcome.au_mean_percent
-    own = "" if mean is None else f"dlemu's own AU: {mean:.1f} % +- {outcome.au_std_percent:.1f}; "
-    yield f"{own}{limited}", {}
 
 
 def result_lines(checked: Checked) -> Iterator[Line]:

@@ -11,21 +11,23 @@ import click
 from dlemu.cli.frontends import allow
 from dlemu.config import check_checkpoints, check_runnable, load
 from dlemu.contrib.mlperf.check.judge import TREE
-from dlemu.contrib.mlperf.lines import judged_lines, outcome_lines, place_lines, result_lines
+from dlemu.contrib.mlperf.lines import judged_lines, place_lines, result_lines
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import checkpoint_datasize
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize, host_memory_gib
-from dlemu.contrib.mlperf.rehearsal.rehearse import Rehearsal
+from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehearsal
-from dlemu.contrib.mlperf.rehearsal.run_figures import RehearsalPlan
+from dlemu.contrib.mlperf.rehearsal.rehearse_training import TrainingRehearsal, outcome_lines
 from dlemu.extend import UserError
 from dlemu.metrics.verdict import EXIT_STATUSES
 from dlemu.studies.prerequisites import check_launcher
 
+Rehearsing = TrainingRehearsal | CheckpointRehearsal
+
 
 def rehearsal_of(
     plan: RehearsalPlan, *, hosts: int, memory_gib_per_host: float | None, make: bool, accelerator_type: str
-) -> Rehearsal | CheckpointRehearsal:
+) -> Rehearsing:
     """Return the rehearsal of a plan's workload, by default with this host's memory; raises UserError."""
     check_launcher("mlperf run", plan.launcher)
     workload = plan.workload
@@ -44,31 +46,35 @@ def rehearsal_of(
     if make and not any(word.startswith(("dataset.num_files_train=", "scale=")) for word in plan.words):
         words = (*plan.words, *size.overrides)
         plan = replace(plan, words=words, workload=load(words, config_dir=plan.config_dir))
-    return Rehearsal(plan=plan, size=size, make=make, report=_report)
+    return TrainingRehearsal(plan=plan, size=size, make=make, report=_report)
 
 
-def allow_making(rehearsal: Rehearsal | CheckpointRehearsal, *, yes: bool) -> None:
+def allow_making(rehearsal: Rehearsing, *, yes: bool) -> None:
     """Prompt before a large dataset is made; raises UserError for no, or no terminal."""
     from dlemu.jobs.training.enough import to_make
 
-    if isinstance(rehearsal, Rehearsal) and rehearsal.make and not yes:
+    if isinstance(rehearsal, TrainingRehearsal) and rehearsal.make and not yes:
         making = to_make(rehearsal.plan.workload, rehearsal.plan.workload.ranks, given=True)
         allow(making.workload, making.folder, None, making.bytes, yes=yes)
 
 
-def run(rehearsal: Rehearsal | CheckpointRehearsal) -> int:
+def run(rehearsal: Rehearsing) -> int:
     """Run a rehearsal, print its outcome and the rules that it breaks, and return the exit status."""
-    folder = rehearsal.plan.folder
-    if isinstance(rehearsal, Rehearsal):
-        trained = rehearsal.run()
-        lines, checked, status = outcome_lines(trained), trained.checked, EXIT_STATUSES[trained.judged]
+    folder, checked = rehearsal.plan.folder, rehearsal.run()
+    if isinstance(rehearsal, TrainingRehearsal):
+        status = EXIT_STATUSES[rehearsal.outcome(checked)]
+        first, *others = outcome_lines(rehearsal)
+        click.secho(first, fg="green" if all(run.passed for run in rehearsal.measured) else "red", bold=True)
+        click.echo("\n".join(others))
     else:
-        checked = rehearsal.run()
-        lines, status = result_lines(checked), 0 if checked.valid else 1
-    for line, style in (*lines, *judged_lines(checked), *place_lines(folder, os.path.join(folder, TREE), NOTE)):
+        status = 0 if checked.valid else 1
+    for line, style in (
+        *(result_lines(checked) if isinstance(rehearsal, CheckpointRehearsal) else ()),
+        *judged_lines(checked),
+        *place_lines(folder, os.path.join(folder, TREE), NOTE),
+    ):
         click.secho(line, **style)
-    if isinstance(rehearsal, Rehearsal):
-        click.echo(f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*")
+    click.echo(f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*")
     return status
 
 

@@ -35,7 +35,7 @@ def figures(run: Run) -> JobFigures:
         passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
-        limited_by={RUN: limit.name if limit else None},
+        limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(
             {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}
@@ -81,7 +81,7 @@ def conditions(summary: Summary) -> Conditions:
         },
         work=work,
         how=dict(sorted(asdict(summary.how).items())),
-        from_memory=(RUN,) if cache and cache.finding and cache.finding.severity == "loud" else (),
+        from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
 

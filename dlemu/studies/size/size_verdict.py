@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlemu.metrics.limit import Advice, Limit
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.screen import rate
@@ -53,8 +54,8 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     shown = max((one.accelerators for one in tried if one.passed), default=0)
     limited_by = _limited_by(failing, shown, trials, threshold, known, refusal)
     by_host = [limit for limit in _limits(trials) if limited_by.what in HOST_LIMITS and limit.what in HOST_LIMITS]
-    advice = {found.code for limit in by_host for found in limit.to_do}
-    by_others = bool(by_host and known.others) or Advice.STOP_OTHER_PROGRAMS in advice
+    codes = {found.code for limit in by_host for found in limit.findings}
+    by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
     slowed = [_slowed(by_host, len(trials), by_others=by_others)] if by_host else []
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     answer = SizeAnswer(

@@ -29,7 +29,6 @@ from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.contrib.mlperf.audit.vector_leaf import is_vector_leaf, read_vector_leaf, vector_numbers
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
@@ -91,8 +90,7 @@ def find_runs(trees: Iterable[str]) -> list[str]:
         for folder, below, names in os.walk(tree):
             skipped = [_SKIPPED_FOLDER] if _SOURCE_FILES.isdisjoint(names) else [_SKIPPED_FOLDER, _TEST_FOLDER]
             below[:] = [name for name in below if not any(pattern.match(name) for pattern in skipped)]
-            is_other_benchmark = is_kv_leaf(below) or is_vector_leaf(names)
-            if is_other_benchmark or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
+            if is_kv_leaf(below) or any(_RUN_FILE.match(name) for name in names) or is_own(folder):
                 folders.add(os.path.normpath(folder))
     also_in_dlio_format = {own for folder in folders if (own := own_folder_of(folder)) is not None}
     return sorted(folders - also_in_dlio_format)
@@ -158,11 +156,10 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
     """
     if is_own(folder):
         return _audit_own_folder(folder, book)
-    other = _other_benchmark_findings(folder)
-    if other is not None:
+    if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
-        return replace(NO_RUN, path=folder, findings=(info, *other))
+        return replace(NO_RUN, path=folder, findings=(info, *kv_numbers(read_kv_leaf(folder))))
     findings: list[Finding] = []
     setup = read_setup(folder, shipped, findings)
     printed = read_printed(folder, findings)
@@ -196,14 +193,6 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         by_dlemu=logs.by_dlemu,
     )
     return _with_prefetch(run, own, logs)
-
-
-def _other_benchmark_findings(folder: str) -> Iterator[Finding] | None:
-    """Return the findings for a run of kv_cache or vector_database; None for any other folder."""
-    names = os.listdir(folder) if os.access(folder, os.R_OK) else []
-    if is_kv_leaf(names):
-        return kv_numbers(read_kv_leaf(folder))
-    return vector_numbers(read_vector_leaf(folder)) if is_vector_leaf(names) else None
 
 
 def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> AuditedRun:

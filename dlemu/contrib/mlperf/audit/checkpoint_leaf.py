@@ -18,7 +18,7 @@ from typing import Any, Literal
 from datagen.spec import build
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.config.schema import Checkpoint, Model
-from dlemu.contrib.mlperf.audit.run_settings import Setup, read_setup
+from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
 from dlemu.contrib.mlperf.rules.known import by_rule
@@ -28,7 +28,6 @@ from dlemu.results.finding import Finding
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")
-METADATA_FILE = "_metadata.json"
 GIB = 2**30
 _PART = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
@@ -54,23 +53,11 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointLeaf:
-    """One run of the benchmark, which writes and/or reads checkpoints: the contents of its folder."""
+class CheckpointLeaf(Papers):
+    """One run of the benchmark, which writes and/or reads checkpoints."""
 
-    path: str
-    files: tuple[str, ...] = ()
-    setup: Setup = field(default_factory=Setup)
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """`*_metadata.json` by mlpstorage; empty unless it can be read."""
-    summary: Mapping[str, Any] = field(default_factory=dict)
     parts: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
     """Rank -> its checkpoints in order of time, for each rank that kept their times."""
-    broken: tuple[Finding, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return os.path.basename(self.path)
 
     @property
     def metric(self) -> Mapping[str, Any]:
@@ -95,16 +82,6 @@ class CheckpointLeaf:
         known = [value for value in values if value is not None]
         return sum(known) if known and len(known) == len(values) else None
 
-    def settings(self, section: str) -> Mapping[str, Any]:
-        """Return a section of the workload, from config.yaml or else from the metadata."""
-        config = mapping(mapping(self.setup.config).get(section))
-        return config or mapping(mapping(self.metadata.get("parameters")).get(section))
-
-    @property
-    def workload(self) -> Mapping[str, Any] | None:
-        """The whole workload, from config.yaml or else from the metadata; None if neither has it."""
-        return self.setup.config or mapping(self.metadata.get("parameters")) or None
-
     def checkpoints(self, kind: Kind) -> int:
         """Return how many checkpoints rank 0 (or else the lowest rank with times) saved or loaded."""
         first = self.parts[min(self.parts)] if self.parts else ()
@@ -113,7 +90,7 @@ class CheckpointLeaf:
     @cached_property
     def plan(self) -> CheckpointPlan | None:
         """Tensors and files of one checkpoint, by the run's settings; None where these are incomplete."""
-        given, saves = self.settings("model"), self.settings("checkpoint")
+        given, saves = self.section("model"), self.section("checkpoint")
         if self.ranks is None or not given:
             return None
         known = [each.name for each in fields(Model)]
@@ -127,24 +104,15 @@ class CheckpointLeaf:
 
 def read_checkpoint_leaf(folder: str) -> CheckpointLeaf:
     """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
+    papers, parts = read_papers(folder), {}
     broken: list[Finding] = []
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    metadata = next((name for name in names if name.endswith(METADATA_FILE)), None)
-    ranks = {int(match[1]): match[0] for match in map(_STATS.match, names) if match}
-    parts = {}
+    ranks = {int(match[1]): match[0] for match in map(_STATS.match, papers.files) if match}
     for rank, name in sorted(ranks.items()):
         epochs = list(epochs_of(read_json(os.path.join(folder, name), broken)))
         broken += out_of_order(epochs, name)
         parts[rank] = _parts(epochs)
-    return CheckpointLeaf(
-        path=folder,
-        files=tuple(names),
-        setup=read_setup(folder, {}, broken),
-        metadata=mapping(read_json(os.path.join(folder, metadata), broken)) if metadata else {},
-        summary=mapping(read_json(os.path.join(folder, "summary.json"), broken)) if "summary.json" in names else {},
-        parts={rank: own for rank, own in parts.items() if own},
-        broken=tuple(broken),
-    )
+    kept = {rank: own for rank, own in parts.items() if own}
+    return CheckpointLeaf(**vars(papers) | {"parts": kept, "broken": (*papers.broken, *broken)})
 
 
 def _parts(epochs: Sequence[tuple[int, Mapping[str, Any]]]) -> tuple[Part, ...]:

@@ -178,7 +178,7 @@ def _has_only_checkpoints(run: str) -> bool:
 
 
 def _model_of(leaf: CheckpointLeaf) -> str:
-    stated = text(leaf.metadata.get("model")) or text(leaf.settings("model").get("name"))
+    stated = text(leaf.metadata.get("model")) or text(leaf.section("model").get("name"))
     model = official_model(stated)
     return model.workload if model else stated or "a model without a name"
 

@@ -12,13 +12,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
@@ -115,17 +115,10 @@ class KvRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KvLeaf:
+class KvLeaf(Papers):
     """One run: three options, with three trials each, of every rank."""
 
-    path: str
-    files: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)
     ranks: tuple[KvRank, ...] = ()
-    broken: tuple[Finding, ...] = ()
-    setup: Setup = field(default_factory=Setup)
-    """Always empty: the benchmark has no DLIO configuration."""
 
     @property
     def rank_count(self) -> int | None:
@@ -135,7 +128,7 @@ class KvLeaf:
     @property
     def trial_count(self) -> int | None:
         """Number of trials of each option."""
-        return count(self.summary.get("trials_per_option")) or count(mapping(self.metadata.get("args")).get("trials"))
+        return count(self.summary.get("trials_per_option")) or count(self.args.get("trials"))
 
     def trials(self, option: int) -> list[list[KvRank]]:
         """Return a list of ranks for each trial of an option."""
@@ -161,23 +154,14 @@ def is_kv_leaf(below: Sequence[str]) -> bool:
 
 def read_kv_leaf(folder: str) -> KvLeaf:
     """Read the folder of a run; what can't be read becomes one of its findings (`broken`)."""
+    papers, ranks = read_papers(folder), []
     broken: list[Finding] = []
-    names = sorted(os.listdir(folder))
-    metadata = next((name for name in names if name.endswith("_metadata.json")), None)
-    ranks = []
     for inside, (option, trial, rank) in _rank_folders(folder):
         for name in sorted(os.listdir(inside)):
             if _RESULT.match(name):
                 content = mapping(read_json(os.path.join(inside, name), broken))
                 ranks.append(KvRank(option=option, trial=trial, rank=rank, content=content))
-    return KvLeaf(
-        path=folder,
-        files=tuple(names),
-        metadata=mapping(read_json(os.path.join(folder, metadata), broken)) if metadata else {},
-        summary=mapping(read_json(os.path.join(folder, "summary.json"), broken)) if "summary.json" in names else {},
-        ranks=tuple(ranks),
-        broken=tuple(broken),
-    )
+    return KvLeaf(**vars(papers) | {"ranks": tuple(ranks), "broken": (*papers.broken, *broken)})
 
 
 def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TRIAL, _RANK)) -> Iterator[Any]:

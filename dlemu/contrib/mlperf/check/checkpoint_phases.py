@@ -32,7 +32,7 @@ _MIN_REMAP_SHARE = 0.5
 
 def gap(result: CheckpointResult) -> Found:
     """At most 30 s from the end of the write call to the start of the read call (4.7.1)."""
-    if len(result.leaves) != 2 or not result.strict:
+    if len(result.leaves) != 2 or not result.edition.checks_tree:
         return
     write, read = result.leaves
     by_summaries = write.summary.get("end"), read.summary.get("start")
@@ -88,7 +88,7 @@ def seconds_between(begin: Any, end: Any) -> float | None:
 
 def duration(result: CheckpointResult) -> Found:
     """Report the total time from the first write to the last read, and that of a load with remapping added."""
-    if not result.strict:
+    if not result.edition.checks_tree:
         return
     first, last = result.leaves[0], result.leaves[-1]
     total = seconds_between(first.summary.get("start"), last.summary.get("end"))
@@ -111,7 +111,7 @@ def duration(result: CheckpointResult) -> Found:
 
 def capabilities(result: CheckpointResult) -> Found:
     """Compare the system description's statements on hosts, simultaneous access and remapping with the run."""
-    if not result.strict:
+    if not result.edition.checks_tree:
         return
     described = described_system(result.path)
     if described is None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
+from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION
 from dlemu.contrib.mlperf.audit.step_files import names_dlemu
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, read_json, text
+from dlemu.contrib.mlperf.audit.tolerant import mapping, number, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, CheckpointResult, runs_differ
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, RESULTS, config_files, empty_files, missing, ranks_kept
 from dlemu.contrib.mlperf.rules.checkpoints import (
@@ -70,7 +71,7 @@ def _summary_complete(result: CheckpointResult) -> Found:
 
 def _model_is_known(result: CheckpointResult) -> Found:
     if result.model is None:
-        seen = f"{os.path.basename(result.path)}, model {result.leaves[0].settings('model').get('name')}"
+        seen = f"{os.path.basename(result.path)}, model {result.leaves[0].section('model').get('name')}"
         yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
 
 
@@ -80,7 +81,7 @@ def _settings(result: CheckpointResult) -> Found:
         return
     official = dict(settings_of(dlio_workload(result.model.settings())))
     for leaf in result.leaves:
-        if leaf.workload is None:
+        if not leaf.workload:
             yield from unapplied_at(leaf.path, "checkpoint.settings", configuration=None)
             continue
         stated = dict(settings_of(leaf.workload))
@@ -107,7 +108,7 @@ def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequenc
 
     `added` are the settings that no workload file has.
     """
-    named = {**(leaf.workload or {}), "model": {**leaf.settings("model"), "name": model.official_name}}
+    named = {**leaf.workload, "model": {**leaf.section("model"), "name": model.official_name}}
     seen = core_config_hash(named, checkpointing=True)
     if seen not in model.core_configs.values():
         wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
@@ -132,7 +133,7 @@ def _overrides_allowed(result: CheckpointResult) -> Found:
 
 def _fsync(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        settings = leaf.settings("checkpoint")
+        settings = leaf.section("checkpoint")
         if not settings:
             yield from unapplied_at(leaf.path, "checkpoint.fsync", configuration=None)
         elif canonical(settings.get("fsync")) is not True:
@@ -223,8 +224,7 @@ def _accelerators(result: CheckpointResult) -> Found:
     """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
     for leaf in result.leaves:
         size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
-        args = mapping(leaf.metadata.get("args"))
-        named = text(leaf.metadata.get("accelerator")) or text(args.get("accelerator_type"))
+        named = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
         if table and named not in table:
             seen = f"accelerator {named}" if named else "no accelerator named"
             yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, f"one of {', '.join(table)}")
@@ -241,18 +241,16 @@ def _accelerators(result: CheckpointResult) -> Found:
 
 def _folders(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        if not result.strict or not leaf.metadata:
+        if not leaf.metadata:
             continue
-        stated = mapping(leaf.metadata.get("args"))
-        data, results = text(stated.get("checkpoint_folder")), text(stated.get("results_dir"))
-        configured = text(leaf.settings("checkpoint").get(_FOLDER_KEY))
+        data, results = text(leaf.args.get("checkpoint_folder")), text(leaf.args.get("results_dir"))
+        configured = text(leaf.section("checkpoint").get(_FOLDER_KEY))
         folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
         if not data or not results or os.path.normpath(results) in folders:
             seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
             yield by_rule_at(leaf.path, "checkpoint.folder", seen)
-        path = os.path.join(leaf.path, SEPARATION)
-        same = mapping(read_json(path, [])).get("same_filesystem") if os.path.isfile(path) else None
-        if same is None and SEPARATION not in leaf.files and leaf.metadata and not _on_object_store(leaf):
+        same = leaf.separation.get("same_filesystem")
+        if same is None and SEPARATION not in leaf.files and not leaf.on_object_store:
             seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
             yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, fix=fix)
         if same is True:
@@ -261,8 +259,6 @@ def _folders(result: CheckpointResult) -> Found:
 
 
 def _files(result: CheckpointResult) -> Found:
-    if not result.strict:
-        return
     if not os.path.isfile(os.path.join(result.path, RESULTS)):
         yield by_rule_at(result.path, "files.checkpoint_results", f"no {RESULTS}", RESULTS)
     for leaf in result.leaves:
@@ -290,15 +286,9 @@ def _states_multi_host(result: CheckpointResult) -> bool:
     return mapping(solution.get("capabilities")).get("multi_host") is True
 
 
-def _on_object_store(leaf: CheckpointLeaf) -> bool:
-    kind = leaf.settings("storage").get("storage_type")
-    return kind not in (None, "local_fs") or mapping(leaf.metadata.get("args")).get("data_access_protocol") == "object"
-
-
 def _rank_files(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        severity: Severity = "error" if result.strict else "warning"
-        yield from ranks_kept(leaf, leaf.ranks, severity)
+        yield from ranks_kept(leaf, leaf.ranks)
         yield from empty_files(leaf)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
 from dlemu.contrib.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
+from dlemu.contrib.mlperf.audit.run_settings import Printed
 from dlemu.contrib.mlperf.audit.tolerant import number, numbers, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Leaf, Result, Rule
@@ -97,7 +98,7 @@ def same_hosts(result: Result) -> Iterator[Located]:
 def sums_agree(result: Result) -> Iterator[Located]:
     """The sums over all runs, which get published, agree with the runs."""
     path = os.path.join(result.path, RESULTS)
-    if not (result.phased and result.edition.checks_tree and os.path.isfile(path)):
+    if not (result.phased and os.path.isfile(path)):
         return
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
         yield from unapplied_at(path, "results.differ", all_runs_of_the_result=None)
@@ -192,22 +193,28 @@ def _nested_mappings(content: object, where: str, in_row: bool = False) -> Itera
             yield from _nested_mappings(value, where, True)
 
 
+def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
+    """Return the sums over runs under mlpstorage's keys: means, and standard deviations of the population."""
+    sums: dict[str, float] = {}
+    for name, unit, values in (
+        ("train_au", "percentage", [run.au_percent for run in runs]),
+        ("train_throughput", "samples_per_second", [run.samples_per_second for run in runs]),
+        ("train_io", "MB_per_second", [run.mib_per_second for run in runs]),
+    ):
+        known = [value for value in values if value is not None]
+        if known and len(known) == len(runs):
+            sums |= {f"{name}_mean_{unit}": fmean(known), f"{name}_stdev_{unit}": pstdev(known)}
+    return sums
+
+
 def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
     """Return key -> the values that a sum may have: of the measured runs only, or of all runs with the warm-up."""
     all_runs = [leaf for leaf in result.runs if leaf.run]
     sums: dict[str, tuple[float, ...]] = {}
-    for leaves in ([leaf for leaf in result.measured if leaf.run], all_runs):
-        for name, unit, values in (
-            ("train_au", "percentage", [leaf.printed.au_percent for leaf in leaves]),
-            ("train_throughput", "samples_per_second", [leaf.printed.samples_per_second for leaf in leaves]),
-            ("train_io", "MB_per_second", [leaf.printed.mib_per_second for leaf in leaves]),
-        ):
-            known = [value for value in values if value is not None]
-            if known and len(known) == len(leaves):
-                for key, value in ((f"{name}_mean_{unit}", fmean(known)), (f"{name}_stdev_{unit}", pstdev(known))):
-                    sums[key] = (*sums.get(key, ()), value)
-    for leaf in all_runs:
-        sums.update({key: (*sums.get(key, ()), value) for key, value in _run_counts(leaf).items()})
+    of_measured = training_sums([leaf.printed for leaf in result.measured if leaf.run])
+    for stated in (of_measured, training_sums([leaf.printed for leaf in all_runs]), *map(_run_counts, all_runs)):
+        for key, value in stated.items():
+            sums[key] = (*sums.get(key, ()), value)
     return sums
 
 

@@ -10,29 +10,30 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
-from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, text
+from dlemu.contrib.mlperf.audit.papers import Papers
+from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import CHECKPOINT_RULES, figures_of, processes_of
 from dlemu.contrib.mlperf.check.copy_rules import CHECKPOINT_COPY_RULES, COPY_RULES, copied_runs
-from dlemu.contrib.mlperf.check.other_rules import copied_others, other_findings
+from dlemu.contrib.mlperf.check.kv_rules import copied_kv, kv_findings
 from dlemu.contrib.mlperf.check.provenance_rules import ORIGIN_RULES, PROVENANCE_RULES
 from dlemu.contrib.mlperf.check.result_rules import RESULT_RULES
 from dlemu.contrib.mlperf.check.run_records import record_findings, records_of
 from dlemu.contrib.mlperf.check.submission_tree import (
     CHECKPOINTING,
+    KV_CACHE,
+    VECTOR_DATABASE,
     AnyResult,
     CheckpointResult,
     Finder,
-    OtherResult,
+    KvResult,
     Result,
     Submission,
-    checkpoint_results,
     other_leaves,
-    other_results,
     submissions,
 )
 from dlemu.contrib.mlperf.check.system_description import check_systems, ran_on
 from dlemu.contrib.mlperf.check.time_rules import times
-from dlemu.contrib.mlperf.check.tree_edition import Voter, other_editions, scope_of, tree_edition
+from dlemu.contrib.mlperf.check.tree_edition import other_editions, scope_of, tree_edition
 from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
 from dlemu.contrib.mlperf.rules.editions import Edition, Reading
 from dlemu.contrib.mlperf.rules.known import by_rule_at, known_rules, official_name
@@ -59,8 +60,8 @@ class Checked:
     """Content of `rehearsal.json` when `dlemu mlperf run` made the folder, else None."""
     checkpoints: tuple[CheckpointResult, ...] = ()
     """Results of the checkpointing benchmark."""
-    others: tuple[OtherResult, ...] = ()
-    """Results of the kv_cache and vector_database benchmarks."""
+    others: tuple[KvResult, ...] = ()
+    """Results of the kv_cache benchmark."""
     findings: tuple[Located, ...] = field(default=())
 
     def count(self, severity: str) -> int:
@@ -97,8 +98,8 @@ def check_folder(
     finder = Finder(root, edition, division)
     leaves = other_leaves(root)
     drafts = finder.results(audited)
-    checkpoint_drafts = checkpoint_results(leaves.get(CHECKPOINTING, ()), edition, division)
-    other_drafts = other_results(leaves, edition, division)
+    checkpoint_drafts = finder.checkpoints(leaves.get(CHECKPOINTING, ()))
+    other_drafts = finder.kv_results(leaves.get(KV_CACHE, ()))
     if edition is None and drafts and not leaves and all(map(_is_older, drafts)):
         raise UserError(
             f"{folder} holds runs of MLPerf Storage v1.0 or older: wanted v2.0 or later; `dlemu audit` recomputes "
@@ -111,7 +112,9 @@ def check_folder(
     organisations = [
         each for tree, of_tree in sorted(editions.items()) for each in submissions(tree, of_tree, division)
     ]
-    findings = [*finder.findings, *_rehearsal_findings(root, rehearsal), *linked_folders(root)]
+    findings = [*finder.others, *_rehearsal_findings(root, rehearsal), *linked_folders(root)]
+    for path in leaves.get(VECTOR_DATABASE, ()):
+        findings.append(by_rule_at(path, "run.other", "a run of vector_database: not checked"))
     findings += _result_findings(results, checkpoints, others)
     findings += _submission_findings(editions, organisations, results, checkpoints)
     if not results and not leaves:
@@ -147,12 +150,12 @@ def _scope(result: AnyResult, root: str) -> str:
 def _tree_editions(
     root: str,
     results: Sequence[Result],
-    others: Sequence[CheckpointResult | OtherResult],
+    others: Sequence[CheckpointResult | KvResult],
     edition: str | None,
     reading: Reading,
 ) -> dict[str, Edition]:
     """Return tree -> edition: for each submission tree below a folder, and for runs outside any submission."""
-    leaves: dict[str, list[Voter]] = {}
+    leaves: dict[str, list[Papers]] = {}
     phased: set[str] = set()
     for result in (*results, *others):
         scope = _scope(result, root)
@@ -178,23 +181,17 @@ def _rehearsal_findings(root: str, rehearsal: Mapping[str, Any] | None) -> Itera
     if rehearsal is None:
         return
     yield by_rule_at(root, "rehearsal", "a rehearsal by dlemu: neither mlpstorage nor DLIO ran")
-    attempts = rehearsal.get("attempts")
-    for attempt in map(mapping, attempts if isinstance(attempts, list) else []):
-        failure = text(attempt.get("failure"))
-        if failure is not None:
-            seen = f"{attempt.get('label')} failed ({attempt.get('folder')}): {failure.splitlines()[0][:200]}"
-            yield by_rule_at(root, "runs.failed", seen)
 
 
 def _result_findings(
-    results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[OtherResult]
+    results: Sequence[Result], checkpoints: Sequence[CheckpointResult], others: Sequence[KvResult]
 ) -> Iterator[Located]:
     """Yield what each result breaks, and which results have numbers of others."""
     every: list[AnyResult] = [*results, *checkpoints, *others]
     for each in every:
-        yield from _with_official_names(_findings_of(each), each)
+        yield from _as_judged(_findings_of(each), each)
     yield from copied_runs(results, checkpoints)
-    yield from copied_others(others)
+    yield from copied_kv(others)
 
 
 def _findings_of(result: AnyResult) -> Iterator[Located]:
@@ -204,10 +201,11 @@ def _findings_of(result: AnyResult) -> Iterator[Located]:
             rules: Iterable[Any] = (*RESULT_RULES, *COPY_RULES, *FILE_RULES)
         case CheckpointResult():
             rules = (*CHECKPOINT_RULES, *CHECKPOINT_COPY_RULES)
-        case OtherResult():
-            rules = (other_findings,)
+        case KvResult():
+            rules = (kv_findings,)
     for rule in rules:
         yield from rule(result)
+    yield from (Located(leaf.path, finding) for leaf in result.leaves for finding in leaf.broken)
     calls = records_of(result)
     for call in calls:
         yield from record_findings(call)
@@ -225,23 +223,24 @@ def _submission_findings(
     """Yield what the submissions break: the rules on submissions apply whatever benchmarks they hold."""
     for each in organisations:
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
-            yield from _with_official_names(rule(each), each)
-        yield from _with_official_names(check_systems(each, ran_on(results, checkpoints)), each)
+            yield from _as_judged(rule(each), each)
+        yield from _as_judged(check_systems(each, ran_on(results, checkpoints)), each)
     for tree in editions:
         mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
         if mine:
-            yield from _with_official_names(top_folders(tree, mine), mine[0])
+            yield from _as_judged(top_folders(tree), mine[0])
 
 
-def _with_official_names(findings: Iterable[Located], subject: AnyResult | Submission) -> Iterator[Located]:
-    """Add the edition's checker's own name of each rule, and set severities by the reading."""
+def _as_judged(findings: Iterable[Located], subject: AnyResult | Submission) -> Iterator[Located]:
+    """Add the edition's own name of each rule, and apply the table of rules: its editions, and its severity in each."""
+    edition = subject.edition
     for located in findings:
-        finding = located.finding
-        rule = known_rules().get(finding.rule)
-        if subject.edition.reading == "published" and finding.severity == "error" and rule and rule.warned:
+        finding, rule = located.finding, known_rules()[located.finding.rule]
+        if edition.name not in rule.editions:
+            continue
+        if finding.severity == "error" and rule.warned & {edition.name, edition.reading}:
             finding = replace(finding, severity="warning")
-        official = official_name(finding.rule, subject.edition.name, subject.division)
-        yield replace(located, finding=finding, official=official)
+        yield replace(located, finding=finding, official=official_name(finding.rule, edition.name, subject.division))
 
 
 def _sort_key(located: Located) -> tuple[int, str, str]:
@@ -272,7 +271,7 @@ class ResultRow:
     division: str
     benchmark: str
     model: str | None
-    """Workload, model, or index of a vector database."""
+    """Workload, or model."""
     accelerator: str | None = None
     processes: int | None = None
     """Accelerators of training, processes of checkpoints."""
@@ -280,7 +279,7 @@ class ResultRow:
     rates: Mapping[str, float] = field(default_factory=dict)
     """`save_gib_per_second` and `load_gib_per_second` of checkpoints, as published: rank 0's means."""
     figures: tuple[str, ...] = ()
-    """One line per option (kv_cache) or run (vector_database): its figures as published and as recomputed."""
+    """One line per option of kv_cache: its figures as published and as recomputed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +353,7 @@ def _result_row(result: AnyResult, checked: Checked) -> ResultRow:
                 runs=tuple(leaf.name for leaf in result.leaves),
                 rates={f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()},
             )
-        case OtherResult():  # its figures come from its `info` findings, here sorted by run and option
+        case KvResult():  # its figures come from its `info` findings, here sorted by run and option
             figures = sorted(
                 (located.path, located.finding.seen)
                 for located in checked.findings
@@ -362,9 +361,9 @@ def _result_row(result: AnyResult, checked: Checked) -> ResultRow:
             )
             return replace(
                 row,
-                benchmark=result.category,
+                benchmark=KV_CACHE,
                 model=result.model,
-                runs=tuple(os.path.basename(leaf.path) for leaf in result.phase("run")),
+                runs=tuple(os.path.basename(leaf.path) for leaf in result.runs),
                 figures=tuple(seen for _, seen in figures),
             )
     first, runs = next((leaf for leaf in result.runs if leaf.run), None), tuple(leaf.name for leaf in result.runs)
@@ -374,4 +373,4 @@ def _result_row(result: AnyResult, checked: Checked) -> ResultRow:
     return replace(row, model=setup.workload, accelerator=setup.accelerator, processes=accelerators, runs=runs)
 
 
-_FIGURE_RULES = ("kv.window", "kv.listed", "vdb.recall")
+_FIGURE_RULES = ("kv.window", "kv.listed")

@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dlemu.contrib.mlperf.audit.papers import stamp_of
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json, read_text, read_yaml, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
-from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission, stamp_of
+from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission
 from dlemu.contrib.mlperf.check.tree_edition import division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.rules.known import by_rule_at
@@ -29,8 +30,6 @@ _EDITION = "rules_edition"
 
 def code_images(calls: Sequence[RunRecords]) -> Iterator[Located]:
     """Every call of a result names its code image; the image is in the tree, and the same for all calls."""
-    if not calls[0].edition.checks_tree:
-        return
     known = _image_hashes(calls[0].path)
     images = {records.path: _image_named(records) for records in calls}
     for path, image in images.items():
@@ -54,8 +53,6 @@ def _image_named(records: RunRecords) -> str | None:
 
 def changed_images(submission: Submission) -> Iterator[Located]:
     """Code images are unchanged: their files give the hash recorded in them (2.1.6, 3.6.1)."""
-    if not submission.edition.checks_tree:
-        return
     for folder, recorded in _recorded_hashes(submission.path).items():
         try:
             hashes = tree_hashes(folder)
@@ -130,7 +127,7 @@ def provenance(calls: Sequence[RunRecords]) -> Iterator[Located]:
     """A call has the provenance.json that its metadata mention; it names the code and workload that ran (PROV-01)."""
     for records in calls:
         if PROVENANCE not in records.files:
-            if mapping(records.metadata).get("provenance_file"):
+            if records.metadata.get("provenance_file"):
                 seen = f"the metadata mention {PROVENANCE}, which is missing"
                 yield by_rule_at(records.path, "provenance.broken", seen, "the file next to the metadata")
             continue

@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.contradictions import Rulebook, rule_findings
+from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, read_json
-from dlemu.contrib.mlperf.check.submission_tree import SEPARATION, Leaf, Result, Rule, runs_differ
+from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping
+from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
@@ -78,7 +79,7 @@ def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
 
 def _with_metadata(leaf: Leaf) -> Setup:
     """Return the run's settings, with the overrides from mlpstorage's metadata added."""
-    stated = mapping(mapping(leaf.metadata).get("override_parameters"))
+    stated = mapping(leaf.metadata.get("override_parameters"))
     words = [f"++workload.{key}={value}" for key, value in stated.items()]
     if not words:
         return leaf.setup
@@ -144,7 +145,7 @@ def hosts_used(result: Result) -> Iterator[Located]:
     for leaf in result.runs:
         yield from _named_hosts(leaf)
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
-    if result.edition.checks_tree and first is not None:
+    if first is not None:
         accelerators = first.printed.accelerators or 0
         if first.printed.hosts == 1 and accelerators < MIN_ACCELERATORS_PER_HOST:
             seen = f"{count(accelerators, 'accelerator')} on one host"
@@ -153,7 +154,7 @@ def hosts_used(result: Result) -> Iterator[Located]:
 
 
 def _named_hosts(leaf: Leaf) -> Iterator[Located]:
-    named = leaf.argument("hosts")
+    named = leaf.args.get("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
         yield by_rule_at(leaf.path, "hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
 
@@ -191,7 +192,6 @@ def run_gaps(result: Result) -> Iterator[Located]:
     """Runs follow one another without a pause in which anything else could run."""
     if not result.phased:
         return
-    severity: Severity = "error" if result.edition.checks_tree else "warning"
     timed = [(leaf, leaf.began, leaf.ended) for leaf in result.runs]
     known = [(leaf, start, end) for leaf, start, end in timed if start is not None and end is not None]
     for leaf, start, end in known:
@@ -208,7 +208,7 @@ def run_gaps(result: Result) -> Iterator[Located]:
         longest, leaf = max(too_long, key=lambda gap: gap[0])
         seen = f"{len(too_long)} of {len(gaps)} gaps, up to {longest} from one run's start to the next ({leaf.name})"
         wanted = f"less than {GAP_FACTOR * shortest}: {GAP_FACTOR} x the shortest run"
-        yield by_rule_at(result.path, "runs.gap", seen, wanted, severity=severity)
+        yield by_rule_at(result.path, "runs.gap", seen, wanted)
 
 
 def same_job(result: Result) -> Iterator[Located]:
@@ -295,18 +295,16 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
 
 def dataset_in_metadata(result: Result) -> Iterator[Located]:
     """The runs' metadata contain the dataset's settings (3.1.1 of v3.0)."""
-    if not (result.phased and result.edition.checks_tree):
-        return
-    for leaf in result.runs:
-        if leaf.metadata is not None and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+    for leaf in result.runs if result.phased else ():
+        if leaf.metadata and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
             yield by_rule_at(leaf.path, "dataset.told", "metadata without parameters.dataset")
 
 
 def separate_folders(result: Result) -> Iterator[Located]:
     """The dataset and the results are in different folders, on different file systems."""
     for leaf in result.runs:
-        data, results = leaf.argument("data_dir"), leaf.argument("results_dir")
-        strict = result.phased and result.edition.checks_tree and leaf.metadata is not None
+        data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
+        strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
         if strict and (not data or not results):
             missing = "data_dir" if not data else "results_dir"
             yield by_rule_at(leaf.path, "dataset.folder", f"metadata without args.{missing}")
@@ -318,17 +316,11 @@ def separate_folders(result: Result) -> Iterator[Located]:
 
 
 def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
-    if SEPARATION not in leaf.files:
-        local = leaf.section("storage").get("storage_type") in (None, "local_fs")
-        if strict and local and not _has_df(leaf):
-            seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
-            yield by_rule_at(leaf.path, "dataset.filesystem", seen, fix=fix)
-        return
-    broken: list[Finding] = []
-    content: Any = read_json(os.path.join(leaf.path, SEPARATION), broken)
-    yield from (Located(leaf.path, finding) for finding in broken)
-    if mapping(content).get("same_filesystem") is True:
+    if leaf.separation.get("same_filesystem") is True:
         yield by_rule_at(leaf.path, "dataset.filesystem", f"data and results share a file system ({SEPARATION})")
+    elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):
+        seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
+        yield by_rule_at(leaf.path, "dataset.filesystem", seen, fix=fix)
 
 
 def _has_df(leaf: Leaf) -> bool:

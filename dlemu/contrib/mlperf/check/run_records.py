@@ -12,23 +12,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from functools import cached_property
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, meminfo_gib
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, read_text, read_yaml, text
-from dlemu.contrib.mlperf.check.submission_tree import (
-    METADATA,
-    SEPARATION,
-    CheckpointResult,
-    OtherResult,
-    Result,
-    phase_of,
-    stamp_of,
-)
-from dlemu.contrib.mlperf.check.tree_edition import Voter
+from dlemu.contrib.mlperf.audit.papers import COLLECTED, METADATA, SEPARATION, Papers
+from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_text, text
+from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, phase_of
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
@@ -37,16 +27,13 @@ from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import LOG
 from dlemu.results.finding import Finding, Located
 
-HOSTS = os.path.join("collector-staging", "cluster_info.json")
-"""File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
-Benchmark = Literal["training", "checkpointing", "kv_cache", "vector_database"]
-_BENCHMARK_FOLDERS = {"kvcache": "kv_cache", "vectordb": "vector_database"}
+Benchmark = Literal["training", "checkpointing", "kv_cache"]
+_BENCHMARK_FOLDERS = {"kvcache": "kv_cache"}
 """A benchmark in mlpstorage's metadata -> its folder, where the two names differ."""
 _DATA_SETTINGS = {
     "training": ("dataset", "data_folder", "data_dir"),
     "checkpointing": ("checkpoint", "checkpoint_folder", "checkpoint_folder"),
     "kv_cache": ("", "cache_dir", "cache_dir"),
-    "vector_database": ("storage", "storage_root", "storage_root"),
 }
 """Benchmark -> section and key of the measured folder in the settings, and its name among the tool's arguments."""
 _METADATA_KEYS = ("benchmark_type", "model", "command", "run_datetime", "num_processes", "parameters", "args")
@@ -59,10 +46,9 @@ _MEMORY_TOLERANCE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRecords:
-    """The records of one call of the tool, of any benchmark and phase."""
+class RunRecords(Papers):
+    """The records of one call of the tool, of any benchmark and phase, and what it is part of."""
 
-    path: str
     benchmark: Benchmark
     phase: str
     """`run`, `datagen` or `datasize`."""
@@ -70,90 +56,30 @@ class RunRecords:
     """The model, by the name of the result's folder; empty where the layout has none."""
     edition: Edition
     division: Division
-    files: tuple[str, ...]
-    metadata: Mapping[str, Any] | None
-    setup: Setup
-
-    @property
-    def name(self) -> str:
-        """The folder's name."""
-        return os.path.basename(self.path)
-
-    @property
-    def stamp(self) -> datetime | None:
-        """The time in the folder's name."""
-        return stamp_of(self.name)
-
-    @property
-    def args(self) -> Mapping[str, Any]:
-        """The arguments of the tool's command line, from the metadata."""
-        return mapping(mapping(self.metadata).get("args"))
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The workload's settings, from the metadata."""
-        return mapping(mapping(self.metadata).get("parameters"))
-
-    @cached_property
-    def summary(self) -> Mapping[str, Any]:
-        """Content of summary.json; empty if missing or unreadable."""
-        return mapping(self.read("summary.json"))
-
-    @cached_property
-    def hosts(self) -> Mapping[str, Any]:
-        """Host name -> what was collected of that host."""
-        return mapping(self.read(HOSTS))
-
-    @cached_property
-    def hydra_path(self) -> str | None:
-        """Path of hydra.yaml; None without one."""
-        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
-        return next((path for path in paths if os.path.isfile(path)), None)
-
-    @cached_property
-    def hydra_overrides(self) -> tuple[str, ...] | None:
-        """The overrides in hydra.yaml; None without any."""
-        path = self.hydra_path
-        hydra = mapping(mapping(read_yaml(path, [])).get("hydra")) if path else {}
-        task = mapping(hydra.get("overrides")).get("task")
-        return tuple(str(word) for word in task) if isinstance(task, list) else None
-
-    def read(self, name: str) -> Any:
-        """Return the content of a JSON file below the folder; None if missing or broken."""
-        path = os.path.join(self.path, name)
-        return read_json(path, []) if os.path.isfile(path) else None
-
-    def setting(self, section: str, key: str) -> Any:
-        """Return a setting from config.yaml."""
-        return mapping(mapping(self.setup.config).get(section)).get(key)
 
 
-def records_of(result: Result | CheckpointResult | OtherResult) -> list[RunRecords]:
+def records_of(result: AnyResult) -> list[RunRecords]:
     """Return the records of every call that belongs to a result."""
-    if isinstance(result, OtherResult):
-        kind: Benchmark = "kv_cache" if result.category == "kv_cache" else "vector_database"
-        return [_records(leaf, result, kind, phase_of(leaf.path), result.model) for leaf in result.leaves]
-    if isinstance(result, CheckpointResult):
-        return [_records(leaf, result, "checkpointing", "run", os.path.basename(result.path)) for leaf in result.leaves]
+    match result:
+        case KvResult():
+            return [_records(leaf, result, "kv_cache", phase_of(leaf.path), result.model) for leaf in result.leaves]
+        case CheckpointResult():
+            model = os.path.basename(result.path)
+            return [_records(leaf, result, "checkpointing", "run", model) for leaf in result.leaves]
     above, folder = os.path.split(result.workload_folder)
     model = folder if result.phased and os.path.basename(above) == "training" else ""  # a copy may have any name
     phases = (("datasize", result.datasize), ("datagen", result.datagen), ("run", result.runs))
     return [_records(leaf, result, "training", phase, model) for phase, leaves in phases for leaf in leaves]
 
 
-def _records(
-    leaf: Voter, of: Result | CheckpointResult | OtherResult, benchmark: Benchmark, phase: str, model: str
-) -> RunRecords:
+def _records(leaf: Papers, of: AnyResult, benchmark: Benchmark, phase: str, model: str) -> RunRecords:
     return RunRecords(
-        path=leaf.path,
+        **{each.name: getattr(leaf, each.name) for each in fields(Papers)},
         benchmark=benchmark,
         phase=phase,
         model_folder=model,
         edition=of.edition,
         division=of.division,
-        files=leaf.files,
-        metadata=leaf.metadata,
-        setup=leaf.setup,
     )
 
 
@@ -162,7 +88,7 @@ _Statements = Iterator[tuple[str, Any]]
 
 
 def _processes(records: RunRecords) -> _Statements:
-    stated, words = mapping(records.metadata), text(mapping(records.metadata).get("executed_command"))
+    stated, words = records.metadata, text(records.metadata.get("executed_command"))
     launched = _NP_OPTION.search(words) if words else None
     yield "metadata", count(stated.get("num_processes"))
     if records.phase != "datasize":
@@ -178,17 +104,17 @@ def _host_count(records: RunRecords) -> _Statements:
     if records.phase == "run":
         yield "summary.json", count(records.summary.get("num_hosts")) or count(records.summary.get("host_count"))
         yield "args.num_client_hosts", count(records.args.get("num_client_hosts"))
-        yield HOSTS, len(records.hosts) or None
+        yield COLLECTED, len(records.collected_hosts) or None
 
 
 def _rank_0_host(records: RunRecords) -> _Statements:
     """Yield the host of rank 0, which must be among the collected hosts."""
-    first, collected = text(records.summary.get("hostname")), sorted(map(_short_name, records.hosts))
+    first, collected = text(records.summary.get("hostname")), sorted(map(_short_name, records.collected_hosts))
     rank = text(mapping(records.read("0_output.json")).get("hostname"))
     yield "summary.json", _short_name(first) if first else None
     yield "0_output.json", _short_name(rank) if rank and records.benchmark == "checkpointing" else None
     known = _short_name(first) if first and _short_name(first) in collected else ", ".join(collected)
-    yield HOSTS, known if first and collected else None
+    yield COLLECTED, known if first and collected else None
 
 
 def _short_name(host: str) -> str:
@@ -196,12 +122,12 @@ def _short_name(host: str) -> str:
 
 
 def _model(records: RunRecords) -> _Statements:
-    model, config = mapping(records.metadata).get("model"), mapping(records.setup.config).get("model")
+    model, config = records.metadata.get("model"), mapping(records.setup.config).get("model")
     word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
     stated = {
         "metadata": model,
         "args.model": records.args.get("model"),
-        "parameters.model.name": mapping(records.parameters.get("model")).get("name"),
+        "parameters.model.name": mapping(mapping(records.metadata.get("parameters")).get("model")).get("name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
         "overrides.yaml": word.partition("=")[2],
         "the folder": records.model_folder,
@@ -217,14 +143,12 @@ def _normalised_model(name: str | None, records: RunRecords) -> str | None:
     if records.benchmark == "checkpointing":
         known = official_model(name)
         return known.name if known else name
-    if records.benchmark == "vector_database":
-        return name.rpartition("_")[2]  # the index of milvus_DISKANN
     return name.rpartition("_")[0] or name
 
 
 def _accelerator(records: RunRecords) -> _Statements:
     word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
-    yield "metadata", text(mapping(records.metadata).get("accelerator"))
+    yield "metadata", text(records.metadata.get("accelerator"))
     if records.phase != "datagen":
         yield "args.accelerator_type", text(records.args.get("accelerator_type"))
     if records.phase == "run" and records.benchmark == "training":
@@ -232,14 +156,14 @@ def _accelerator(records: RunRecords) -> _Statements:
 
 
 def _benchmark(records: RunRecords) -> _Statements:
-    stated = mapping(records.metadata)
+    stated = records.metadata
     for source, value in (("metadata", stated.get("benchmark_type")), ("args", records.args.get("benchmark"))):
         yield source, _BENCHMARK_FOLDERS.get(value.lower(), value.lower()) if isinstance(value, str) else None
     yield "the folder", records.benchmark
 
 
 def _phase(records: RunRecords) -> _Statements:
-    yield "metadata", text(mapping(records.metadata).get("command"))
+    yield "metadata", text(records.metadata.get("command"))
     yield "args", text(records.args.get("command"))
     yield "the folder", records.phase
 
@@ -249,15 +173,16 @@ def _data_folder(records: RunRecords) -> _Statements:
     if records.phase == "datasize" or records.args.get("data_access_protocol") == "object":
         return  # datasize has no dataset yet; an object store's address is in other settings
     section, key, argument = _DATA_SETTINGS[records.benchmark]
+    parameters = mapping(records.metadata.get("parameters"))
     stated = {
-        "metadata": mapping(records.metadata).get(argument),
-        "parameters": mapping(records.parameters.get(section) if section else records.parameters).get(key),
-        "config.yaml": records.setting(section, key),
+        "metadata": records.metadata.get(argument),
+        "parameters": mapping(parameters.get(section) if section else parameters).get(key),
+        "config.yaml": mapping(mapping(records.setup.config).get(section)).get(key),
         "args": records.args.get(argument),
-        SEPARATION: mapping(records.read(SEPARATION)).get("data_or_chkpt_path"),
+        SEPARATION: records.separation.get("data_or_chkpt_path"),
         "the commands": _cache_folder(records) if records.benchmark == "kv_cache" else None,
     }
-    models = (records.model_folder, mapping(records.metadata).get("model"), records.args.get("model"))
+    models = (records.model_folder, records.metadata.get("model"), records.args.get("model"))
     for source, value in stated.items():
         if isinstance(value, str) and value:
             above, name = os.path.split(os.path.normpath(value))
@@ -266,7 +191,7 @@ def _data_folder(records: RunRecords) -> _Statements:
 
 def _cache_folder(records: RunRecords) -> str | None:
     """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
-    kept, stated = mapping(records.metadata).get("command_output_files"), text(records.args.get("cache_dir"))
+    kept, stated = records.metadata.get("command_output_files"), text(records.args.get("cache_dir"))
     words = [text(mapping(each).get("command")) or "" for each in kept] if isinstance(kept, list) else []
     used = [found[1] for found in map(_CACHE_OPTION.search, words) if found]
     others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
@@ -274,7 +199,7 @@ def _cache_folder(records: RunRecords) -> str | None:
 
 
 def _results_folder(records: RunRecords) -> _Statements:
-    recorded = mapping(records.read(SEPARATION)).get("results_path")
+    recorded = records.separation.get("results_path")
     for source, value in (("args.results_dir", records.args.get("results_dir")), (SEPARATION, recorded)):
         yield source, os.path.normpath(value) if isinstance(value, str) and value else None
 
@@ -284,13 +209,15 @@ def _memory(records: RunRecords) -> _Statements:
     if records.phase != "run":
         return
     printed = numbers(records.summary.get("host_memory_GB"))
-    collected = [meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.hosts.values()]
+    collected = [
+        meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.collected_hosts.values()
+    ]
     known = [value for value in collected if value is not None]
-    noted = mapping(mapping(records.metadata).get("system_info"))
+    noted = mapping(records.metadata.get("system_info"))
     noted_bytes, hosts = number(noted.get("total_memory_bytes")), count(records.summary.get("num_hosts"))
     values = {
         "summary.json": sum(printed) if printed else None,
-        HOSTS: sum(known) if known and len(known) == len(records.hosts) == hosts else None,
+        COLLECTED: sum(known) if known and len(known) == len(records.collected_hosts) == hosts else None,
         "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
     }
     stated = [value for value in values.values() if value is not None]
@@ -302,8 +229,8 @@ def _memory(records: RunRecords) -> _Statements:
 def _division(records: RunRecords) -> _Statements:
     """Yield the recorded divisions. Not in `_FACTS`, as `_division_agrees` compares them."""
     yield "args.mode", _last_part(records.args.get("mode"))
-    if mapping(records.metadata).get("verification") is not None:
-        yield "verification", _last_part(mapping(records.metadata).get("verification"))
+    if records.metadata.get("verification") is not None:
+        yield "verification", _last_part(records.metadata.get("verification"))
 
 
 def _last_part(value: object) -> str | None:
@@ -341,7 +268,7 @@ def _settings_agree(records: RunRecords) -> Iterator[Finding]:
     overrides = dict(map(_key_and_value, records.setup.overrides or ()))
     sources = (
         ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
-        ("metadata", dict(settings_of(records.parameters))),
+        ("metadata", dict(settings_of(mapping(records.metadata.get("parameters"))))),
     )
     for source, stated in sources:
         differences = [
@@ -361,15 +288,15 @@ def _overrides_agree(records: RunRecords, overrides: Mapping[str, str]) -> Itera
     if records.setup.overrides is None:
         return
     mine = {key: value for key, value in overrides.items() if key.startswith("workload")}
-    noted = mapping(records.metadata).get("override_parameters")
+    noted = records.metadata.get("override_parameters")
     chosen = records.hydra_overrides
-    others = {"hydra.yaml": None if chosen is None else dict(_key_and_value(word) for word in chosen)}
+    others = {"hydra.yaml": dict(map(_key_and_value, chosen)) if chosen else None}
     if isinstance(noted, Mapping) and (noted or records.edition.checks_tree):
         # The metadata leave out the choice of the workload, the only override without a dot.
         kept = {key: value for key, value in mine.items() if "." not in key}
         others["metadata"] = kept | {f"workload.{key}": str(value) for key, value in noted.items()}
     placed = {key: value for key, value in mine.items() if key.startswith(_PLACES)}
-    command = _of_command(text(mapping(records.metadata).get("executed_command")) or "")
+    command = _of_command(text(records.metadata.get("executed_command")) or "")
     others["the command"] = command | placed if command else None
     if records.phase == "run":
         others["args.params"] = mine | _of_params(records.args.get("params")) | placed
@@ -442,7 +369,7 @@ def _records_complete(records: RunRecords) -> Iterator[Finding]:
         folder = os.path.join(records.path, "dlio_config")
         if records.setup.overrides == ():
             incomplete.append("overrides.yaml is empty: it does not even name the workload")
-        if records.hydra_overrides is None and records.hydra_path:
+        if records.hydra_overrides == ():
             incomplete.append("hydra.yaml has no overrides")
         if records.edition.checks_tree and not records.setup.config and os.path.isdir(folder):
             incomplete.append("config.yaml has no workload")
@@ -452,7 +379,7 @@ def _records_complete(records: RunRecords) -> Iterator[Finding]:
 
 def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
     """The exit status that the tool recorded is 0."""
-    status = mapping(records.metadata).get("exit_status")
+    status = records.metadata.get("exit_status")
     if status not in (None, 0):
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 

@@ -1,15 +1,14 @@
 """Finds the submissions, results and runs below a folder, in mlpstorage's layout or none.
 
-A *leaf* is the folder of one run, or of one call of another phase (datasize, datagen). A *result* is the runs of one
-workload on one system. A *submission* is one organisation's folder in one division. In the layout of mlpstorage they
-are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
+A *result* is the runs of one workload on one system. A *submission* is one organisation's folder in one division. In
+the layout of mlpstorage they are DIVISION/ORG/results/SYSTEM/training/MODEL/PHASE/TIME.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -17,41 +16,25 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf, read_checkpoint_leaf
 from dlemu.contrib.mlperf.audit.kv_leaf import KvLeaf, read_kv_leaf
-from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, read_json, text
-from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, read_vector_leaf
+from dlemu.contrib.mlperf.audit.papers import Papers, read_papers, stamp_of
+from dlemu.contrib.mlperf.audit.run_settings import Printed
+from dlemu.contrib.mlperf.audit.tolerant import count, moment, text
 from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.contrib.mlperf.rules.checkpoints import OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition
 from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.results.finding import Finding, Located
+from dlemu.results.finding import Located
 
-METADATA = "_metadata.json"
-SEPARATION = "fs_separation.json"
-"""mlpstorage v3.0's record of whether data and results share a file system."""
-STAMP_FORMAT = "%Y%m%d_%H%M%S"
-"""How mlpstorage names the folder of a call: the time when it began."""
 PHASES = ("datasize", "datagen", "run")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")
-"""The benchmarks other than training, by the names of their folders."""
+"""The benchmarks other than training, by the names of their folders; vector_database is not checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leaf:
-    """The folder of one training run, or of one datasize or datagen call."""
+class Leaf(Papers):
+    """One training run, or one datasize or datagen call."""
 
-    path: str
-    name: str
-    """Name of the folder: a time stamp such as `20251121_134501`."""
-    stamp: datetime | None
-    """The time in `name`; None when that is not a time stamp."""
-    files: tuple[str, ...] = ()
-    folders: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] | None = None
-    """Content of mlpstorage's `*_metadata.json`; None when it is missing or can't be read."""
-    setup: Setup = field(default_factory=Setup)
-    """Its configuration; empty without one."""
     run: AuditedRun | None = None
     """The audited training run; None when the folder holds none."""
 
@@ -70,11 +53,6 @@ class Leaf:
         """End time by summary.json."""
         return moment(self.printed.end)
 
-    def section(self, name: str) -> Mapping[str, Any]:
-        """Return a section of the workload from config.yaml, or else from the metadata."""
-        config = mapping(mapping(self.setup.config).get(name))
-        return config or mapping(mapping(mapping(self.metadata).get("parameters")).get(name))
-
     @property
     def num_files(self) -> int | None:
         """Number of training files that the run read, datagen generated or datasize required."""
@@ -84,11 +62,7 @@ class Leaf:
     @property
     def data_folder(self) -> str | None:
         """Folder of the dataset; None when unknown."""
-        return text(self.section("dataset").get("data_folder")) or text(self.argument("data_dir"))
-
-    def argument(self, name: str) -> Any:
-        """Return an argument of mlpstorage's command line from the metadata; None when it isn't there."""
-        return mapping(mapping(self.metadata).get("args")).get(name)
+        return text(self.section("dataset").get("data_folder")) or text(self.args.get("data_dir"))
 
 
 def _whole_number(value: Any) -> int | None:
@@ -97,13 +71,23 @@ def _whole_number(value: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
-    """The runs of one workload on one system."""
+class _Judged:
+    """What all results and submissions have."""
 
     path: str
-    """The folder that holds the runs."""
     edition: Edition
     division: Division
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is checked by the rules of CLOSED."""
+        return self.division == "closed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(_Judged):
+    """The runs of one workload on one system; `path` is the folder that holds the runs."""
+
     phased: bool
     """Whether it has mlpstorage's layout, `training/MODEL/{datasize,datagen,run}/TIME`; else it is one run alone, and
     the other runs of its result are unknown."""
@@ -133,13 +117,10 @@ class Result:
         return self.runs if self.warm_up is None else self.runs[1:]
 
 
-@dataclass(frozen=True)
-class CheckpointResult:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointResult(_Judged):
     """The calls of one model on one system: usually one that writes and one that reads checkpoints."""
 
-    path: str
-    edition: Edition
-    division: Division
     leaves: tuple[CheckpointLeaf, ...]
     """Sorted by name, that is by time."""
 
@@ -147,58 +128,37 @@ class CheckpointResult:
     def model(self) -> OfficialModel | None:
         """The official model; None for any other."""
         first = self.leaves[0]
-        stated = text(first.metadata.get("model")) or text(mapping(first.metadata.get("args")).get("model"))
-        return official_model(stated or os.path.basename(self.path) or text(first.settings("model").get("name")))
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is checked by the rules of CLOSED."""
-        return self.division == "closed"
-
-    @property
-    def strict(self) -> bool:
-        """Whether the edition's own checker checks the tree's layout and files."""
-        return self.edition.checks_tree
+        stated = text(first.metadata.get("model")) or text(first.args.get("model"))
+        return official_model(stated or os.path.basename(self.path) or text(first.section("model").get("name")))
 
 
 @dataclass(frozen=True, kw_only=True)
-class OtherResult:
-    """The runs of one kv_cache model, or of one index of a vector database, on one system."""
+class KvResult(_Judged):
+    """The runs of one kv_cache model on one system."""
 
-    path: str
-    category: str
-    edition: Edition
-    division: Division
-    leaves: tuple[KvLeaf | VectorLeaf, ...]
+    leaves: tuple[KvLeaf, ...]
     """Sorted by name, that is by time."""
 
     @property
-    def closed(self) -> bool:
-        """Whether it is checked by the rules of CLOSED."""
-        return self.division == "closed"
-
-    @property
     def model(self) -> str:
-        """The model (kv_cache) or index (vector_database), by the name of its folder."""
+        """The model, by the name of its folder."""
         return os.path.basename(self.path)
 
-    def phase(self, name: str) -> list[KvLeaf | VectorLeaf]:
-        """Return the calls of a phase."""
-        return [leaf for leaf in self.leaves if phase_of(leaf.path) == name]
+    @property
+    def runs(self) -> list[KvLeaf]:
+        """The calls that measured."""
+        return [leaf for leaf in self.leaves if phase_of(leaf.path) == "run"]
 
 
-AnyResult = Result | CheckpointResult | OtherResult
+AnyResult = Result | CheckpointResult | KvResult
 """A result of any benchmark."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Submission:
+class Submission(_Judged):
     """One organisation in one division: DIVISION/ORG."""
 
-    path: str
-    division: Division
     organisation: str
-    edition: Edition
 
 
 Rule = Callable[[Result], Iterator[Located]]
@@ -206,34 +166,62 @@ Rule = Callable[[Result], Iterator[Located]]
 
 
 class Finder:
-    """Groups the audited runs of a tree into results. Files that can't be read become findings."""
+    """Groups the runs of a tree into results, for the edition and division that the user names."""
 
     def __init__(self, root: str, edition: str | None, division: Division | None) -> None:
-        self._root, self._edition, self._division = os.path.normpath(root), edition, division
-        self.findings: list[Located] = []
+        self._root, self._division = os.path.normpath(root), division
+        self._edition = EDITIONS[edition or "3.0"]  # replaced once the edition of the whole tree is known
+        self.others: list[Located] = []
+        """Runs of benchmarks that have no rules here."""
 
     def results(self, runs: Sequence[AuditedRun]) -> list[Result]:
-        """Return the results sorted by path, including those without any run that could be audited."""
+        """Return the results of training sorted by path, including those without any run that could be audited."""
         groups: dict[tuple[str, bool], dict[str, AuditedRun]] = {(folder, True): {} for folder in self._phase_folders()}
         for run in runs:
-            if self._is_covered(run):
-                parent = os.path.dirname(run.path)
-                is_phased = (
-                    run.path != self._root
-                    and os.path.basename(parent) == "run"
-                    and _holds_phases(os.path.dirname(parent))
-                )
-                groups.setdefault((parent if is_phased else run.path, is_phased), {})[run.path] = run
+            if category_of(run.path) is not None:
+                continue  # found by `other_leaves`
+            if any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings):
+                self.others.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
+                continue
+            parent = os.path.dirname(run.path)
+            is_phased = (
+                run.path != self._root and os.path.basename(parent) == "run" and _holds_phases(os.path.dirname(parent))
+            )
+            groups.setdefault((parent if is_phased else run.path, is_phased), {})[run.path] = run
         return [self._result(folder, phased, below) for (folder, phased), below in sorted(groups.items())]
 
-    def _is_covered(self, run: AuditedRun) -> bool:
-        """Return whether it is a training run; runs of benchmarks without rules here become a finding."""
-        if category_of(run.path) is not None:
-            return False  # found by `other_leaves`
-        other = any(finding.rule == "no.training" and finding.severity == "info" for finding in run.findings)
-        if other:
-            self.findings.append(by_rule_at(run.path, "run.other", "a run of another benchmark: not checked"))
-        return not other
+    def checkpoints(self, paths: Sequence[str]) -> list[CheckpointResult]:
+        """Group checkpointing calls into results, one for each folder that holds calls."""
+        groups: dict[str, list[CheckpointLeaf]] = {}
+        for path in sorted(paths):
+            groups.setdefault(os.path.dirname(path), []).append(read_checkpoint_leaf(path))
+        return [
+            CheckpointResult(
+                path=path,
+                edition=self._edition,
+                division=self._division or division_of(path, *(leaf.metadata.get("verification") for leaf in calls)),
+                leaves=tuple(calls),
+            )
+            for path, calls in sorted(groups.items())
+        ]
+
+    def kv_results(self, paths: Sequence[str]) -> list[KvResult]:
+        """Group the calls of kv_cache into results."""
+        groups: dict[str, list[str]] = {}
+        for path in sorted(paths):
+            parent = os.path.dirname(path)
+            groups.setdefault(os.path.dirname(parent) if os.path.basename(parent) in PHASES else parent, []).append(
+                path
+            )
+        return [
+            KvResult(
+                path=folder,
+                edition=self._edition,
+                division=self._division or division_of(folder),
+                leaves=tuple(map(read_kv_leaf, below)),
+            )
+            for folder, below in sorted(groups.items())
+        ]
 
     def _phase_folders(self) -> list[str]:
         """Return every folder training/MODEL/run, whether or not it holds a run that can be audited."""
@@ -246,51 +234,24 @@ class Finder:
         return folders
 
     def _result(self, folder: str, phased: bool, audited: Mapping[str, AuditedRun]) -> Result:
-        paths = [os.path.join(folder, name) for name in folders_in(folder)] if phased else [folder]
+        def leaves(parent: str) -> tuple[Leaf, ...]:
+            return tuple(_leaf(os.path.join(parent, name), audited) for name in folders_in(parent))
+
         phases = os.path.dirname(folder)
         return Result(
             path=folder,
-            edition=EDITIONS[self._edition or "3.0"],  # replaced once the edition of the whole tree is known
+            edition=self._edition,
             division=self._division or division_of(folder),
             phased=phased,
-            runs=tuple(self._leaf(path, audited.get(path)) for path in paths),
-            datasize=self._phase(phases, "datasize") if phased else (),
-            datagen=self._phase(phases, "datagen") if phased else (),
+            runs=leaves(folder) if phased else (_leaf(folder, audited),),
+            datasize=leaves(os.path.join(phases, "datasize")) if phased else (),
+            datagen=leaves(os.path.join(phases, "datagen")) if phased else (),
         )
 
-    def _phase(self, workload: str, name: str) -> tuple[Leaf, ...]:
-        folder = os.path.join(workload, name)
-        return tuple(self._leaf(os.path.join(folder, below), None) for below in folders_in(folder))
 
-    def _leaf(self, path: str, run: AuditedRun | None) -> Leaf:
-        files, folders = entries_of(path)
-        name = os.path.basename(path)
-        return Leaf(
-            path=path,
-            name=name,
-            stamp=stamp_of(name),
-            files=files,
-            folders=folders,
-            metadata=self._metadata(path, files),
-            setup=run.setup if run else self._setup(path),
-            run=run,
-        )
-
-    def _setup(self, path: str) -> Setup:
-        """Return the settings of a folder without a run, such as a datagen call's."""
-        broken: list[Finding] = []
-        setup = read_setup(path, {}, broken)
-        self.findings += [Located(path, finding) for finding in broken]
-        return setup
-
-    def _metadata(self, path: str, files: Sequence[str]) -> Mapping[str, Any] | None:
-        for name in files:
-            if name.endswith(METADATA):
-                broken: list[Finding] = []
-                content = read_json(os.path.join(path, name), broken)
-                self.findings += [Located(path, finding) for finding in broken]
-                return content if isinstance(content, Mapping) else None
-        return None
+def _leaf(path: str, audited: Mapping[str, AuditedRun]) -> Leaf:
+    run = audited.get(path)
+    return Leaf(**vars(read_papers(path, run.setup if run else None)), run=run)
 
 
 def _holds_phases(folder: str) -> bool:
@@ -324,19 +285,10 @@ def folders_in(folder: str) -> list[str]:
     return [name for name in entries_of(folder)[1] if not name.startswith(".")]
 
 
-def stamp_of(name: str) -> datetime | None:
-    """Return the time in the name of one of mlpstorage's folders; None for any other name."""
-    try:
-        return datetime.strptime(name, STAMP_FORMAT)
-    except ValueError:
-        return None
-
-
 def other_leaves(root: str) -> dict[str, list[str]]:
     """Return benchmark -> the folders of its calls, for those other than training.
 
-    A call is found by its folder `CATEGORY/.../TIME`: `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`,
-    `vector_database/ENGINE/INDEX/{datasize,datagen,run}/TIME`.
+    A call is found by its folder `CATEGORY/.../TIME`: `checkpointing/MODEL/TIME`, `kv_cache/MODEL/run/TIME`.
     """
     leaves: dict[str, list[str]] = {}
     for folder, below, _ in os.walk(root):
@@ -348,48 +300,10 @@ def other_leaves(root: str) -> dict[str, list[str]]:
     return leaves
 
 
-def checkpoint_results(paths: Sequence[str], edition: str | None, division: Division | None) -> list[CheckpointResult]:
-    """Group the checkpointing calls below a tree into results, one for each folder that holds calls."""
-    groups: dict[str, list[CheckpointLeaf]] = {}
-    for path in paths:
-        groups.setdefault(os.path.dirname(path), []).append(read_checkpoint_leaf(path))
-    return [
-        CheckpointResult(
-            path=path,
-            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
-            division=division or division_of(path, *(leaf.metadata.get("verification") for leaf in calls)),
-            leaves=tuple(sorted(calls, key=lambda leaf: leaf.name)),
-        )
-        for path, calls in sorted(groups.items())
-    ]
-
-
 def phase_of(path: str) -> str:
     """Return the phase by the folder above a call's folder; `run` where that names none."""
     above = os.path.basename(os.path.dirname(path))
     return above if above in PHASES else "run"
-
-
-def other_results(
-    found: Mapping[str, Sequence[str]], edition: str | None, division: Division | None
-) -> list[OtherResult]:
-    """Group the calls of kv_cache and vector_database into results."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for category in (KV_CACHE, VECTOR_DATABASE):
-        for path in found.get(category, ()):
-            parent = os.path.dirname(path)
-            folder = os.path.dirname(parent) if os.path.basename(parent) in PHASES else parent
-            groups.setdefault((folder, category), []).append(path)
-    return [
-        OtherResult(
-            path=folder,
-            category=category,
-            edition=EDITIONS[edition or "3.0"],  # replaced once the edition of the whole tree is known
-            division=division or division_of(folder),
-            leaves=tuple((read_kv_leaf if category == KV_CACHE else read_vector_leaf)(path) for path in paths),
-        )
-        for (folder, category), paths in sorted(groups.items())
-    ]
 
 
 def submissions(root: str, edition: Edition, division: Division | None) -> list[Submission]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
-from dlemu.results.finding import Finding, Located, Severity
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.results.finding import Finding, Located
 
 if TYPE_CHECKING:
     from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
@@ -66,7 +66,7 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
             rule = "systems.missing" if system not in stems["text"] else "systems.pdf"
             fix = f"describe the system in systems/{lacking[0]}"
             seen, wanted = f"results/{system}, but no {' and '.join(lacking)}", "a yaml or json file and a pdf"
-            yield by_rule_at(folder, rule, seen, wanted, fix, _severity(submission))
+            yield by_rule_at(folder, rule, seen, wanted, fix)
         mine = [call for call in calls if call.path.startswith(os.path.join(submission.path, "results", system, ""))]
         yield from _check_description(submission, folder, system, names, mine)
     for name in names:
@@ -136,10 +136,6 @@ def _limits_gib(description: str) -> Iterator[float]:
             yield float(number_of) * _UNITS_GIB[unit]
 
 
-def _severity(submission: Submission) -> Severity:
-    return "error" if submission.edition.checks_tree else "warning"
-
-
 def _file_kind(name: str) -> str:
     suffix = os.path.splitext(name)[1].lower()
     return "text" if suffix in _DESCRIPTION_SUFFIXES else suffix.removeprefix(".")
@@ -152,12 +148,10 @@ def _stem(name: str) -> str:
 def _only_allowed_files(
     submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
 ) -> Iterator[Located]:
-    if not submission.edition.checks_tree:
-        return
     for name in names:
         if os.path.isdir(os.path.join(folder, name)) or _file_kind(name) not in ("text", "pdf", "md"):
-            finding = by_rule("systems.files", name, "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away")
-            yield Located(os.path.join(folder, name), finding)
+            wanted, fix = "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away"
+            yield by_rule_at(os.path.join(folder, name), "systems.files", name, wanted, fix)
     for stem in sorted(stems["pdf"] - stems["text"]):
         yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
 
@@ -173,14 +167,14 @@ def _check_description(
     yield from broken
     under_test = mapping(mapping(content).get("system_under_test"))
     if not under_test:
-        if submission.edition.checks_tree and not broken:
+        if not broken:
             fix = "start from the edition's template"
             yield by_rule_at(path, "systems.files", "no system_under_test", "the edition's description", fix)
         return
     blanks = sum(is_blank(value) for value in _values(content))
     if blanks:
         seen = f"{PLACEHOLDER!r} is still in {blanks} of its fields"
-        yield by_rule_at(path, "systems.unfilled", seen, severity=_severity(submission))
+        yield by_rule_at(path, "systems.unfilled", seen)
     solution = mapping(under_test.get("solution"))
     if solution.get("submission_name") != system:
         seen = f"submission_name is {solution.get('submission_name')!r}"

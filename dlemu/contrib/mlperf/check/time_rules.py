@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from statistics import median
 
-from dlemu.contrib.mlperf.audit.tolerant import mapping, moment, number, text
+from dlemu.contrib.mlperf.audit.tolerant import moment, number, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
 from dlemu.contrib.mlperf.rules.known import by_rule_at
@@ -34,7 +34,7 @@ def _began(records: RunRecords) -> datetime | None:
 
 def _invoked(records: RunRecords) -> datetime | None:
     """Return when the tool was called, by the launcher's clock or in UTC."""
-    return moment(mapping(records.metadata).get("invocation_start_time"))
+    return moment(records.metadata.get("invocation_start_time"))
 
 
 def times(calls: Sequence[RunRecords]) -> Iterator[Located]:
@@ -75,7 +75,7 @@ def _folder_names(calls: Sequence[RunRecords]) -> Iterator[Located]:
             if not -early <= offset - zone <= late:
                 yield _misdated(records, f"the folder is named {records.name}, the call began at {began(records)}")
     for records in calls:
-        stated = text(mapping(records.metadata).get("run_datetime"))
+        stated = text(records.metadata.get("run_datetime"))
         if records.stamp is not None and stated is not None and stated != records.name:
             yield _misdated(records, f"the folder is named {records.name}, its metadata has {stated}")
 
@@ -112,7 +112,7 @@ def _phase_order(calls: Sequence[RunRecords]) -> Iterator[Located]:
 def _durations(calls: Iterable[RunRecords]) -> Iterator[Located]:
     """A call of the tool lasted at least as long as the run that it started."""
     for records in calls:
-        runtime = number(mapping(records.metadata).get("runtime"))
+        runtime = number(records.metadata.get("runtime"))
         began, ended = _began(records), moment(records.summary.get("end"))
         if runtime is not None and began is not None and ended is not None:
             took = (ended - began).total_seconds()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.audit.tolerant import mapping, text
+from dlemu.contrib.mlperf.audit.papers import Papers
+from dlemu.contrib.mlperf.audit.tolerant import text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Reading, edition_read, newest_edition
 from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.results.finding import Located
@@ -26,19 +26,6 @@ _EDITION_KEYS = {
 """Edition -> keys of the metadata, or of its `args`, that only this edition's tool writes."""
 _V3_FILES = (".mlps-code-image", "fs_separation.json", "provenance.json")
 """Files of a leaf that only v3.0's tool writes."""
-
-
-class Voter(Protocol):
-    """The folder of one call of any benchmark; each votes for an edition."""
-
-    @property
-    def path(self) -> str: ...
-    @property
-    def files(self) -> tuple[str, ...]: ...
-    @property
-    def metadata(self) -> Mapping[str, Any] | None: ...
-    @property
-    def setup(self) -> Setup: ...
 
 
 def division_place(folders: Sequence[str]) -> int | None:
@@ -62,7 +49,7 @@ def scope_of(path: str, root: str, *, loose: bool) -> str:
     return path if loose else root
 
 
-def tree_edition(leaves: Sequence[Voter], reading: Reading, *, named: str | None, phased: bool) -> Edition:
+def tree_edition(leaves: Sequence[Papers], reading: Reading, *, named: str | None, phased: bool) -> Edition:
     """Return the edition of the tree with these leaves; `named`, the user's choice, overrides their votes."""
     votes: Counter[str] = Counter()
     for leaf in leaves:
@@ -72,12 +59,12 @@ def tree_edition(leaves: Sequence[Voter], reading: Reading, *, named: str | None
     return edition_read(named or best, reading)
 
 
-def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
+def _votes(leaf: Papers) -> Iterator[tuple[str, int]]:
     """Yield (edition, weight): most for the edition that is named, least for the newest with this workload."""
     stated = stated_edition(leaf.metadata)
     if stated in EDITIONS:
         yield stated, 3
-    keys = {*mapping(leaf.metadata), *mapping(mapping(leaf.metadata).get("args"))}
+    keys = {*leaf.metadata, *leaf.args}
     yield from ((edition, 2) for edition, signs in _EDITION_KEYS.items() if keys.intersection(signs))
     yield from (("3.0", 2) for name in _V3_FILES if name in leaf.files)
     newest = newest_edition(leaf.setup.workload or "", leaf.setup.accelerator or "")
@@ -85,13 +72,12 @@ def _votes(leaf: Voter) -> Iterator[tuple[str, int]]:
         yield newest.name, 1
 
 
-def stated_edition(metadata: Mapping[str, Any] | None) -> str:
+def stated_edition(metadata: Mapping[str, Any]) -> str:
     """Return the edition that the metadata name; empty when they name none."""
-    known = mapping(metadata)
-    return text(known.get("rules_edition")) or text(known.get("edition")) or ""
+    return text(metadata.get("rules_edition")) or text(metadata.get("edition")) or ""
 
 
-def other_editions(leaves: Iterable[Voter], edition: Edition) -> Iterator[Located]:
+def other_editions(leaves: Iterable[Papers], edition: Edition) -> Iterator[Located]:
     """Yield the leaves whose metadata name another edition than their tree's."""
     for leaf in leaves:
         stated = stated_edition(leaf.metadata)

@@ -6,10 +6,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf
+from dlemu.contrib.mlperf.audit.papers import METADATA, Papers
 from dlemu.contrib.mlperf.check.submission_tree import (
     CATEGORIES,
-    METADATA,
     PHASES,
     Leaf,
     Result,
@@ -18,8 +17,8 @@ from dlemu.contrib.mlperf.check.submission_tree import (
     entries_of,
     folders_in,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
-from dlemu.results.finding import Located, Severity
+from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.results.finding import Located
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
@@ -63,7 +62,7 @@ def linked_folders(root: str) -> Iterator[Located]:
 
 def phase_folders(result: Result) -> Iterator[Located]:
     """`training/MODEL` has one folder for each phase and no others (2.1.12 of v3.0)."""
-    if not (result.phased and result.edition.checks_tree):
+    if not result.phased:
         return
     workload = result.workload_folder
     present = folders_in(workload)
@@ -81,10 +80,8 @@ def phase_folders(result: Result) -> Iterator[Located]:
 
 def datagen_files(result: Result) -> Iterator[Located]:
     """There is one call of datagen, its folder named by its time and complete (2.1.13 to 2.1.15 of v3.0)."""
-    if not (result.phased and result.edition.checks_tree):
-        return
     folder = os.path.join(result.workload_folder, "datagen")
-    if os.path.isdir(folder) and len(result.datagen) != 1:
+    if result.phased and os.path.isdir(folder) and len(result.datagen) != 1:
         names = ", ".join(leaf.name for leaf in result.datagen) or "none"
         yield by_rule_at(folder, "files.datagen_count", f"{len(result.datagen)} calls: {names}")
     for leaf in result.datagen:
@@ -96,8 +93,7 @@ def datagen_files(result: Result) -> Iterator[Located]:
 
 def results_json(result: Result) -> Iterator[Located]:
     """The file of the sums over all runs is beside the runs."""
-    wanted = result.phased and result.edition.checks_tree and os.path.isdir(result.path)
-    if wanted and not os.path.isfile(os.path.join(result.path, RESULTS)):
+    if result.phased and os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
         yield by_rule_at(result.path, "files.results", f"no {RESULTS}")
 
 
@@ -112,8 +108,7 @@ def run_files(result: Result) -> Iterator[Located]:
             yield from config_files(leaf, "files.run_config")
         elif result.phased:
             yield from _required_by_v2(leaf)
-        severity: Severity = "error" if edition.checks_tree else "warning"
-        yield from ranks_kept(leaf, leaf.printed.accelerators, severity)
+        yield from ranks_kept(leaf, leaf.printed.accelerators)
         yield from empty_files(leaf) if result.phased else ()
 
 
@@ -127,26 +122,25 @@ def _required_by_v2(leaf: Leaf) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
 
 
-def ranks_kept(leaf: Leaf | CheckpointLeaf, ranks: int | None, severity: Severity) -> Iterator[Located]:
+def ranks_kept(leaf: Papers, ranks: int | None) -> Iterator[Located]:
     """If any rank's file is kept, every rank's is: otherwise the published figures can't be recomputed."""
     for pattern, name in RANK_FILES:
         kept = sum(bool(pattern.match(file)) for file in leaf.files)
         if ranks and 0 < kept < ranks:
             wanted = f"the files of all {ranks} ranks"
-            yield by_rule_at(leaf.path, "files.ranks", f"{name} of {kept} ranks", wanted, severity=severity)
+            yield by_rule_at(leaf.path, "files.ranks", f"{name} of {kept} ranks", wanted)
 
 
-def empty_files(leaf: Leaf | CheckpointLeaf) -> Iterator[Located]:
+def empty_files(leaf: Papers) -> Iterator[Located]:
     """Logs are not empty; empty metadata and results are found by the rules on their content."""
     for name in leaf.files:
         if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
-            finding = by_rule("files.empty", f"{name} has 0 bytes", "the output of the call", _KEEP, "warning")
-            yield Located(leaf.path, finding)
+            yield by_rule_at(
+                leaf.path, "files.empty", f"{name} has 0 bytes", "the output of the call", _KEEP, "warning"
+            )
 
 
-def missing(
-    leaf: Leaf | CheckpointLeaf, rule: str, wanted: Sequence[str], others: Sequence[str] = ()
-) -> Iterator[Located]:
+def missing(leaf: Papers, rule: str, wanted: Sequence[str], others: Sequence[str] = ()) -> Iterator[Located]:
     """Yield one finding on all missing files: those of `wanted` (names, or suffixes that begin with _) and `others`."""
     lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
     if lacking or others:
@@ -154,7 +148,7 @@ def missing(
         yield by_rule_at(leaf.path, rule, seen, "all files that the edition's checker requires", _KEEP)
 
 
-def _has(leaf: Leaf | CheckpointLeaf, name: str) -> bool:
+def _has(leaf: Papers, name: str) -> bool:
     return any(file.endswith(name) if name.startswith("_") else file == name for file in leaf.files)
 
 
@@ -163,7 +157,7 @@ def _missing_pattern(leaf: Leaf, pattern: re.Pattern[str], name: str) -> Iterato
         yield by_rule_at(leaf.path, "files.run", f"no {name}")
 
 
-def config_files(leaf: Leaf | CheckpointLeaf, rule: str) -> Iterator[Located]:
+def config_files(leaf: Papers, rule: str) -> Iterator[Located]:
     """The folder dlio_config holds hydra's three files and no others."""
     folder = os.path.join(leaf.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
@@ -172,10 +166,8 @@ def config_files(leaf: Leaf | CheckpointLeaf, rule: str) -> Iterator[Located]:
         yield by_rule_at(leaf.path, rule, seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
 
 
-def top_folders(root: str, submissions: list[Submission]) -> Iterator[Located]:
+def top_folders(root: str) -> Iterator[Located]:
     """The root holds only the divisions and code (2.1.2 of v3.0); `submission_folders` checks the divisions' case."""
-    if not any(submission.edition.checks_tree for submission in submissions):
-        return
     for name in folders_in(root):
         if name.lower() not in _TOP_FOLDERS and not _only_holds_code(os.path.join(root, name)):
             fix = f"move {name} out of the tree; if it is a division, name it in lower case"
@@ -200,8 +192,7 @@ def submission_folders(submission: Submission) -> Iterator[Located]:
             known = name in ("results", "systems") or _CODE_FOLDER.match(name)
             if not known and not holds_code(os.path.join(submission.path, name)):
                 fix = f"move {name} out of the tree"
-                finding = by_rule("submission.folders", f"a folder {name}", fix=fix)
-                yield Located(os.path.join(submission.path, name), finding)
+                yield by_rule_at(os.path.join(submission.path, name), "submission.folders", f"a folder {name}", fix=fix)
 
 
 def submission_code(submission: Submission) -> Iterator[Located]:
@@ -216,8 +207,6 @@ def submission_code(submission: Submission) -> Iterator[Located]:
 
 def submission_categories(submission: Submission) -> Iterator[Located]:
     """results/SYSTEM holds only the edition's benchmarks, and training only its workloads (2.1.10, 2.1.11 of v3.0)."""
-    if not submission.edition.checks_tree:
-        return
     results = os.path.join(submission.path, "results")
     for system in folders_in(results):
         path = os.path.join(results, system)
@@ -228,8 +217,8 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
                 yield by_rule_at(os.path.join(path, name), "submission.category", f"a folder {name}", wanted, fix)
         for name in folders_in(os.path.join(path, "training")):
             if name not in _WORKLOADS_V3:
-                finding = by_rule("submission.workload", f"a folder {name}", ", ".join(_WORKLOADS_V3))
-                yield Located(os.path.join(path, "training", name), finding)
+                folder, wanted = os.path.join(path, "training", name), ", ".join(_WORKLOADS_V3)
+                yield by_rule_at(folder, "submission.workload", f"a folder {name}", wanted)
 
 
 def _only_holds_code(path: str) -> bool:

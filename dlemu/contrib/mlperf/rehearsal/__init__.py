@@ -1,8 +1,8 @@
 """Rehearses a submission before the official tool runs: sizes the data, runs the newest edition's sequence, checks it.
 
-`rehearse` (training) and `rehearse_checkpoints` each rehearse one benchmark: `attempts` runs what is missing,
-`edition_tree` writes finished runs in the edition's layout, `run_figures` sums them up. `datasize` and
-`checkpoint_datasize` compute how large the data must be. May import everything else of mlperf.
+`rehearse` does the calls of a rehearsal, `rehearse_training` and `rehearse_checkpoints` have what is of one benchmark,
+`edition_tree` writes finished runs in the edition's layout. `datasize` and `checkpoint_datasize` compute how large the
+data must be. May import everything else of mlperf.
 """
 
 EDITION = "3.0"

@@ -18,12 +18,11 @@ from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
 from dlemu.comm.environment import describe_host
-from dlemu.contrib.mlperf.check.submission_tree import METADATA, SEPARATION, STAMP_FORMAT
+from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
-from dlemu.contrib.mlperf.rehearsal.attempts import Attempt
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rehearsal.run_figures import WARM_UP, RehearsalPlan, sum_up
+from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
 from dlemu.dlio.config import dlio_hydra, dlio_workload
 from dlemu.extend import SpaceError, write_text
 from dlemu.results.wording import TRADEMARK
@@ -31,20 +30,6 @@ from dlemu.runner.child_run import LOG
 
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
-
-
-def copy_run(plan: RehearsalPlan, attempt: Attempt) -> None:
-    """Copy a finished run of training into the tree; raises SpaceError."""
-    figures = attempt.figures
-    assert figures is not None  # only finished runs get into the tree
-    metadata = _training_metadata(plan, "run", attempt.stamp, figures.num_files)
-    metadata["parameters"]["train"]["seed"] = attempt.seed
-    metadata["num_processes"] = metadata["args"]["num_accelerators"] = figures.accelerators
-    metadata["args"]["client_host_memory_in_gb"] = figures.memory_gib_per_host
-    metadata["args"]["num_client_hosts"] = figures.hosts
-    began = datetime.strptime(attempt.stamp, STAMP_FORMAT).isoformat()
-    run, data = os.path.join(plan.folder, attempt.folder), plan.workload.dataset.data_folder
-    copy_into_tree(plan, run, os.path.join(plan.runs, attempt.stamp), metadata, (began, figures.end), data)
 
 
 def copy_into_tree(
@@ -77,12 +62,13 @@ def write_json(folder: str, name: str, content: Any) -> None:
     write_text(folder, name, json.dumps(content, indent=2) + "\n")
 
 
-def _training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+def training_metadata(plan: RehearsalPlan, command: str, stamp: str, num_files: int) -> dict[str, Any]:
+    """Return the metadata of a call of any phase of training."""
     workload = plan.workload
     sections = dlio_workload(workload)
     sections["dataset"] = sections["dataset"] | {"num_files_train": num_files}
     args = {"accelerator_type": workload.accelerator, "data_dir": workload.dataset.data_folder}
-    return call_metadata(plan, "training", command, stamp, plan.model, workload.accelerator, sections, args)
+    return call_metadata(plan, "training", command, stamp, workload.model.name, workload.accelerator, sections, args)
 
 
 def call_metadata(
@@ -143,11 +129,9 @@ def same_file_system(left: str, right: str) -> bool:
 
 def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) -> None:
     """Write the datasize phase, with the smallest number of files that the rules allow."""
-    folder = os.path.join(plan.phases, "datasize")
-    if os.path.isdir(folder) and os.listdir(folder):
-        return  # a continued rehearsal
+    folder = os.path.join(plan.result("training", plan.workload.model.name), "datasize")
     stamp = began_at.strftime(STAMP_FORMAT)
-    metadata = _training_metadata(plan, "datasize", stamp, answer.bound.files)
+    metadata = training_metadata(plan, "datasize", stamp, answer.bound.files)
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
@@ -158,15 +142,13 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     rehearsal's datasize phase, which must come first: then the phase is dated `began_at`, and its log says when the
     dataset was really made.
     """
-    phase, workload = os.path.join(plan.phases, "datagen"), plan.workload
-    if os.path.isdir(phase) and os.listdir(phase):
-        return  # a continued rehearsal
+    workload = plan.workload
     made_at, files = _dataset_time_and_files(plan, manifest)
     stamp = max(made_at, began_at).strftime(STAMP_FORMAT)
-    folder = os.path.join(phase, stamp)
+    folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
     found = f"the dataset existed before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
     log = output.strip() if output else found
-    overrides = [f"workload={plan.model}_datagen", f"++workload.dataset.num_files_train={files}"]
+    overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
     config["workflow"] = config["workflow"] | {"generate_data": True, "train": False, "checkpoint": False}
@@ -175,7 +157,7 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     for name in ("dlio.log", "training_datagen.stdout.log"):
         write_text(folder, name, f"{log}\n")
     write_text(folder, "training_datagen.stderr.log", "")
-    metadata = _training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
+    metadata = training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
     metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
     write_json(folder, f"training_{stamp}{METADATA}", metadata)
 
@@ -196,34 +178,12 @@ def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
 
 
-def write_sums(plan: RehearsalPlan, attempts: Sequence[Attempt]) -> None:
-    """Write results.json, the sums over the measured runs."""
-    done = [run for run in attempts if run.failure is None]
-    figures = [run.figures for run in done if run.figures is not None and run.label != WARM_UP]
-    if not figures:
-        return
-    outcome = sum_up(figures)
-    sums = {
-        "rehearsal": NOTE,
-        "model": plan.model,
-        "accelerator": plan.workload.accelerator,
-        "num_accelerators": figures[0].accelerators,
-        "runs": [{"run_datetime": run.stamp, "label": run.label} for run in done],
-        "train_au_mean_percentage": outcome.au_dlio_mean_percent,
-        "train_au_stdev_percentage": outcome.au_dlio_std_percent,
-        "train_throughput_mean_samples_per_second": outcome.samples_per_second_mean,
-        "train_throughput_stdev_samples_per_second": outcome.samples_per_second_std,
-        "train_io_mean_MB_per_second": outcome.mib_per_second_mean,
-        "train_io_stdev_MB_per_second": outcome.mib_per_second_std,
-    }
-    write_json(plan.runs, "results.json", sums)
-
-
 def write_readme(plan: RehearsalPlan) -> None:
     """Write a README that says what the tree is."""
+    what = f"{plan.workload.model.name}, {plan.division.upper()}"
     text = f"""{NOTE}
 
-Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {plan.model}, {plan.division.upper()}.
+Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what}.
 
 - Figures were measured on dlemu's ranks, by the formulas of DLIO 2.x. dlemu's own results are in ../runs/.
 - Each run of training shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.

@@ -35,8 +35,8 @@ class KnownRule:
     wanted: str = ""
     """What its findings want, and how to get it, unless they say so themselves."""
     fix: str = ""
-    warned: bool = False
-    """Whether this was a mere warning when v3.0's round was judged, though the tool has rejected it since."""
+    warned: frozenset[str] = frozenset()
+    """Where its errors are warnings: an edition, or `published`, when v3.0's round was judged."""
 
 
 @cache
@@ -56,7 +56,7 @@ def _rule(name: str, row: Mapping[str, object]) -> KnownRule:
         official={edition: str(row[edition]) for edition in ALL if edition in row},
         wanted=str(row.get("wanted", "")),
         fix=str(row.get("fix", "")),
-        warned=row.get("warned") is True,
+        warned=frozenset(row.get("warned", ())),  # type: ignore[call-overload]
     )
 
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pytest
-
 from dlemu.contrib.mlperf.audit import audited_run
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, check_folder
-from dlemu.contrib.mlperf.rehearsal import attempts
 from dlemu.contrib.mlperf.tests.test_mlperf_run import words
-from dlemu.contrib.mlperf.tests.test_rehearsal import FIGURES, QUESTION, make_plan, minutes
 from tests.e2e.harness import DLEMU
-from tests.run.studies import Children, Study
 
 HERE = Path(__file__).parent
 REHEARSE = ("mlperf", "run", "workload=unet3d", "accelerator=b200", "dataset.data_folder=data")
@@ -49,19 +43,9 @@ def auditor(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> N
     audited_run.audit_trees([str(folder)], processes=2)
 
 
-def rehearse(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
-    """Rehearse without running anything."""
-    patch.setattr(attempts, "read_figures", lambda folder: FIGURES)
-    plan = replace(make_plan(folder.parent), folder=str(folder))
-    asked = replace(QUESTION, system=word)
-    runs = attempts.Attempts(plan, asked, lambda words, folder: children(), children.watch, minutes())
-    runs.resume()
-    return runs.run_missing()
-
-
 # Foreign files and users' files
 READERS = {"audit": audit}
-FILES = {"a rehearsal that goes on": (f"new/{REHEARSAL}", (*REHEARSE, "output.folder=new"))}
+FILES = {"a rehearsal": (f"new/{REHEARSAL}", (*REHEARSE, "output.folder=new"))}
 FOLDERS = {"results of a rehearsal": ("place", (*REHEARSE, "output.folder=place"))}
 FILES_WRITTEN = {
     "an audit's lines": ("audit", "run", "--csv", "place"),
@@ -92,7 +76,6 @@ NO_TEXT = {"audit": ["audit", "\udce4"]}
 
 # What others start and go on with
 CREWS = {"auditor": auditor}
-STUDIES = {"rehearse": Study(rehearse, REHEARSAL, "rehearsal", keeps_failures=True)}
 KEPT = {
     r"results/unet3d/mlperf-[\d-]+": HERE / "rehearsal",
     r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": HERE / "rehearsal" / "tree" / "open",

@@ -54,7 +54,6 @@ def make_published(root: Path) -> Path:
         _as_published(leaf, "checkpointing", "run", 8)
     _training(results / "training/unet3d")
     make_kv(results / "kv_cache/llama3.1-8b/run")
-    make_vectors(results / "vector_database/milvus/DISKANN")
     return root
 
 
@@ -406,33 +405,3 @@ def _kv_sums(option: int, parts: list[tuple[int, dict[str, Any]]], ranks: int) -
         "missing_files": [],
         "cpu_tier_ranks": [],
     }
-
-
-VECTOR_STAMPS = ("20260718_212326", "20260718_215609", "20260718_220804", "20260718_221954", "20260718_223155")
-
-
-def make_vectors(index: Path) -> Path:
-    """Write five runs of vector_database: the first as published, the others a little slower."""
-    for number, stamp in enumerate(VECTOR_STAMPS):
-        leaf = index / "run" / stamp
-        leaf.mkdir(parents=True)
-        rate = 42_488 / (1 + number * 1e-3) / 300.0021560192108
-        write(leaf / "statistics.json", {"throughput_qps": rate, "recall": {"recall_at_k": 0.56525, "k": 10}})
-        write(leaf / "config.json", {"processes": 1, "vector_dim": 1536, "index_type": index.name})
-        args = {"benchmark": "vectordb", "mode": "closed", "command": "run", "vdb_engine": "milvus"}
-        args |= {"vdb_index": index.name, "storage_root": "/mnt/drive", "results_dir": "/var/log/run/results"}
-        began = datetime.strptime(stamp, golden.STAMP)
-        more = {
-            "system_info": None,
-            "runtime": 300,
-            "invocation_start_time": (began + timedelta(milliseconds=32)).isoformat(timespec="microseconds"),
-            "invocation_end_time": (began + timedelta(seconds=704)).isoformat(timespec="microseconds"),
-            "verification": "CLOSED",
-            "executed_command": "uv run vdbbench --host 127.0.0.1 --collection-name mlps --processes 1",
-            "vdb_engine": "milvus",
-            "vdb_index": index.name,
-            "vector_dim": 1536,
-        }
-        args |= {"data_access_protocol": "file"}
-        _metadata(leaf, "vector_database", f"milvus_{index.name}", "run", None, args, **more)
-    return index

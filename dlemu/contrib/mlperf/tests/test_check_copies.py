@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dlemu.contrib.mlperf.audit.papers import COLLECTED
 from dlemu.contrib.mlperf.check.judge import check_folder
 from dlemu.contrib.mlperf.check.provenance_rules import tree_hashes
-from dlemu.contrib.mlperf.check.run_records import HOSTS
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
 from dlemu.contrib.mlperf.tests import foreign_runs
 from dlemu.contrib.mlperf.tests.changes import Change, every, first, of_the_first, put, runs, summary
@@ -245,7 +245,7 @@ def test_trees_of_other_benchmarks_alone_are_judged_and_not_called_empty(tmp_pat
         (tmp_path / "closed/acme/results/box" / path).mkdir(parents=True)
     found = told(check_folder(str(tmp_path)))
     assert {("error", "submission.folders"), ("error", "submission.code")} <= found, "rules on every tree"
-    assert {("error", "kv.missing"), ("error", "vdb.recall"), ("error", "vdb.count")} <= found
+    assert ("error", "kv.missing") in found
     assert ("error", "tree.empty") not in found
 
 
@@ -282,7 +282,7 @@ META = "*_metadata.json"
 STATED = {
     "number of processes: 4 (metadata), 7 (args.num_processes), 4 (the command's -n), 4 (args.num_accelerators), 4 "
     "(summary.json)": of_the_first(META, "args", "num_processes", value=7),
-    f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({HOSTS}), 16.00 GiB (metadata)": of_the_first(
+    f"memory of all hosts: 8.00 GiB (summary.json), 8.00 GiB ({COLLECTED}), 16.00 GiB (metadata)": of_the_first(
         META, "system_info", value={"total_memory_bytes": 16 << 30, "num_hosts": 1}
     ),
     "folder of the data: /data (parameters), /data (config.yaml), /elsewhere (args), /data (fs_separation.json)": (

@@ -14,7 +14,7 @@ from dlemu.contrib.mlperf.check.judge import Checked, check_folder, check_report
 from dlemu.contrib.mlperf.check_page import check_html
 from dlemu.contrib.mlperf.command import command
 from dlemu.contrib.mlperf.tests.golden import edit
-from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published, make_vectors
+from dlemu.contrib.mlperf.tests.published_tree import make_kv, make_published
 from dlemu.results.wording import TRADEMARK
 
 BOTH = {"checkpoint.memory", "checkpoint.simultaneous", "checkpoint.slowest", "hosts.few", "kv.device", "kv.window"}
@@ -84,35 +84,21 @@ def test_devices_that_no_host_has_are_said_to_be_unknown(tmp_path: Path) -> None
     assert "kv.device" in seen(check_folder(str(tmp_path)), "unapplied")
 
 
-def test_a_vector_database_finds_neighbours_in_five_runs(tmp_path: Path) -> None:
-    index = make_vectors(tmp_path / "vector_database/milvus/AISAQ")
-    checked = check_folder(str(tmp_path))
-    assert "recall 0.5653, queries/s 141.6" in seen(checked, "vdb.recall")
-    assert not {"vdb.recall", "vdb.count"} & of(checked, "error")
-    one, *_, last = sorted(index.rglob("statistics.json"))
-    edit(one, lambda told: told["recall"].update(recall_at_k=0.0))
-    assert "vdb.recall" in of(check_folder(str(tmp_path)), "error")
-    last.unlink()
-    last.parent.rename(tmp_path / "elsewhere")
-    assert seen(check_folder(str(tmp_path)), "vdb.count") == "4 runs"
-
-
 def test_every_benchmark_has_its_rows_for_programs_and_on_the_page(tree: Path) -> None:
     report = check_report(check_folder(str(tree)))
     figures = {row.benchmark: row.figures for row in report.results}
     assert [line.partition(":")[0] for line in figures["kv_cache"]] == ["option 1", "option 2", "option 3"]
     assert [(row.benchmark, len(row.runs)) for row in report.results] == [
-        *(("training", 6), ("checkpointing", 2), ("kv_cache", 1), ("vector_database", 5))
+        *(("training", 6), ("checkpointing", 2), ("kv_cache", 1))
     ]
-    assert len(figures["vector_database"]) == 5
     page = check_html(report)
-    assert all(text in page for text in ("vector_database", TRADEMARK, "at most 6.26 GiB/s"))
+    assert all(text in page for text in ("kv_cache", TRADEMARK, "at most 6.26 GiB/s"))
     printed = CliRunner().invoke(command, ["check", str(tree), "--json", "--rules", "published"])
     assert printed.exit_code == 0
-    assert len(json.loads(printed.output)["results"]) == 4
+    assert len(json.loads(printed.output)["results"]) == 3
 
 
 def test_the_audit_reads_runs_of_other_benchmarks(tree: Path) -> None:
     rules = {finding.rule for run in audit_trees([str(tree)]) for finding in run.findings}
-    assert {"kv.window", "kv.device", "kv.starved", "kv.tiers", "kv.listed", "vdb.recall"} <= rules
+    assert {"kv.window", "kv.device", "kv.starved", "kv.tiers", "kv.listed"} <= rules
     assert not any(run.errors for run in audit_trees([str(tree)]))

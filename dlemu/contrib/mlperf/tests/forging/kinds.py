@@ -41,7 +41,6 @@ from dlemu.contrib.mlperf.tests.golden import STAMP, client, config_folder, edit
 
 META = "*_metadata.json"
 CALLS = f"checkpointing/*/2*/{META}"
-VECTORS = "vector_database/**/run/*/statistics.json"
 
 
 class Inapplicable(Exception):
@@ -809,10 +808,6 @@ KINDS: tuple[Forgery, ...] = (
          lambda folder: (calls(folder)[0] / "dlio_config/hydra.yaml").unlink()),
         ("no sums", "files.checkpoint_results", lambda folder: (folder / "results.json").unlink()),
     )),
-    # vector databases
-    _forgery("vdb: nothing is found", "vdb.recall", changed_first(
-        VECTORS, lambda told: told["recall"].update(recall_at_k=0.0, per_query_recall=[0.0] * 4))),
-    _forgery("vdb: a run is gone", "vdb.count", lambda root: shutil.rmtree(_first(root, VECTORS).parent)),
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
-"""Rules of v3.0 on kv_cache and vector_database (Rules.md, sections 5 and 6): settings, counts and copied runs.
+"""Rules of v3.0 on kv_cache (Rules.md, section 6): settings, counts and copied runs.
 
-`kv_leaf` and `vector_leaf` of `audit` check whether a run's numbers agree with each other.
+`kv_leaf` of `audit` checks whether a run's numbers agree with each other.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_numbers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text
-from dlemu.contrib.mlperf.audit.vector_leaf import VectorLeaf, vector_numbers
-from dlemu.contrib.mlperf.check.submission_tree import OtherResult, phase_of
+from dlemu.contrib.mlperf.check.submission_tree import KvResult
 from dlemu.contrib.mlperf.rules.core_config import canonical
 from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
 from dlemu.results.finding import Finding, Located
@@ -26,22 +25,13 @@ _ALL_OPTIONS = {"duration": "300", "gpu-mem-gb": "0", "generation-mode": "none",
 _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 """Required arguments of the sequence of options (6.3.2.1), under their names in the metadata's `args`."""
 _DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
-_VECTOR_RUNS = 5
 
 
-def other_findings(result: OtherResult) -> Iterator[Located]:
+def kv_findings(result: KvResult) -> Iterator[Located]:
     """Yield contradictions in the numbers of a result's runs, and what the runs break of the benchmark's rules."""
-    for leaf in result.leaves:
-        found = list(leaf.broken)
-        if phase_of(leaf.path) == "run":
-            if isinstance(leaf, KvLeaf):
-                found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
-            else:
-                found = list(vector_numbers(leaf))
+    for leaf in result.runs:
+        found = [*kv_numbers(leaf), *_kv_length(leaf), *(_kv_settings(leaf) if result.closed else ())]
         yield from (Located(leaf.path, finding) for finding in found)
-    vectors = [leaf for leaf in result.phase("run") if isinstance(leaf, VectorLeaf)]
-    if vectors and len(vectors) != _VECTOR_RUNS:
-        yield by_rule_at(result.path, "vdb.count", f"{len(vectors)} runs", f"{_VECTOR_RUNS} runs of one index")
 
 
 def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
@@ -95,10 +85,10 @@ def _kv_summary_settings(leaf: KvLeaf, option: int, fixed: Mapping[str, str]) ->
                 yield f"option {option}: {key} {stated} (summary.json)"
 
 
-def copied_others(results: Sequence[OtherResult]) -> Iterator[Located]:
+def copied_kv(results: Sequence[KvResult]) -> Iterator[Located]:
     """Yield kv_cache runs with exactly the latencies of another run."""
     known: dict[tuple[float, ...], str] = {}
-    for leaf in (leaf for result in results for leaf in result.leaves if isinstance(leaf, KvLeaf)):
+    for leaf in (leaf for result in results for leaf in result.leaves):
         for rank in leaf.ranks:
             key = tuple(round(value, 6) for value in rank.latencies_seconds)
             first = known.setdefault(key, leaf.path) if key else leaf.path

@@ -1,0 +1,124 @@
+"""Reads the papers of one call: what mlpstorage, hydra and DLIO wrote into its folder, beside what was measured.
+
+The same for all benchmarks and phases; the leaf of each benchmark adds its measurements. A *leaf* is the folder of one
+run, or of one call of another phase (datasize, datagen).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, read_setup
+from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, read_yaml
+from dlemu.results.finding import Finding
+
+METADATA = "_metadata.json"
+SEPARATION = "fs_separation.json"
+"""mlpstorage v3.0's record of whether data and results share a file system."""
+COLLECTED = os.path.join("collector-staging", "cluster_info.json")
+"""File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
+STAMP_FORMAT = "%Y%m%d_%H%M%S"
+"""How mlpstorage names the folder of a call: the time when it began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Papers:
+    """The papers of one call; what is missing or can't be read is empty."""
+
+    path: str
+    files: tuple[str, ...] = ()
+    setup: Setup = field(default_factory=Setup)
+    """DLIO's configuration; kv_cache has none."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Content of mlpstorage's `*_metadata.json`."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Content of summary.json."""
+    broken: tuple[Finding, ...] = ()
+    """What could not be read."""
+
+    @property
+    def name(self) -> str:
+        """Name of the folder: a time stamp such as `20251121_134501`."""
+        return os.path.basename(self.path)
+
+    @property
+    def stamp(self) -> datetime | None:
+        """The time in `name`; None when that is not a time stamp."""
+        return stamp_of(self.name)
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """The arguments of the tool's command line, from the metadata."""
+        return mapping(self.metadata.get("args"))
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The whole workload, from config.yaml or else from the metadata."""
+        return self.setup.config or mapping(self.metadata.get("parameters"))
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Return a section of the workload, from config.yaml or else from the metadata."""
+        parameters = mapping(self.metadata.get("parameters"))
+        return mapping(mapping(self.setup.config).get(name)) or mapping(parameters.get(name))
+
+    @cached_property
+    def collected_hosts(self) -> Mapping[str, Any]:
+        """Host name -> what mlpstorage collected of that host."""
+        return mapping(self.read(COLLECTED))
+
+    @cached_property
+    def separation(self) -> Mapping[str, Any]:
+        """The record of whether data and results share a file system."""
+        return mapping(self.read(SEPARATION))
+
+    @cached_property
+    def hydra_overrides(self) -> tuple[str, ...] | None:
+        """The overrides in hydra.yaml: none without any, None without that file."""
+        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
+        path = next(filter(os.path.isfile, paths), None)
+        hydra = mapping(mapping(read_yaml(path, [])).get("hydra")) if path else {}
+        task = mapping(hydra.get("overrides")).get("task")
+        return None if path is None else tuple(map(str, task)) if isinstance(task, list) else ()
+
+    @property
+    def on_object_store(self) -> bool:
+        """Whether its data is no files of a file system."""
+        kind = self.section("storage").get("storage_type")
+        return kind not in (None, "local_fs") or self.args.get("data_access_protocol") == "object"
+
+    def read(self, name: str) -> Any:
+        """Return the content of a JSON file below the folder; None if missing or broken."""
+        path = os.path.join(self.path, name)
+        return read_json(path, []) if os.path.isfile(path) else None
+
+
+def read_papers(path: str, setup: Setup | None = None) -> Papers:
+    """Read the papers in a folder; `setup` is its configuration where that is known already."""
+    broken: list[Finding] = []
+    names = sorted(entry.name for entry in os.scandir(path) if not entry.is_dir()) if os.path.isdir(path) else []
+
+    def content(ending: str) -> Mapping[str, Any]:
+        name = next((name for name in names if name.endswith(ending)), None)
+        return mapping(read_json(os.path.join(path, name), broken)) if name else {}
+
+    return Papers(
+        path=path,
+        files=tuple(names),
+        setup=read_setup(path, {}, broken) if setup is None else setup,
+        metadata=content(METADATA),
+        summary=mapping(read_json(os.path.join(path, "summary.json"), broken)) if "summary.json" in names else {},
+        broken=tuple(broken),
+    )
+
+
+def stamp_of(name: str) -> datetime | None:
+    """Return the time in the name of one of mlpstorage's folders; None for any other name."""
+    try:
+        return datetime.strptime(name, STAMP_FORMAT)
+    except ValueError:
+        return None
