@@ -35,7 +35,7 @@ from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings
 from dlemu.contrib.pack.summary import ADVICE, PackDevice, PackLimit, judge_packing, train_command
 from dlemu.contrib.pack.tests.cases import RESULTS
 from dlemu.runner.job import JobRequest, run_alone
-from tests.datagen.sources import MemorySource
+from tests.datagen.sources import records_of
 from tests.goldens.render import numbers
 
 RAW_20X30 = Recipe((20, 30), "raw")
@@ -134,9 +134,7 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
     samples = [PackedSample(f"{i}.x", memoryview(bytes([i + 1]) * size), "x") for i, size in enumerate(sizes)]
     data, side = packed(name, samples)
     formats: dict[str, Any] = {"tfrecord": Tfrecord(), "webdataset": Webdataset()}
-    opened = formats[name].open(MemorySource(data), len(sizes))
-    for number, sample in enumerate(samples):
-        assert bytes(opened.sample(number).payload) == bytes(sample.data)
+    assert records_of(formats[name], data, len(sizes)) == [bytes(sample.data) for sample in samples]
     if name == "tfrecord":
         places = [tuple(map(int, line.split())) for line in side.decode().splitlines()]
         assert sum(size for _, size in places) == len(data)
@@ -152,11 +150,9 @@ def test_a_tar_of_several_members_a_sample() -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    opened = Webdataset().open(MemorySource(out.getvalue()), 3)
-    first = bytes(opened.sample(0).payload)
+    first, *others = records_of(Webdataset(), out.getvalue(), 3)
     assert (first[:700], first[-1:], len(first)) == (b"J" * 700, b"5", 1024 + 512 + 1)
-    assert bytes(opened.sample(1).payload) == b"K" * 10
-    assert bytes(opened.sample(2).payload) == b"L"
+    assert others == [b"K" * 10, b"L"]
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:
