@@ -15,8 +15,8 @@ from dlemu.results.wording import scaled
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "threads", "batches", "s3"]
-"""What sent the requests: fio (libaio), dlemu's threads, a loader's readers, or dlemu's S3 client (GET of ranges)."""
+Engine = Literal["fio", "threads", "s3"]
+"""What sent the requests: fio (libaio), dlemu's threads, or dlemu's S3 client (GET of ranges)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class CellSpec:
 
     access: Access
     size_bytes: int
-    """Bytes of a request; for a workload's own reads, the mean bytes of a read of one or more samples."""
+    """Bytes of a request."""
     depth: int
     """Requests that each job keeps in flight."""
     jobs: int
-    """Concurrent processes (threads in fio); for a workload's own reads, the number of readers."""
+    """Concurrent processes (threads in fio)."""
 
     @property
     def writes(self) -> bool:
@@ -103,9 +103,8 @@ class ProbeQuestion:
 
     target: str
     """Folder, file, or s3://BUCKET/... that was measured."""
-    workload: str = ""
-    """The workload whose own reads were measured; else empty."""
     overrides: tuple[str, ...] = ()
+    """Of `storage.storage_options`, for a bucket."""
     seconds: float
     """Duration of each cell, or round."""
 
