@@ -66,14 +66,17 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
 
 @dataclass(frozen=True, kw_only=True)
 class FileToRead:
-    """A file of a checkpoint to read from byte `begin` up to `end`."""
+    """A file of a checkpoint to read."""
 
     path: str
     content: FileContent
-    begin: int
-    end: int
     checked: bool
     """`content` is what was written: its first stamp is checked, and with `checkpoint.verify` every byte."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.content.layout.size_bytes
 
 
 class CheckpointReader:
@@ -151,8 +154,8 @@ class CheckpointReader:
         timings.add(began_ns, got)
         if got < size_bytes:
             raise UserError(
-                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was truncated "
-                "meanwhile; write the checkpoint again"
+                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it was "
+                "truncated meanwhile; write the checkpoint again"
             )
         if file.checked:
             self._check(file, buffer[:got], offset, thread)
@@ -161,7 +164,7 @@ class CheckpointReader:
         scratch = self._scratch[thread]
         if scratch is not None:
             problem = file.content.difference(data, offset, scratch)
-        elif offset == file.begin or self._pattern.by_tensor:  # the first read by tensor is the end of the file
+        elif offset == 0 or self._pattern.by_tensor:  # the first read by tensor is the end of the file
             before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
             problem = file.content.stamp_problem(data[before_block:], offset + before_block)
         else:
@@ -176,14 +179,14 @@ def _reads_by_thread(file: FileToRead, pattern: ReadPattern) -> list[Iterator[tu
     A small file gets fewer threads, so that none is woken without a piece to read.
     """
     if pattern.own_parts:
-        each = max(1, -(-(file.end - file.begin) // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
-        starts = range(file.begin, max(file.end, file.begin + 1), each)
-        return [_pieces(start, min(file.end, start + each), pattern.piece_bytes) for start in starts]
+        each = max(1, -(-file.size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(0, max(file.size_bytes, 1), each)
+        return [_pieces(start, min(file.size_bytes, start + each), pattern.piece_bytes) for start in starts]
     if pattern.by_tensor:
         shared = _by_tensor(file, pattern.piece_bytes)
     else:
-        shared = _pieces(file.begin, file.end, pattern.piece_bytes)
-    lock, pieces = threading.Lock(), -(-(file.end - file.begin) // pattern.piece_bytes)
+        shared = _pieces(0, file.size_bytes, pattern.piece_bytes)
+    lock, pieces = threading.Lock(), -(-file.size_bytes // pattern.piece_bytes)
 
     def following() -> tuple[int, int] | None:
         with lock:
@@ -197,17 +200,16 @@ def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its part's tensors."""
+    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its tensors."""
     layout = file.content.layout
     tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
     directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
-    ranges = ((max(at, file.begin), min(at + tensor.bytes, file.end)) for at, tensor in layout.tensors)
-    tensors = (_pieces(begin, end, piece_bytes) for begin, end in ranges)
+    tensors = (_pieces(at, at + tensor.bytes, piece_bytes) for at, tensor in layout.tensors)
     return chain(directory, chain.from_iterable(tensors))
 
 
 def _check_size(file: FileToRead, reader: Reader) -> None:
-    wanted = file.content.layout.size_bytes
+    wanted = file.size_bytes
     if reader.size_bytes == wanted:
         return
     what = "is truncated" if reader.size_bytes < wanted else "is too long: it is of another model or format"

@@ -68,17 +68,8 @@ def write(
     return moved
 
 
-def to_read(wanted: list[FileToWrite], **changes: int) -> list[FileToRead]:
-    return [
-        FileToRead(
-            path=file.path,
-            content=file.content,
-            begin=changes.get("begin", 0),
-            end=changes.get("end", file.size_bytes),
-            checked=True,
-        )
-        for file in wanted
-    ]
+def to_read(wanted: list[FileToWrite]) -> list[FileToRead]:
+    return [FileToRead(path=file.path, content=file.content, checked=True) for file in wanted]
 
 
 def read(storage: StorageBase, wanted: list[FileToRead], settings: Checkpoint) -> list[dict[str, int]]:
@@ -135,16 +126,6 @@ def test_what_is_written_is_read_back_in_every_manner(threads: int, direct: bool
         literals = len(wanted) * (len(HEAD) + len(TAIL))
         extra = tails - literals if manner == "torch_load" else 0
         assert sum(file["bytes"] for file in moved) == sum(file.size_bytes for file in wanted) + extra
-
-
-def test_of_a_part_of_a_file_only_the_tensors_in_it_are_read(tmp_path: Path) -> None:
-    storage = posix.Storage()
-    wanted = files(str(tmp_path / "c"))[:1]
-    write(storage, wanted)
-    parts = to_read(wanted, end=49_152) + to_read(wanted, begin=49_152)
-    first, second = read(storage, parts, Checkpoint(verify=True, read_as="torch_load"))
-    assert first["bytes"] == 49_152 - len(HEAD) + 4096, "the directory, too"
-    assert second["bytes"] == wanted[0].size_bytes - 49_152 - len(TAIL) + 4096
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
 _SETTINGS = (
     *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
-    *("node_local", "reshard"),
+    "node_local",
 )
 """Settings of `checkpoint` that affect the measurement."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}

@@ -58,7 +58,7 @@ class CheckpointRunFacts(RunFacts):
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
     written: CheckpointSizes
-    """What was written, and read: if others wrote it (`reshard`), not what the workload says."""
+    """What was written, or read."""
 
     @property
     def plan(self) -> CheckpointPlan:

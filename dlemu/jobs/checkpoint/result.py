@@ -49,8 +49,6 @@ def make_checkpoint_facts(
     job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
-    others = job.settings.reshard and job.sources and not job.writes
-    written = job.sources[0].plan if others else job.plan  # which files there are, by the plan of who wrote them
     return CheckpointRunFacts(
         workload=published(job.workload),
         ranks=job.ranks,
@@ -60,7 +58,7 @@ def make_checkpoint_facts(
         notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        written=written.sizes,
+        written=job.plan.sizes,
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
 
