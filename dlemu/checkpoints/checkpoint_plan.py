@@ -83,14 +83,15 @@ class CheckpointPlan:
 
     @cached_property
     def sizes(self) -> CheckpointSizes:
-        """What it consists of, and who writes it."""
-        grid, files = self.grid, [layout for rank in self.ranks for layout in self.files(rank)]
+        """What it consists of, and who writes it; computed once, and pickled with the plan."""
+        grid = self.grid
+        files = [(layout.size_bytes, layout.tensor_bytes) for rank in self.ranks for layout in self.files(rank)]
         return CheckpointSizes(
             parameters=parameters(self.model),
             format=self.format,
             files=len(files),
-            bytes=sum(layout.size_bytes for layout in files),
-            tensor_bytes=sum(layout.tensor_bytes for layout in files),
+            bytes=sum(size_bytes for size_bytes, _ in files),
+            tensor_bytes=sum(tensor_bytes for _, tensor_bytes in files),
             largest_rank_bytes=max(self.rank_bytes),
             ranks=len(self.ranks),
             first_rank=self.ranks.start,
