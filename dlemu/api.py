@@ -192,7 +192,7 @@ def predict(
 
 
 def probe(
-    target: Folder | Sequence[str] | Mapping[str, object] = (),
+    target: Folder,
     *,
     preset: str = "",
     accesses: Sequence[Access] = (),
@@ -204,45 +204,35 @@ def probe(
     file_bytes: int | None = None,
     steady: bool = False,
     folder: str = "",
-    readers: Sequence[int] = (),
-    cached: bool = False,
-    config_dir: str | None = None,
     on_progress: Callable[[Event], None] | None = None,
     **settings: object,
 ) -> ProbeAnswer:
     """Measure what a storage can do: `dlemu probe`.
 
-    `target` is a folder, a file or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); then
-    `preset`, `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests. Overrides or keywords
-    (`workload="unet3d"`) measure the workload's own pattern, with 1, 2, 4, ... `readers`.
-    Raises UserError, DlemuError.
+    `target` is a folder, a file or s3://BUCKET (with `storage.storage_options.NAME` among the keywords); `preset`,
+    `accesses` ("randread"), `sizes` in bytes, `depths` and `jobs` select the requests. Raises UserError, DlemuError.
     """
     from dlemu.jobs.probe import run
 
-    if isinstance(target, str | os.PathLike):
-        check_letters([os.fspath(target), folder])
-        if settings and not os.fspath(target).startswith("s3://"):
-            raise UserError(f"a target and settings ({', '.join(settings)}) were given: wanted only one of them")
-        with main_thread("probe"):
-            return run.probe_target(
-                os.fspath(target),
-                preset=preset,
-                accesses=accesses,
-                sizes=sizes,
-                depths=depths,
-                jobs=jobs,
-                seconds=seconds,
-                engine=engine,
-                file_bytes=file_bytes,
-                steady=steady,
-                options=overrides_of({}, settings),
-                folder=folder,
-                on_event=on_progress or ignore,
-            )[0]
-    overrides = overrides_of(target, settings) + ([override(("output", "folder"), folder)] if folder else [])
+    place = os.fspath(target)
+    check_letters([place, folder])
+    if settings and not place.startswith("s3://"):
+        raise UserError(f"a target and settings ({', '.join(settings)}) were given: only a bucket takes settings")
     with main_thread("probe"):
-        return run.probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=tuple(readers), on_event=on_progress or ignore
+        return run.probe_target(
+            place,
+            preset=preset,
+            accesses=accesses,
+            sizes=sizes,
+            depths=depths,
+            jobs=jobs,
+            seconds=seconds,
+            engine=engine,
+            file_bytes=file_bytes,
+            steady=steady,
+            options=overrides_of({}, settings),
+            folder=folder,
+            on_event=on_progress or ignore,
         )[0]
 
 

@@ -75,7 +75,8 @@ def test_wrong_settings_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("call", [dlemu.train, dlemu.datagen, dlemu.predict, dlemu.probe])
 def test_a_call_in_a_thread_is_refused(call: Callable[..., object], tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        called = pool.submit(call, {"workload": "unet3d", "dataset.data_folder": str(tmp_path)})
+        settings = {"workload": "unet3d", "dataset.data_folder": str(tmp_path)}
+        called = pool.submit(call, str(tmp_path) if call is dlemu.probe else settings)
         with pytest.raises(dlemu.UserError, match="wanted a call in the main thread"):
             called.result()
 

@@ -18,13 +18,25 @@ GB, GIB = 1e9, 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSizes:
-    """Files and bytes of one checkpoint, over all emulated ranks."""
+    """What one checkpoint consists of, and who writes it: the emulated ranks of a job."""
 
+    parameters: int
+    """Parameters of the model; 0 if unknown."""
+    format: str
     files: int
     bytes: int
     tensor_bytes: int
     largest_rank_bytes: int
     """Bytes that the rank with the most bytes writes."""
+    ranks: int
+    first_rank: int
+    """Rank of the job that is the first of the `ranks`."""
+    ranks_of_job: int
+    tensor: int
+    pipeline: int
+    data: int
+    """`tensor` to `data`: how the job's ranks divide the model, as in `model.parallelism`."""
+    zero_stage: int
 
 
 @dataclass(frozen=True)
@@ -69,15 +81,25 @@ class CheckpointPlan:
         """Bytes that each emulated rank writes; computed once, and pickled with the plan."""
         return tuple(sum(layout.size_bytes for layout in self.files(rank)) for rank in self.ranks)
 
-    @property
+    @cached_property
     def sizes(self) -> CheckpointSizes:
-        """Number and sizes of the files."""
-        files = [layout for rank in self.ranks for layout in self.files(rank)]
+        """What it consists of, and who writes it; computed once, and pickled with the plan."""
+        grid = self.grid
+        files = [(layout.size_bytes, layout.tensor_bytes) for rank in self.ranks for layout in self.files(rank)]
         return CheckpointSizes(
+            parameters=parameters(self.model),
+            format=self.format,
             files=len(files),
-            bytes=sum(layout.size_bytes for layout in files),
-            tensor_bytes=sum(layout.tensor_bytes for layout in files),
+            bytes=sum(size_bytes for size_bytes, _ in files),
+            tensor_bytes=sum(tensor_bytes for _, tensor_bytes in files),
             largest_rank_bytes=max(self.rank_bytes),
+            ranks=len(self.ranks),
+            first_rank=self.ranks.start,
+            ranks_of_job=grid.ranks,
+            tensor=grid.tensor,
+            pipeline=grid.pipeline,
+            data=grid.data,
+            zero_stage=grid.zero_stage,
         )
 
     def tensor_bytes(self, role: Role | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The log of a rank's checkpoints: one row per file, one for the rank's whole checkpoint, and progress over time.
+"""The log of a rank's checkpoints: one row per file, and one for the rank's whole checkpoint.
 
 Each row is appended at once to a file in the run's live folder, so that it survives a killed rank. Times are
 nanoseconds, points in time on CLOCK_MONOTONIC of the rank's host. A mover is a thread that writes or reads file data.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.comm.row_log import RowLog, read_row_logs
-from dlemu.comm.thread_accounting import ThreadAccounting
+from dlemu.comm.row_log import read_row_logs
+from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
 
 WRITE, READ = 0, 1
 WHOLE = -1
@@ -52,30 +52,20 @@ IO_DTYPE = np.dtype([(name, np.int64) for name in IO_COLUMNS])
 IoRows = NDArray[np.void]
 """Rows of IO_DTYPE, shape (rows,)."""
 
-PROGRESS_COLUMNS = {
-    "rank": "rank of the run",
-    "phase": "0 written, 1 read",
-    "checkpoint": "number of the checkpoint, from 1",
-    "at_ns": "time of this row",
-    "bytes": "bytes written or read since the row before",
-}
-PROGRESS_DTYPE = np.dtype([(name, np.int64) for name in PROGRESS_COLUMNS])
-PARTS = ("rows", "progress")
-PROGRESS_NS = 100_000_000
-"""Minimum time between two rows of progress."""
 
-
-@dataclass
 class FileTimings:
-    """Timings of one file's transfer; the movers append concurrently, and they are read when all movers are done."""
+    """Measures the transfer of one file, from now on; the movers append concurrently."""
 
-    calls_ns: list[int] = field(default_factory=list)
-    """Duration of each write or read call."""
-    ends_ns: list[int] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
-    starved_ns: list[int] = field(default_factory=list)
-    mover_cpu_ns: list[int] = field(default_factory=list)
-    mover_cpu_wait_ns: list[int] = field(default_factory=list)
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self.calls_ns: list[int] = []
+        """Duration of each write or read call."""
+        self.sizes: list[int] = []
+        self.starved_ns: list[int] = []
+        self._mover_cpu_ns: list[int] = []
+        self._mover_cpu_wait_ns: list[int] = []
+        self._storage_bytes = process_storage_bytes()
+        self._cpu_ns, self._started_ns = time.process_time_ns(), time.monotonic_ns()
 
     @contextlib.contextmanager
     def mover(self, accounting: ThreadAccounting) -> Iterator[None]:
@@ -84,53 +74,42 @@ class FileTimings:
         try:
             yield
         finally:
-            self.mover_cpu_ns.append(time.thread_time_ns() - cpu_ns)
-            self.mover_cpu_wait_ns.append(accounting.scheduled()[1] - wait_ns)
+            self._mover_cpu_ns.append(time.thread_time_ns() - cpu_ns)
+            self._mover_cpu_wait_ns.append(accounting.scheduled()[1] - wait_ns)
 
-    def add(self, began_ns: int, ended_ns: int, size_bytes: int) -> None:
-        """Record one write or read call."""
-        self.calls_ns.append(ended_ns - began_ns)
-        self.ends_ns.append(ended_ns)
+    def add(self, began_ns: int, size_bytes: int) -> None:
+        """Record one write or read call that ends now."""
+        self.calls_ns.append(time.monotonic_ns() - began_ns)
         self.sizes.append(size_bytes)
 
+    def read(self, moved_ns: int) -> dict[str, int]:
+        """Return the columns of a row for a file that was read, all of it at `moved_ns`, and is closed now."""
+        storage_bytes = process_storage_bytes() - self._storage_bytes
+        return self._columns(moved_ns, moved_ns) | {"content_cpu_ns": 0, "storage_bytes": storage_bytes}
 
-class IoLog:
-    """One rank's rows and progress, kept in memory and, if a folder is given, appended to files there as well."""
+    def written(self, moved_ns: int, synced_ns: int, content_cpu_ns: int) -> dict[str, int]:
+        """Return the columns of a row for a file that was written, and is in place now."""
+        return self._columns(moved_ns, synced_ns) | {"content_cpu_ns": content_cpu_ns, "storage_bytes": 0}
 
-    def __init__(self, rank: int, folder: str | None = None) -> None:
-        self._rank = rank
-        paths = ("", "") if folder is None else tuple(rows_path(folder, rank, part) for part in PARTS)
-        self._rows, self._progress = RowLog(IO_DTYPE, paths[0]), RowLog(PROGRESS_DTYPE, paths[1])
-        self.add = self._rows.add
-
-    def add_progress(self, phase: int, checkpoint: int, files: Iterable[FileTimings]) -> None:
-        """Add the progress of one checkpoint's files, with the calls of each 0.1 s merged into one row."""
-        rows = [
-            (self._rank, phase, checkpoint, at_ns, size_bytes)
-            for file in files
-            for at_ns, size_bytes in _merged(file.ends_ns, file.sizes)
-        ]
-        self._progress.extend(np.array(rows, PROGRESS_DTYPE))
-
-    @property
-    def rows(self) -> IoRows:
-        """The rows so far."""
-        return self._rows.rows
-
-    @property
-    def progress(self) -> IoRows:
-        """The progress so far."""
-        return self._progress.rows
-
-    def close(self) -> None:
-        """Close the files; later rows are kept in memory only."""
-        self._rows.close()
-        self._progress.close()
+    def _columns(self, moved_ns: int, synced_ns: int) -> dict[str, int]:
+        return {
+            "bytes": sum(self.sizes),
+            "started_ns": self._started_ns,
+            "moved_ns": moved_ns,
+            "synced_ns": synced_ns,
+            "ended_ns": time.monotonic_ns(),
+            "threads": self._threads,
+            "cpu_ns": time.process_time_ns() - self._cpu_ns,
+            "call_ns": sum(self.calls_ns),
+            "starved_ns": sum(self.starved_ns),
+            "mover_cpu_ns": sum(self._mover_cpu_ns),
+            "mover_cpu_wait_ns": sum(self._mover_cpu_wait_ns),
+        }
 
 
-def rows_path(folder: str, rank: int, name: str) -> str:
-    """Return the path of a rank's `rows` or `progress` in a run's live folder."""
-    return os.path.join(folder, f"checkpoint_{rank:05d}.{name}")
+def rows_path(folder: str, rank: int) -> str:
+    """Return the path of a rank's rows in a run's live folder."""
+    return os.path.join(folder, f"checkpoint_{rank:05d}.rows")
 
 
 def finished_path(folder: str, node: int) -> str:
@@ -148,23 +127,10 @@ def count_finished(path: str) -> int:
         os.close(descriptor)
 
 
-def _merged(ends_ns: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
-    first_ns = 0
-    for at_ns, size_bytes in sorted(zip(ends_ns, sizes, strict=True)):
-        if kept and at_ns - first_ns < PROGRESS_NS:
-            kept[-1] = at_ns, kept[-1][1] + size_bytes
-        else:
-            kept.append((at_ns, size_bytes))
-            first_ns = at_ns
-    return kept
-
-
-def read_logs(folder: str) -> tuple[IoRows, IoRows]:
-    """Return the rows and the progress of all ranks from a run's live folder."""
-    names = [name for name in os.listdir(folder) if name.startswith("checkpoint_")]
-    rows, progress = ([name for name in names if name.endswith(f".{part}")] for part in PARTS)
-    return read_row_logs(folder, rows, IO_DTYPE), read_row_logs(folder, progress, PROGRESS_DTYPE)
+def read_logs(folder: str) -> IoRows:
+    """Return the rows of all ranks from a run's live folder."""
+    names = [name for name in os.listdir(folder) if name.startswith("checkpoint_") and name.endswith(".rows")]
+    return read_row_logs(folder, names, IO_DTYPE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,8 +15,8 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import Reader, StorageBase
 from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
-from dlemu.checkpoints.write_files import MovedFile, StartedPool
-from dlemu.comm.thread_accounting import ThreadAccounting, process_storage_bytes
+from dlemu.checkpoints.write_files import Done, StartedPool
+from dlemu.comm.thread_accounting import ThreadAccounting
 from dlemu.config.schema import Checkpoint
 
 _ALIGNMENT = 4096  # O_DIRECT: multiples of any device's logical block
@@ -66,14 +66,17 @@ def read_pattern(settings: Checkpoint) -> ReadPattern:
 
 @dataclass(frozen=True, kw_only=True)
 class FileToRead:
-    """A file of a checkpoint to read from byte `begin` up to `end`."""
+    """A file of a checkpoint to read."""
 
     path: str
     content: FileContent
-    begin: int
-    end: int
     checked: bool
     """`content` is what was written: its first stamp is checked, and with `checkpoint.verify` every byte."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file."""
+        return self.content.layout.size_bytes
 
 
 class CheckpointReader:
@@ -90,8 +93,8 @@ class CheckpointReader:
         self._buffers = [view[start : start + piece_bytes] for start in range(0, len(view), piece_bytes)]
         self._scratch = [np.empty(pattern.piece_bytes, np.uint8) if verify else None for _ in range(pattern.threads)]
 
-    def read(self, files: Sequence[FileToRead], done: Callable[[int, MovedFile], None]) -> None:
-        """Read all files, and call `done(index, file)` after each. Raises UserError for a missing or wrong file."""
+    def read(self, files: Sequence[FileToRead], done: Done) -> None:
+        """Read all files, and call `done` after each. Raises UserError for a missing or wrong file."""
         for number, file in enumerate(files):
             done(number, self._read(file))
 
@@ -99,14 +102,13 @@ class CheckpointReader:
         """End the threads."""
         self._pool.shutdown()
 
-    def _read(self, file: FileToRead) -> MovedFile:
-        timings, pattern = FileTimings(), self._pattern
+    def _read(self, file: FileToRead) -> dict[str, int]:
+        pattern = self._pattern
         try:
             check_is_file(self._storage, file.path)
         except OSError as error:
             raise _unreadable(file, error) from error
-        storage_before = process_storage_bytes()
-        cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
+        timings = FileTimings(pattern.threads)
         try:
             reader = (self._storage.open if pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
         except OSError as error:
@@ -121,18 +123,7 @@ class CheckpointReader:
             raise _unreadable(file, error) from error
         finally:
             reader.close()
-        return MovedFile(
-            bytes=sum(timings.sizes),
-            started_ns=started_ns,
-            moved_ns=moved_ns,
-            synced_ns=moved_ns,
-            ended_ns=time.monotonic_ns(),
-            threads=pattern.threads,
-            cpu_ns=time.process_time_ns() - cpu_ns,
-            content_cpu_ns=0,
-            storage_bytes=process_storage_bytes() - storage_before,
-            timings=timings,
-        )
+        return timings.read(moved_ns)
 
     def _move(
         self,
@@ -160,11 +151,11 @@ class CheckpointReader:
         buffer = self._buffers[thread][:whole]
         began_ns = time.monotonic_ns()
         got = min(reader.read_into(buffer, offset), size_bytes)
-        timings.add(began_ns, time.monotonic_ns(), got)
+        timings.add(began_ns, got)
         if got < size_bytes:
             raise UserError(
-                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.end}: it was truncated "
-                "meanwhile; write the checkpoint again"
+                f"{file.path} ended at byte {offset + got} while it was read, wanted {file.size_bytes}: it was "
+                "truncated meanwhile; write the checkpoint again"
             )
         if file.checked:
             self._check(file, buffer[:got], offset, thread)
@@ -173,7 +164,7 @@ class CheckpointReader:
         scratch = self._scratch[thread]
         if scratch is not None:
             problem = file.content.difference(data, offset, scratch)
-        elif offset == file.begin or self._pattern.by_tensor:  # the first read by tensor is the end of the file
+        elif offset == 0 or self._pattern.by_tensor:  # the first read by tensor is the end of the file
             before_block = -offset % _ALIGNMENT  # a tensor begins anywhere
             problem = file.content.stamp_problem(data[before_block:], offset + before_block)
         else:
@@ -188,16 +179,20 @@ def _reads_by_thread(file: FileToRead, pattern: ReadPattern) -> list[Iterator[tu
     A small file gets fewer threads, so that none is woken without a piece to read.
     """
     if pattern.own_parts:
-        each = max(1, -(-(file.end - file.begin) // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
-        starts = range(file.begin, max(file.end, file.begin + 1), each)
-        return [_pieces(start, min(file.end, start + each), pattern.piece_bytes) for start in starts]
+        each = max(1, -(-file.size_bytes // (pattern.threads * _ALIGNMENT))) * _ALIGNMENT
+        starts = range(0, max(file.size_bytes, 1), each)
+        return [_pieces(start, min(file.size_bytes, start + each), pattern.piece_bytes) for start in starts]
     if pattern.by_tensor:
         shared = _by_tensor(file, pattern.piece_bytes)
     else:
-        shared = _pieces(file.begin, file.end, pattern.piece_bytes)
-    queue = _PieceQueue(shared)
-    pieces = -(-(file.end - file.begin) // pattern.piece_bytes)
-    return [iter(queue.next, None) for _ in range(max(1, min(pattern.threads, pieces)))]
+        shared = _pieces(0, file.size_bytes, pattern.piece_bytes)
+    lock, pieces = threading.Lock(), -(-file.size_bytes // pattern.piece_bytes)
+
+    def following() -> tuple[int, int] | None:
+        with lock:
+            return next(shared, None)
+
+    return [iter(following, None) for _ in range(max(1, min(pattern.threads, pieces)))]
 
 
 def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
@@ -205,28 +200,16 @@ def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _by_tensor(file: FileToRead, piece_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its part's tensors."""
+    """Yield the reads of torch.load: the end of the file, where a zip has its directory, then its tensors."""
     layout = file.content.layout
     tail = max(0, layout.size_bytes - _DIRECTORY_BYTES)
     directory = [(tail, layout.size_bytes - tail)] if layout.literals else []
-    ranges = ((max(at, file.begin), min(at + tensor.bytes, file.end)) for at, tensor in layout.tensors)
-    tensors = (_pieces(begin, end, piece_bytes) for begin, end in ranges)
+    tensors = (_pieces(at, at + tensor.bytes, piece_bytes) for at, tensor in layout.tensors)
     return chain(directory, chain.from_iterable(tensors))
 
 
-class _PieceQueue:
-    """An iterator of pieces that threads can share."""
-
-    def __init__(self, pieces: Iterator[tuple[int, int]]) -> None:
-        self._pieces, self._lock = pieces, threading.Lock()
-
-    def next(self) -> tuple[int, int] | None:
-        with self._lock:
-            return next(self._pieces, None)
-
-
 def _check_size(file: FileToRead, reader: Reader) -> None:
-    wanted = file.content.layout.size_bytes
+    wanted = file.size_bytes
     if reader.size_bytes == wanted:
         return
     what = "is truncated" if reader.size_bytes < wanted else "is too long: it is of another model or format"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from datagen.storage.storage_base import StorageBase
@@ -19,24 +18,10 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.checkpoints.piece_ring import make_buffers
 from dlemu.checkpoints.shards import FileLayout, Tensor
 from dlemu.checkpoints.stored import block_name
-from dlemu.checkpoints.write_files import CheckpointWriter, FileToWrite, MovedFile, explained
+from dlemu.checkpoints.write_files import CheckpointWriter, Drain, FileToWrite, explained
 from dlemu.comm import Comm
 from dlemu.comm.clock import Clock
-from dlemu.comm.process_control import start_thread
 from dlemu.config.schema import Checkpoint, Model
-
-
-@dataclass
-class _Drain:
-    """An asynchronous checkpoint, written by a thread while training goes on."""
-
-    epoch: int
-    block: int
-    started_ns: int
-    released_ns: int
-    thread: threading.Thread | None = None
-    ended_ns: int = 0
-    failure: BaseException | None = None
 
 
 @dataclass
@@ -54,7 +39,8 @@ class TrainingSaver:
     """CPU time of the threads that generated and wrote this rank's checkpoints."""
     sync_seconds: float = math.inf
     """Timeout of an fsync; for large checkpoints at least the time that their bytes take at 10 MB/s."""
-    _in_progress: _Drain | None = field(default=None, init=False)
+    _in_progress: tuple[Drain, SavedCheckpoint] | None = field(default=None, init=False)
+    """The asynchronous checkpoint that is being written; its `ended_ns` is not known yet."""
 
     def save(self, epoch: int, block: int) -> tuple[int, list[SavedCheckpoint]]:
         """Save the checkpoint after a block of steps; return the ns at which training goes on, and what was completed.
@@ -64,50 +50,31 @@ class TrainingSaver:
         if the disk is full, UserError if the folder can't be written.
         """
         started_ns = self.comm.all_reduce_max(self.clock.now_ns())
+        saved = SavedCheckpoint(epoch=epoch, block=block, bytes=self.total_bytes, started_ns=started_ns, ended_ns=0)
         if not self.settings.asynchronous:
             self._write(epoch, block)
             ended_ns = self.comm.all_reduce_max(self.clock.now_ns())
-            saved = SavedCheckpoint(
-                epoch=epoch, block=block, bytes=self.total_bytes, started_ns=started_ns, ended_ns=ended_ns
-            )
-            return ended_ns, [saved]
+            return ended_ns, [replace(saved, ended_ns=ended_ns)]
         complete = self.finish()
         begin_ns = self.clock.now_ns()
         own_bytes = sum(layout.size_bytes for layout in self._layouts)
         self.clock.sleep_until(begin_ns + round(own_bytes / self.settings.snapshot_gb_per_second))  # GB/s: bytes per ns
-        drain = _Drain(epoch, block, started_ns, self.comm.all_reduce_max(self.clock.now_ns()))
+        released_ns = self.comm.all_reduce_max(self.clock.now_ns())
 
-        def write() -> None:
-            try:
-                self._write(epoch, block)
-                drain.ended_ns = self.clock.now_ns()
-            except BaseException as error:
-                drain.failure = error
+        def write() -> int:
+            self._write(epoch, block)
+            return self.clock.now_ns()
 
-        drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
-        start_thread(drain.thread)
-        self._in_progress = drain
-        return drain.released_ns, complete
+        self._in_progress = Drain(write), replace(saved, released_ns=released_ns)
+        return released_ns, complete
 
     def finish(self) -> list[SavedCheckpoint]:
         """Wait for the asynchronous checkpoint in progress; return it, or []. Raises as `save` does."""
-        drain, self._in_progress = self._in_progress, None
-        if drain is None or drain.thread is None:
+        in_progress, self._in_progress = self._in_progress, None
+        if in_progress is None:
             return []
-        drain.thread.join()
-        if drain.failure is not None:
-            raise drain.failure
-        ended_ns = self.comm.all_reduce_max(drain.ended_ns)
-        return [
-            SavedCheckpoint(
-                epoch=drain.epoch,
-                block=drain.block,
-                bytes=self.total_bytes,
-                started_ns=drain.started_ns,
-                ended_ns=ended_ns,
-                released_ns=drain.released_ns,
-            )
-        ]
+        drain, saved = in_progress
+        return [replace(saved, ended_ns=self.comm.all_reduce_max(drain.wait()))]
 
     @cached_property
     def total_bytes(self) -> int:
@@ -167,9 +134,9 @@ class TrainingSaver:
         writer.write(self._count_cpu)
         self.cpu_ns += writer.content_cpu_ns
 
-    def _count_cpu(self, _number: int, moved: MovedFile) -> None:
+    def _count_cpu(self, _number: int, moved: dict[str, int]) -> None:
         """Add the CPU time of the threads that wrote a file."""
-        self.cpu_ns += sum(moved.timings.mover_cpu_ns)
+        self.cpu_ns += moved["mover_cpu_ns"]
 
 
 def _number(epoch: int, block: int) -> int:

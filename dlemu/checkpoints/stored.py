@@ -107,11 +107,6 @@ def write_note(storage: StorageBase, folder: str, note: StoredNote, *, fsync: bo
     write_whole(storage, f"{folder}/{NOTE}", data, sync=fsync)
 
 
-def completed(note: StoredNote) -> StoredNote:
-    """Return the note with `complete` set."""
-    return replace(note, complete=True)
-
-
 def files_in(storage: StorageBase, folder: str) -> Iterator[str]:
     """Yield the names of a checkpoint's files, including unfinished ones, but not its note."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), storage.entries(folder) as entries:
@@ -190,9 +185,6 @@ def _recorded_blocks(storage: StorageBase, folder: str) -> frozenset[str]:
 
 def _is_not_empty(storage: StorageBase, folder: str) -> bool:
     try:
-        with storage.entries(folder) as entries:
-            return next(iter(entries), None) is not None
-    except FileNotFoundError:
-        return False
+        return bool(_names_in(storage, folder))
     except NotADirectoryError:
         return True

@@ -17,6 +17,7 @@ from dlemu.checkpoints.file_content import FileContent
 from dlemu.checkpoints.io_rows import FileTimings
 from dlemu.checkpoints.piece_ring import PieceRing
 from dlemu.comm import PatienceError, within
+from dlemu.comm.process_control import start_thread
 from dlemu.comm.thread_accounting import ThreadAccounting
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -35,33 +36,8 @@ class FileToWrite:
         return self.content.layout.size_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class MovedFile:
-    """Times and counts of one file that was written or read; see `IO_COLUMNS` in `io_rows` for each field."""
-
-    bytes: int
-    started_ns: int
-    moved_ns: int
-    synced_ns: int
-    ended_ns: int
-    threads: int
-    cpu_ns: int
-    content_cpu_ns: int
-    storage_bytes: int
-    timings: FileTimings
-
-    def columns(self) -> dict[str, int]:
-        """Return this file's columns of a row of `io_rows`."""
-        names = ("bytes", "started_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "content_cpu_ns": self.content_cpu_ns,
-            "storage_bytes": self.storage_bytes,
-            "call_ns": sum(self.timings.calls_ns),
-            "starved_ns": sum(self.timings.starved_ns),
-            "mover_cpu_ns": sum(self.timings.mover_cpu_ns),
-            "mover_cpu_wait_ns": sum(self.timings.mover_cpu_wait_ns),
-        }
+Done = Callable[[int, dict[str, int]], None]
+"""Called after each file with its number and its columns of a row of `io_rows`."""
 
 
 class CheckpointWriter:
@@ -93,8 +69,8 @@ class CheckpointWriter:
         """Wait until the buffers are full of generated content, before the measurement begins."""
         self._ring.wait_full()
 
-    def write(self, done: Callable[[int, MovedFile], None]) -> None:
-        """Write all files, and call `done(index, file)` after each; raises SpaceError, UserError.
+    def write(self, done: Done) -> None:
+        """Write all files, and call `done` after each; raises SpaceError, UserError.
 
         After an error, the incomplete file is removed.
         """
@@ -117,10 +93,9 @@ class CheckpointWriter:
                 with contextlib.suppress(OSError):
                     self._storage.remove(path)
 
-    def _write(self, number: int, file: FileToWrite) -> MovedFile:
-        timings = FileTimings()
+    def _write(self, number: int, file: FileToWrite) -> dict[str, int]:
         content_cpu_ns = self._ring.cpu_ns
-        cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
+        timings = FileTimings(self._threads)
         try:
             writer = self._storage.create(file.path)
             try:
@@ -139,18 +114,7 @@ class CheckpointWriter:
         except OSError as error:
             raise explained(error, file.path, file.size_bytes) from error
         self._written.append(file.path)
-        return MovedFile(
-            bytes=file.size_bytes,
-            started_ns=started_ns,
-            moved_ns=moved_ns,
-            synced_ns=synced_ns,
-            ended_ns=time.monotonic_ns(),
-            threads=self._threads,
-            cpu_ns=time.process_time_ns() - cpu_ns,
-            content_cpu_ns=self._ring.cpu_ns - content_cpu_ns,
-            storage_bytes=0,
-            timings=timings,
-        )
+        return timings.written(moved_ns, synced_ns, self._ring.cpu_ns - content_cpu_ns)
 
     def _move(self, number: int, writer: Writer, timings: FileTimings) -> None:
         """Write pieces of a file until none is left; an error ends the other threads, too."""
@@ -165,7 +129,7 @@ class CheckpointWriter:
                     began_ns = time.monotonic_ns()
                     timings.starved_ns.append(began_ns - wait_began_ns)
                     writer.write_at(data, offset)
-                    timings.add(began_ns, time.monotonic_ns(), len(data))
+                    timings.add(began_ns, len(data))
                     self._ring.give_back(buffer)
         except BaseException:
             self._ring.close()
@@ -213,3 +177,27 @@ class StartedPool:
     def shutdown(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+
+
+class Drain:
+    """A thread that writes a checkpoint while training goes on."""
+
+    def __init__(self, write: Callable[[], int]) -> None:
+        """Begin to call `write`, which returns when it ended, ns."""
+        self._write, self._ended_ns = write, 0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="checkpoint-drain", daemon=True)
+        start_thread(self._thread)
+
+    def _run(self) -> None:
+        try:
+            self._ended_ns = self._write()
+        except BaseException as error:
+            self._failure = error
+
+    def wait(self) -> int:
+        """Wait until it is written; return when that was, or raise why it could not be."""
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._ended_ns

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dlemu.cli.options import Number, answer_options, config_dir_option
+from dlemu.cli.options import Number, answer_options
 
 _ACCESSES = ("randread", "read", "randwrite", "write")
 
@@ -44,7 +44,7 @@ _counts = _each(_count)
 
 
 @click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
-@click.argument("target", nargs=-1, metavar="TARGET | [KEY=VALUE]...")
+@click.argument("target", nargs=-1, metavar="TARGET [KEY=VALUE]...")
 @click.option(
     "--preset",
     type=click.Choice(["amax", "micron-6550"]),
@@ -65,8 +65,6 @@ _counts = _each(_count)
     help="Size of the test file: 4g in a folder, 1g in a bucket.",
 )
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
-@click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: these counts, not 1,2,4,...")
-@click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option(
     "--output",
@@ -74,16 +72,12 @@ _counts = _each(_count)
     default="",
     help="Folder of the results [default: results/probe/TIME-PROCESS].",
 )
-@config_dir_option
 @answer_options("probe.json")
 def command(
     target: tuple[str, ...],
     preset: str | None,
     output: str,
-    config_dir: str | None,
     as_json: bool,
-    readers: tuple[int, ...],
-    cached: bool,
     **requests: Any,
 ) -> None:
     """Measure what a storage can do, before any training.
@@ -93,7 +87,6 @@ def command(
     dlemu probe /mnt/nvme --preset amax
     dlemu probe /mnt/nvme --rw write --sizes 1m --steady           # as a used drive writes
     dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
-    dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
     TARGET is a folder or a bucket, in which a test file or objects are made and removed again, or an existing file or
     object. Requests are made by fio if it is installed, otherwise by dlemu's threads; to a bucket, by the client that
@@ -106,39 +99,20 @@ def command(
     from dlemu.cli.frontends import Terminal
     from dlemu.cli.options import show_answer
     from dlemu.comm import interrupt_on
-    from dlemu.config.overrides import override
-    from dlemu.jobs.probe.run import probe_target, probe_workload
+    from dlemu.jobs.probe.run import probe_target
 
     interrupt_on(signal.SIGTERM)
     terminal = Terminal(as_json=as_json)
-    overrides = [word for word in target if "=" in word and not os.path.exists(word)]
-    places = [word for word in target if word not in overrides]
+    options = [word for word in target if "=" in word and not os.path.exists(word)]
+    places = [word for word in target if word not in options]
     bucket = len(places) == 1 and places[0].startswith("s3://")
-    if overrides and not bucket:
-        given = ("accesses", "sizes", "depths", "jobs", "steady")
-        if places or preset or any(requests[name] for name in given):
-            raise click.UsageError(
-                f"{overrides[0]} is a workload's setting, and a workload's own reads take no TARGET, --preset, --rw, "
-                "--sizes, --depths or --jobs: leave out one or the other (results go to --output FOLDER)"
-            )
-        if output:
-            overrides.append(override(("output", "folder"), output))
-        answer, folder = probe_workload(
-            overrides, config_dir=config_dir, cached=cached, readers=readers, on_event=terminal
-        )
-    else:
-        if len(places) != 1:
-            raise click.UsageError("wanted one TARGET, or workload=NAME with dataset.data_folder=...")
-        if readers or cached or config_dir:
-            raise click.UsageError("--readers, --cached and --config-dir go with workload=NAME")
-        if bucket and requests["engine"] != "auto":
-            raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
-        answer, folder = probe_target(
-            places[0],
-            preset=preset or "",
-            **requests,
-            options=overrides,
-            folder=output,
-            on_event=terminal,
-        )
+    if len(places) != 1:
+        raise click.UsageError("wanted one TARGET; `dlemu predict` measures a workload's own reads")
+    if options and not bucket:
+        raise click.UsageError(f"{options[0]}: only a bucket takes settings (results go to --output FOLDER)")
+    if bucket and requests["engine"] != "auto":
+        raise click.UsageError("--engine is not for a bucket: dlemu's S3 client is used")
+    answer, folder = probe_target(
+        places[0], preset=preset or "", **requests, options=options, folder=output, on_event=terminal
+    )
     show_answer(answer, folder, "probe", as_json=as_json, page=True)

@@ -315,8 +315,6 @@ class Checkpoint:
     """Before reading, each host drops from its memory what its ranks will read; in no measured time."""
     verify: bool = False
     """Compare every byte that is read with what was written (costs CPU)."""
-    reshard: bool = False
-    """Read by different ranks than wrote it: each takes an equal share of the bytes of all files, in order."""
     keep_last: Annotated[int, at_least(0)] = 0
     """Keep this many complete checkpoints and remove older ones; 0 keeps all, as training does."""
     node_local: bool = False

@@ -114,8 +114,6 @@ def _checkpoint_problems(workload: Workload) -> Iterator[str]:
             "checkpoint.odirect is true with read_as=torch_load, which reads tensors where they begin: wanted "
             "read_as=fast or mlperf_v3, or odirect=false"
         )
-    if settings.recovery_rank_shift and settings.reshard:
-        yield "checkpoint.recovery_rank_shift and checkpoint.reshard are both true: wanted one of them"
 
 
 def _storage_problems(workload: Workload) -> Iterator[str]:

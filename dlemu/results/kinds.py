@@ -89,8 +89,6 @@ class JobParts(Parts):
     raises UserError. A kind of rows (`dlemu.runner.rows_job`) needs none."""
     host_checks: ModuleType | None = None
     """Package with the checks of `dlemu doctor` for this kind only, modules like those of `dlemu.doctor`."""
-    measure_pattern: Callable[..., None] | None = None
-    """Reads a workload's data as the job does, with increasing numbers of readers."""
     exported: Callable[[Any], ExportedSteps | ExportedCheckpoints] | None = None
     """Given a run, returns it in the terms of other benchmarks: DLIO's files are made from that."""
 

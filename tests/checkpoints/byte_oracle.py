@@ -52,7 +52,7 @@ def record(form: str, shape: str) -> Entry:
         pattern, calls = read_pattern(Checkpoint(read_as=manner, readers=1, transfer_size=PIECE_BYTES)), []
         with contextlib.closing(CheckpointReader(storage := Recorded(held), pattern, verify=True)) as reader:
             for file in files:
-                whole = FileToRead(path=file.path, content=file.content, begin=0, end=file.size_bytes, checked=True)
+                whole = FileToRead(path=file.path, content=file.content, checked=True)
                 reader.read([whole], lambda _number, _file: None)
                 opened, *reads = storage.calls
                 calls += [opened, *(sorted(reads) if pattern.threads > 1 else reads)]

@@ -51,16 +51,6 @@ def test_who_writes_and_how_long_all_wait(
     assert {path: len(data) for path, data in storage.files.items()} == ({file: BYTES} if file else {})
 
 
-def test_two_checkpoints_share_no_bytes() -> None:
-    storage = memory.Storage()
-    for folder in ("a", "b"):
-        save(storage, folder, 0)
-    save(storage, "c", 1, type="all_ranks")
-    a, b, c = (next(data for path, data in storage.files.items() if path.startswith(folder)) for folder in "abc")
-    assert a == b, "the same checkpoint of the same rank"
-    assert a != c
-
-
 def test_checkpoints_of_other_blocks_and_epochs_have_other_bytes() -> None:
     """Else a storage that finds equal blocks would keep one of them."""
     storage, clock = memory.Storage(), FakeClock(1)
@@ -108,11 +98,6 @@ def test_what_the_system_has_against_it_is_told_and_nothing_is_left(
     with pytest.raises(error, match=message):
         save(posix.Storage(), str(tmp_path))
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_without_fsync_nothing_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("synced"))
-    save(posix.Storage(), str(tmp_path), fsync=False)
 
 
 def test_training_goes_on_after_the_snapshot_and_the_next_one_waits_for_the_storage() -> None:

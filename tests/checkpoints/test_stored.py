@@ -13,20 +13,20 @@ import pytest
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage import posix
-from dlemu.checkpoints.io_rows import IoLog
+from dlemu.checkpoints.io_rows import IO_DTYPE, rows_path
 from dlemu.checkpoints.stored import (
     BLOCKS,
     NOTE,
     StoredNote,
     block_name,
     claim_blocks,
-    completed,
     files_in,
     read_note,
     remove_checkpoint,
     stored_checkpoints,
     write_note,
 )
+from dlemu.comm.row_log import RowLog
 from dlemu.config.schema import Checkpoint, Model
 
 STORAGE = posix.Storage()
@@ -99,7 +99,6 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
         write_note(STORAGE, folder, note(), fsync=fsync)
         assert read_note(STORAGE, folder) == note()
     assert not note().complete
-    assert completed(note()) == StoredNote(**(vars(note()) | {"complete": True}))
     assert note().description == "m by 4 ranks, format torch"
     assert list(files_in(STORAGE, folder)) == [], "the note is no file of the checkpoint"
 
@@ -156,7 +155,7 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
 ) -> None:
     """On a full disk, or where the note is damaged."""
     file = saved(tmp_path)
-    write_note(STORAGE, str(file.parent), completed(note()), fsync=False)
+    write_note(STORAGE, str(file.parent), note(complete=True), fsync=False)
     if damaged:
         (file.parent / NOTE).write_text("{")
 
@@ -166,11 +165,6 @@ def test_a_checkpoint_whose_note_can_not_be_marked_is_removed(
     monkeypatch.setattr("dlemu.checkpoints.stored.write_whole", fail)
     remove_checkpoint(STORAGE, str(file.parent), {file.name})
     assert not file.parent.exists()
-
-
-def test_what_is_not_there_is_removed_without_a_word(tmp_path: Path) -> None:
-    remove_checkpoint(STORAGE, str(tmp_path / "global_epoch1_step3"), {"a.pt"})
-    assert list(tmp_path.iterdir()) == []
 
 
 # Rows
@@ -183,7 +177,7 @@ def test_a_disk_without_room_for_a_row_is_named(full: str, tmp_path: Path, monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return len(data) - 1
 
-    log = IoLog(3, str(tmp_path))
+    log = RowLog(IO_DTYPE, rows_path(str(tmp_path), 3))
     monkeypatch.setattr(os, "write", write)
     words = "checkpoint_00003.rows could not be written: No space left on device; free some space, or set output.folder"
     with pytest.raises(SpaceError, match=words):

@@ -135,7 +135,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_run(make_run(job, with_telemetry(make_log(job))))
         shutil.copytree(place / "run", place / "other")
         made = CHECKPOINT_RUNS["checkpoints_watched"]()
-        saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.progress, made.telemetry)
+        saves = CheckpointRun(str(place / "saves"), made.facts, made.rows, made.telemetry)
         write_measured(saves)
         write_summary(saves)
         write_answers(place)

@@ -147,7 +147,7 @@ def checkpoints_interface(folder: Path) -> Case:
     whole, copy = folder / "whole", folder / "copy"
     whole.mkdir(parents=True)
     made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    run = CheckpointRun(str(whole), made.facts, made.rows, made.progress, made.telemetry)
+    run = CheckpointRun(str(whole), made.facts, made.rows, made.telemetry)
     write_measured(run)
     write_summary(run)
     shutil.copytree(whole, copy)

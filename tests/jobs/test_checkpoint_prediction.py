@@ -157,7 +157,7 @@ def kept_run(folder: Path, name: str = "checkpoints") -> CheckpointRun:
     """A run of checkpoints made by hand, in a folder."""
     made = CHECKPOINT_RUNS[name]()
     folder.mkdir()
-    write_run(CheckpointRun(str(folder), made.facts, made.rows, made.progress))
+    write_run(CheckpointRun(str(folder), made.facts, made.rows))
     return read_checkpoint_run(str(folder))
 
 

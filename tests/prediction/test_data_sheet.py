@@ -117,7 +117,7 @@ def test_a_sheet_that_says_nothing_says_why(tmp_path: Path, text: str, words: st
         calibrate_from_drive(str(sheet), workload(), cores=1)
 
 
-def probed(folder: Path, *cells: tuple[Access, int, int, int, float], workload: str = "") -> str:
+def probed(folder: Path, *cells: tuple[Access, int, int, int, float]) -> str:
     """Leave a probe with cells of access, size, depth, jobs and requests/s."""
     made = (
         ProbeCell(
@@ -126,7 +126,7 @@ def probed(folder: Path, *cells: tuple[Access, int, int, int, float], workload: 
         )
         for access, size, depth, jobs, iops in cells
     )  # fmt: skip
-    question = ProbeQuestion(target="/mnt/nvme", workload=workload, seconds=1.0)
+    question = ProbeQuestion(target="/mnt/nvme", seconds=1.0)
     answer = ProbeAnswer(complete=True, question=question, engine="fio", host=describe_host(), cells=tuple(made))
     (folder / PROBE).write_text(to_json(answer))
     return str(folder)
@@ -153,8 +153,6 @@ def test_a_folder_without_what_is_needed_says_so(tmp_path: Path) -> None:
     refused("has no rates by size and depth: wanted the folder of `dlemu probe`, or a data sheet")
     probed(tmp_path, ("write", 4096, 1, 1, 5.0))
     refused("has no reads, only writes")
-    probed(tmp_path, workload="unet3d")
-    refused("is a probe of the reads of unet3d")
     os.mkfifo(tmp_path / "sheet")
     pipe = "is not a data sheet: .*it is a pipe, wanted a regular file.*; for example reads:"
     for name, words in (("sheet", pipe), ("none", r"does not exist: wanted a data sheet \(YAML, for example reads:")):
@@ -178,5 +176,3 @@ def test_a_probe_is_no_run_to_predict_from(tmp_path: Path) -> None:
     for more in ((), ("--cfg",)):
         ended = CliRunner().invoke(command, [*WORDS, "--from", folder, *more])
         assert "holds a probe, not a run or a prediction: give it as --drive" in str(ended.exception)
-    probed(tmp_path, workload="unet3d")
-    assert "is a probe of the reads of unet3d" in str(CliRunner().invoke(command, [*WORDS, "--from", folder]).exception)

@@ -1,4 +1,4 @@
-"""`dlemu predict` and `dlemu probe workload=` as users run them, on a small dataset."""
+"""`dlemu predict` as users run it, on a small dataset."""
 
 from __future__ import annotations
 
@@ -163,7 +163,3 @@ def test_a_dataset_is_probed_and_predicted(tmp_path: Path) -> None:
     assert [part.readers for part in parts if isinstance(part, Level)][:3] == [1, 2, 4]
     assert answer.calibration.sample_bytes == pytest.approx(100_000, rel=0.05)
     assert 0 < answer.au_percent <= 100
-    probed = dlemu.probe(settings, readers=[1, 2], folder=str(tmp_path / "probe"))
-    assert [cell.jobs for cell in probed.cells] == [1, 2]
-    assert probed.complete
-    assert dlemu.load_result(tmp_path / "probe") == probed

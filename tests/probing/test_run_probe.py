@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-import dlemu
 from datagen.errors import DlemuError, SpaceError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
@@ -29,19 +28,15 @@ from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
     _cell_of_requests,
     choose_engine,
-    latency_stats,
     measure_cell,
     measure_gets,
 )
-from dlemu.jobs.probe.result import CellSpec, Fed, ProbeCell
-from dlemu.jobs.probe.run import probe_target, probe_workload, read_probe
+from dlemu.jobs.probe.result import CellSpec, ProbeCell
+from dlemu.jobs.probe.run import probe_target, read_probe
 from dlemu.jobs.probe.thread_reads import Requests
-from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
-from dlemu.results.drive import READ_DTYPE, Level
-from dlemu.runner.cold import treatment, treatment_of
+from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import Doing
-from dlemu.telemetry.probe_base import Reading
 from tests.object_stores import BUCKET, KEYS, own_server
 from tests.shown import details
 
@@ -58,18 +53,10 @@ def cell(wanted: CellSpec = READ, mb_per_second: float = 100.0) -> ProbeCell:
 # requests
 
 
-def test_latencies_are_milliseconds() -> None:
-    found = latency_stats(np.arange(1, 1001) * 1_000_000)
-    assert found is not None
-    wanted = {"mean": 500.5, "p50": 500.5, "p90": 900.1, "p99": 990.01, "p999": 999.001, "max": 1000}
-    assert vars(found) == pytest.approx(wanted, rel=1e-9)
-    assert latency_stats(np.zeros(0, np.int64)) is None
-
-
 def test_a_setting_beside_a_target_is_named() -> None:
     ended = CliRunner().invoke(command, ["/mnt", "output.folder=results/a"])
     assert ended.exit_code == 2
-    assert "output.folder=results/a is a workload's setting" in ended.output
+    assert "output.folder=results/a: only a bucket takes settings" in ended.output
     assert "--output" in ended.output
 
 
@@ -181,20 +168,6 @@ def test_what_fio_says_of_its_end_is_told_without_its_report(
     with pytest.raises(DlemuError, match=f"fio {said}") as failed:
         measure_cell(READ, str(program), MIB, 0.1, "fio")
     assert failed.type is kind
-
-
-def test_power_stands_beside_the_rate(fio: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Meter:
-        def __init__(self, scope: object) -> None:
-            pass
-
-        def read(self, time_ns: int) -> list[Reading]:
-            return [Reading("nvme0", "watts", 50.0), Reading("off", "watts", 0.0)]
-
-    monkeypatch.setattr(requests, "PowerProbe", Meter)
-    fio("read")
-    (tmp_path / "target").touch()
-    assert measure_cell(READ, str(tmp_path / "target"), MIB, 0.1, "fio").watts == {"nvme0": 50.0}
 
 
 # objects
@@ -439,95 +412,6 @@ def test_the_file_that_is_made_has_no_two_equal_pages(tmp_path: Path) -> None:
     pages = [data[at : at + 4096] for at in range(0, size, 4096)]
     assert len(set(pages)) == len(pages)
     assert len(set(pages[0])) > 200, "and they are no zeros"
-
-
-@pytest.fixture
-def dataset(tmp_path: Path) -> dict[str, Any]:
-    settings = {"dataset.data_folder": str(tmp_path / "data"), "dataset.format": "npy", "dataset.num_files_train": 8}
-    settings |= {"dataset.record_length_bytes": 20_000, "reader.data_loader": "threads", "reader.batch_size": 1}
-    settings |= {"train.computation_time": 0.5, "model.name": "mine", "metric.au": 0.8}
-    dlemu.datagen(settings)
-    return settings
-
-
-def test_levels_of_a_workload_are_cells(
-    dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    rows = np.zeros(2, READ_DTYPE)
-    rows["app_bytes"], rows["end_ns"] = (10_000, 30_000), (1_000_000, 3_000_000)
-    levels = [Level(1, 2.5, rows, 0.5, 1.0, 0.7, False), Level(4, 1.5, rows, 2.0, 1.0, 0.9, True)]
-    asked: dict[str, Any] = {}
-
-    def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
-        asked.update(words)
-        assert job.ranks == 1
-        output = tmp_path / ("s" if (tmp_path / "r").exists() else "r")
-        for number, level in enumerate(levels, 1):
-            on_level(level)
-            kept = read_probe(str(output))
-            assert kept is not None
-            assert (len(kept.cells), kept.complete) == (number, False)
-        return iter((tuple(levels), None))
-
-    monkeypatch.setattr("dlemu.jobs.training.pattern.probe_pattern", pattern)
-    words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
-    answer, folder = probe_workload(words, readers=(1, 4))
-    assert asked == {"evicts": True, "levels": (1, 4), "with_costs": False}
-    assert read_probe(folder) == answer
-    assert (answer.complete, answer.engine, answer.question.workload) == (True, "batches", "mine")
-    assert answer.question.target == dataset["dataset.data_folder"]
-    assert answer.question.overrides == tuple(words[:-1])
-    found = [(one.access, one.size_bytes, one.depth, one.jobs, one.seconds, one.mb_per_second) for one in answer.cells]
-    assert found == [("randread", 20_000, 1, 1, 2.5, 0.5), ("randread", 20_000, 1, 4, 1.5, 2.0)]
-    assert [one.iops for one in answer.cells] == pytest.approx([25, 100])
-    assert [one.cpu_seconds_per_gb for one in answer.cells] == [0.7, 0.9]
-    assert answer.cells[0].latency_ms is not None
-    assert answer.cells[0].latency_ms.mean == pytest.approx(2)
-    (issue,) = answer.issues
-    assert issue.startswith("4 readers had nothing more to read after 1.5 s: make the dataset larger")
-    each = demand("mine", load(words)).mb_per_second
-    assert each is not None
-    fed: dict[str, Any] = {"workload": "mine", "accelerator": "", "mb_per_second_each": each, "threshold_percent": 80.0}
-    assert answer.feeds == (Fed(**fed, accelerators=int(2.0 / (0.8 * each)), sample_divisor=1.0),)
-    probe_workload([*words[:-1], f"output.folder={tmp_path / 's'}"], cached=True)
-    assert asked == {"evicts": False, "levels": (), "with_costs": False}
-    with pytest.raises(UserError, match="holds another result"):
-        probe_workload(words)
-
-
-def test_a_workload_that_computes_nothing_feeds_nobody(
-    dataset: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def pattern(job: Any, *, on_level: Callable[[Level], None], **words: Any) -> Iterator[Any]:
-        rows = np.ones(2, READ_DTYPE)
-        on_level(Level(1, 2.5, rows, 0.5, 1.0, 0.7, False))
-        return iter(((), None))
-
-    monkeypatch.setattr("dlemu.jobs.training.pattern.probe_pattern", pattern)
-    words = [f"{key}={value}" for key, value in dataset.items()] + [f"output.folder={tmp_path / 'r'}"]
-    answer, _ = probe_workload([*words, "train.computation_time=0"])
-    assert (len(answer.cells), answer.feeds) == (1, ())
-
-
-def test_a_dataset_that_is_not_there_is_to_be_made(dataset: dict[str, Any], tmp_path: Path) -> None:
-    words = [f"{key}={value}" for key, value in (dataset | {"dataset.data_folder": tmp_path / "none"}).items()]
-    with pytest.raises(DlemuError, match=r"dlemu datagen .*dataset\.data_folder=\S*/none"):
-        probe_workload([*words, f"output.folder={tmp_path / 'r'}"])
-
-
-def test_how_reads_are_kept_out_of_the_page_cache() -> None:
-    usual: dict[str, Any] = {"direct": False, "cached": False, "total_bytes": 0, "memory_bytes": 100, "memory_kind": ""}
-
-    def of(**changes: Any) -> str:
-        return treatment(**usual | changes)
-
-    assert of() == of(total_bytes=int(WANTED_RATIO * 100) - 1) == "evicted"
-    assert of(total_bytes=int(WANTED_RATIO * 100)) == "large"
-    assert of(direct=True, remote=True, total_bytes=1 << 40) == "direct"
-    assert of(remote=True, total_bytes=1 << 40) == "remote"
-    assert of(cached=True, direct=True, memory_kind="tmpfs") == "cached"
-    with pytest.raises(UserError, match=r"lies on tmpfs, which is memory, not storage.*--cached"):
-        of(direct=True, memory_kind="tmpfs")
 
 
 @pytest.mark.parametrize(

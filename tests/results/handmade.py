@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, PROGRESS_DTYPE, READ, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.io_rows import IO_COLUMNS, IO_DTYPE, READ, WHOLE, WRITE, IoRows
 from dlemu.comm.environment import StorageFacts
 from dlemu.config import load
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
@@ -170,8 +171,10 @@ def checkpoint_run(
             )
             for node in (0, 1)
         )
+    workload = load([f"{key}={value}" for key, value in words.items()])
     facts = CheckpointRunFacts(
-        workload=load([f"{key}={value}" for key, value in words.items()]),
+        workload=workload,
+        written=plan_checkpoint(workload.model, workload.checkpoint, ranks).sizes,
         ranks=ranks,
         seed=5,
         started_at="2026-01-02T03:04:05+00:00",
@@ -180,7 +183,7 @@ def checkpoint_run(
         recorders=tuple(RecorderHead(**_head(each)) for each in telemetry),
         failure=failure,
     )
-    return CheckpointRun("results/saved", facts, rows, np.zeros(0, PROGRESS_DTYPE), telemetry)
+    return CheckpointRun("results/saved", facts, rows, telemetry)
 
 
 def _head(each: HostTelemetry) -> dict[str, Any]:

@@ -28,14 +28,14 @@ def numbers_of(summary: CheckpointSummary, code: str) -> dict[str, Number] | Non
 def noted(run: CheckpointRun, **changes: Any) -> CheckpointRun:
     """The run with something else in its journal."""
     facts = replace(run.facts, journal=run.facts.journal.noting(**changes))
-    return CheckpointRun(run.folder, facts, run.rows, run.progress, run.telemetry)
+    return CheckpointRun(run.folder, facts, run.rows, run.telemetry)
 
 
 def served(run: CheckpointRun, share: float) -> CheckpointRun:
     """The run with such a share of what was read from the storage."""
     rows = run.rows.copy()
     rows["storage_bytes"] = np.where(rows["phase"] == READ, share * rows["bytes"], 0)
-    return CheckpointRun(run.folder, run.facts, rows, run.progress, run.telemetry)
+    return CheckpointRun(run.folder, run.facts, rows, run.telemetry)
 
 
 def test_the_verdict_says_what_was_done_by_its_name() -> None:
@@ -127,7 +127,7 @@ def test_of_many_ranks_the_slowest_are_listed() -> None:
 def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:
     run = checkpoint_run(ranks=4, order=[(WRITE, 1), (WRITE, 2)])
     cut = run.rows[~((run.rows["rank"] == 3) & (run.rows["checkpoint"] == 2) & (run.rows["file"] == WHOLE))]
-    summary = CheckpointRun(run.folder, run.facts, cut, run.progress).summary
+    summary = CheckpointRun(run.folder, run.facts, cut).summary
     assert summary.write is not None
     assert [part.checkpoint for part in summary.write.checkpoints] == [1]
     assert [rank.rank for rank in summary.write.slowest_ranks] == [3, 2, 1, 0]

@@ -78,7 +78,7 @@ def in_the_way(path: Path) -> Iterator[None]:
 def test_what_can_not_be_written_is_told_with_what_to_do(tmp_path: Path) -> None:
     run = written(tmp_path / "run")
     made = CHECKPOINT_RUNS["checkpoints"]()
-    saved = CheckpointRun(run.folder, made.facts, made.rows, made.progress)
+    saved = CheckpointRun(run.folder, made.facts, made.rows)
 
     def told(name: str) -> contextlib.AbstractContextManager[object]:
         return pytest.raises(SpaceError, match=rf"{run.folder}/{name} could not be written: .*; {re.escape(ADVICE)}$")
@@ -313,7 +313,7 @@ def test_which_folder_holds_what(tmp_path: Path) -> None:
     run, saved, nothing = (tmp_path / name for name in ("run", "saved", "nothing"))
     written(run)
     made = CHECKPOINT_RUNS["checkpoints"]()
-    checkpoints = CheckpointRun(str(saved), made.facts, made.rows, made.progress)
+    checkpoints = CheckpointRun(str(saved), made.facts, made.rows)
     saved.mkdir()
     write_measured(checkpoints)
     assert [kind_held(folder) for folder in (run, saved, nothing)] == ["training", "checkpoint", ""]

@@ -175,8 +175,7 @@ def killed_checkpoints(folder: Path, *, files: int = 3) -> CheckpointRun:
     for rank in range(made.facts.ranks):
         own = made.rows[made.rows["rank"] == rank]
         own[: files * 5].tofile(folder / LIVE / f"checkpoint_{rank:05d}.rows")
-        made.progress.tofile(folder / LIVE / f"checkpoint_{rank:05d}.progress")
-    return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows, made.progress)
+    return CheckpointRun(str(folder), replace(made.facts, journal=journal, failure=KILLED), made.rows)
 
 
 def test_checkpoints_that_were_measured_before_a_kill_are_a_result(tmp_path: Path) -> None:

@@ -26,8 +26,7 @@ from datagen.spec import DatasetSpec
 from datagen.verify import verify
 from dlemu.checkpoints.stored import NOTE
 from dlemu.config import load_received
-from dlemu.jobs.checkpoint.plan import CheckpointJob
-from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts
+from dlemu.jobs.checkpoint.result import CheckpointRun
 from dlemu.jobs.checkpoint.run import CHECKPOINTS
 from dlemu.jobs.probe.result import PROBE
 from dlemu.jobs.training.prediction.prediction import PREDICT
@@ -168,31 +167,12 @@ def test_the_live_part_of_a_run_that_was_killed(tmp_path: Path) -> None:
 def test_the_folder_of_a_run_of_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    run = CheckpointRun(str(folder), made.facts, made.rows, made.progress, made.telemetry)
+    run = CheckpointRun(str(folder), made.facts, made.rows, made.telemetry)
     write_measured(run)
     write_summary(run)
     assert read_planted(folder / "facts.json", lambda number: read_every_way(folder, number)) > 10
     for read in of_parts("READERS").values():
         assert read_planted(folder / "summary.json", lambda _, read=read: read(str(folder))) > 10  # type: ignore[misc]
-
-
-def test_the_run_of_a_users_own_checkpoint_format_has_its_sizes(tmp_path: Path) -> None:
-    made = CHECKPOINT_RUNS["checkpoints_watched"]()
-    settings = replace(made.facts.workload.checkpoint, format="dlemu.checkpoints.formats.raw")
-    workload = replace(made.facts.workload, checkpoint=settings)
-    job = CheckpointJob(
-        workload=workload,
-        ranks=made.facts.ranks,
-        plan=replace(made.facts.plan, format=settings.format),
-        seed=1,
-        folder=str(tmp_path),
-        started_at="",
-        token="",
-    )
-    facts = make_checkpoint_facts(job, made.facts.journal, None)
-    assert facts.sizes == job.plan.sizes == facts.own_sizes
-    with pytest.raises(UserError, match=r"a user module, which is not imported to read a result"):
-        _ = replace(facts, own_sizes=None).sizes
 
 
 def write_answers(folder: Path) -> dict[str, Path]:
@@ -261,9 +241,8 @@ def test_the_note_of_a_checkpoint(tmp_path: Path) -> None:
     note = tmp_path / "saved" / "global_epoch1_step1" / NOTE
 
     def read_note(_: int | None = None) -> None:
-        for number, words in enumerate(({}, {"reshard": "true"})):
-            started = SmallJob(tmp_path, f"again-{number}", num_checkpoints_write="0", **words)
-            prepare_job(CHECKPOINTS, started.workload, 2)[1].drop()
+        started = SmallJob(tmp_path, "again", num_checkpoints_write="0")
+        prepare_job(CHECKPOINTS, started.workload, 2)[1].drop()
 
     assert read_planted(note, read_note) > 5
     tree = json.loads(note.read_text())

@@ -16,7 +16,8 @@ import pytest
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
-from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, READ, WRITE, SavedCheckpoint
+from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
+from dlemu.checkpoints.io_rows import IO_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.overrides import override
@@ -481,11 +482,13 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
         removed=tuple(facts.get("removed_checkpoints", ())),
         peak_memory_bytes=tuple(facts.get("peak_memory_bytes_of_ranks", ())),
     )
+    run_facts = _run_facts(frozen)
+    workload = run_facts["workload"]
+    written = plan_checkpoint(workload.model, workload.checkpoint, run_facts["ranks"]).sizes
     return CheckpointRun(
         "",
-        CheckpointRunFacts(**_run_facts(frozen), journal=journal),
+        CheckpointRunFacts(**run_facts, journal=journal, written=written),
         _structured(frozen.rows("checkpoint_parts"), IO_DTYPE),
-        np.zeros(0, PROGRESS_DTYPE),
         _telemetry(frozen),
     )
 

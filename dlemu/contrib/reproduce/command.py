@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command(name="reproduce", short_help="Reproduce the figures of a vendor's document on your storage.")
 @click.argument("words", nargs=-1, metavar="DOCUMENT drives=FOLDER[,FOLDER] [scale=laptop|full] [KEY=VALUE]...")
 @click.option("--price", metavar="A[,B]", help="Price of each storage, in one currency: shows the price per TB.")
-@click.option("--watts", metavar="A[,B]", help="Mean power of each storage, where no meter reports it.")
+@click.option("--watts", metavar="A[,B]", help="Mean power of each storage, W.")
 @click.option("--config-dir", "-cd", help="A folder with workload/NAME.yaml of your own.")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")
 @answer_options("reproduce.json")

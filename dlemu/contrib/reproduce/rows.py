@@ -99,7 +99,7 @@ def rows_of(opened: OpenedDocument, table: DeclaredTable) -> Iterator[dict[str, 
 
 def _of_cell(opened: OpenedDocument, position: int, cell: Any) -> dict[str, Any]:
     question, capacity = opened.answer.question, opened.answer.capacity_tb[position]
-    watts = question.watts[position] if question.watts else next(iter(cell.watts.values()), None)
+    watts = question.watts[position] if question.watts else None
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
-from dlemu.checkpoints.shards import parameters
 from dlemu.config.schema import Checkpoint
 from dlemu.jobs.checkpoint.limits import FROM_MEMORY_PERCENT, judge
-from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
+from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
     Caveat,
@@ -51,7 +50,8 @@ _MAX_RANKS = 16  # ranks listed: only the slowest are of interest
 _NEAR_CEILING = 0.7
 """Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
 _SETTINGS = (
-    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size", "node_local"),
+    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size"),
+    "node_local",
 )
 """Settings of `checkpoint` that affect the measurement."""
 _NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
@@ -179,7 +179,7 @@ def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) ->
 
 
 class _HostActivity:
-    """What the hosts and their devices did during the checkpoints of one phase."""
+    """What the hosts and their devices did during the checkpoints of one phase; None where nothing recorded it."""
 
     def __init__(self, run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> None:
         windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
@@ -187,24 +187,24 @@ class _HostActivity:
             (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
             for host in run.telemetry
         ]
-        self._flow = "received_mb_per_second" if phase == "read" else "sent_mb_per_second"
-        self._rate = "read_mb_per_second" if phase == "read" else "write_mb_per_second"
+        self._flow, self._rate = "sent_mb_per_second", "write_mb_per_second"
+        if phase == "read":
+            self._flow, self._rate = "received_mb_per_second", "read_mb_per_second"
+
+    def _of_hosts(self, metric: str) -> list[float]:
+        """Return the mean of a metric of the CPU on each host."""
+        return [mean_within(*host.readings("cpu", "", metric), windows) for host, windows in self._hosts]
 
     @property
     def host_busy_percent(self) -> float | None:
         """CPU utilisation of the busiest host."""
-        busy = [
-            100.0
-            - sum(mean_within(*host.readings("cpu", "", name), windows) for name in ("idle_percent", "iowait_percent"))
-            for host, windows in self._hosts
-        ]
-        return max((value for value in busy if not math.isnan(value)), default=None)
+        idle = zip(self._of_hosts("idle_percent"), self._of_hosts("iowait_percent"), strict=True)
+        return _most(100.0 - sum(parts) for parts in idle)
 
     @property
     def throttled_percent(self) -> float | None:
         """Share of CPU-limit periods with throttling, on the most throttled host; None without a limit."""
-        held = (mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in self._hosts)
-        return max((value for value in held if not math.isnan(value)), default=None)
+        return _most(self._of_hosts("throttled_percent"))
 
     @property
     def device_mb(self) -> float | None:
@@ -218,12 +218,12 @@ class _HostActivity:
     @property
     def device_busy_percent(self) -> float | None:
         """Utilisation of the busiest block device."""
-        return max(self._block_device_means("busy_percent"), default=None)
+        return _most(self._of_block_devices("busy_percent"))
 
     @property
     def device_depth(self) -> float | None:
         """Mean number of requests in flight, summed over the block devices."""
-        depths = self._block_device_means("mean_queue_depth")
+        depths = [depth for depth in self._of_block_devices("mean_queue_depth") if not math.isnan(depth)]
         return sum(depths) if depths else None
 
     @property
@@ -234,17 +234,15 @@ class _HostActivity:
             for source in host.sources("network"):
                 _, speeds = host.readings("network", source, "link_mb_per_second")
                 rate = mean_within(*host.readings("network", source, self._flow), windows)
-                if len(speeds) and not math.isnan(rate):
-                    used.append(100 * rate / float(speeds[-1]))
-        return max(used, default=None)
+                used += [100 * rate / float(speeds[-1])] if len(speeds) else []
+        return _most(used)
 
-    def _block_device_means(self, metric: str) -> list[float]:
-        values = [
+    def _of_block_devices(self, metric: str) -> list[float]:
+        return [
             mean_within(*host.readings("block", name, metric), windows)
             for host, windows, probe, name in self._devices()
             if probe == "block"
         ]
-        return [value for value in values if not math.isnan(value)]
 
     def _devices(self) -> Iterator[tuple[HostTelemetry, list[Window], str, str]]:
         seen = set()
@@ -253,6 +251,10 @@ class _HostActivity:
                 if device.counted and (host.boot_id, device.name) not in seen:
                     seen.add((host.boot_id, device.name))
                     yield host, windows, device.probe, device.name
+
+
+def _most(values: Iterable[float]) -> float | None:
+    return max((value for value in values if not math.isnan(value)), default=None)
 
 
 def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[CheckpointTimes, ...]) -> tuple[RankTimes, ...]:
@@ -311,7 +313,7 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
 
 def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary) -> Asynchronous:
     settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
-    snapshot = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
+    snapshot = snapshot_seconds(settings, facts.written.largest_rank_bytes)
     drains, stalls = [], []
     for part in write.checkpoints:
         own = rows[rows["checkpoint"] == part.checkpoint]
@@ -327,27 +329,13 @@ def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary)
 
 
 def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
-    plan, sizes, settings = facts.plan, facts.sizes, facts.workload.checkpoint
-    journal, by = facts.journal, facts.written_by or WrittenBy.of(plan)
+    settings, journal = facts.workload.checkpoint, facts.journal
+    chosen = {name: getattr(settings, name) for name in _SETTINGS}
     return CheckpointFacts(
+        **vars(facts.written),
         folder=settings.checkpoint_folder,
-        parameters=parameters(facts.workload.model),
-        files=sizes.files,
-        bytes=sizes.bytes,
-        tensor_bytes=sizes.tensor_bytes,
-        ranks_of_job=by.ranks_of_job,
-        first_rank=by.first_rank,
         kept=len(set(journal.complete) - set(journal.removed)),
-        how={
-            "format": by.format,
-            "written_by_ranks": facts.written_by.ranks if facts.written_by else None,
-            "tensor": plan.grid.tensor,
-            "pipeline": plan.grid.pipeline,
-            "data": by.data,
-            "zero_stage": plan.grid.zero_stage,
-            **{name: getattr(settings, name) for name in _SETTINGS},
-            "content": settings.content if settings.randomize_tensor else "ones",
-        },
+        settings={**chosen, "content": settings.content if settings.randomize_tensor else "ones"},
     )
 
 

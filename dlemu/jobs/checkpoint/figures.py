@@ -40,15 +40,12 @@ def _throughput_rows(run: CheckpointRun, bins: int) -> list[Row]:
     for phase, _ in PHASES:
         for number in dict.fromkeys(whole["checkpoint"][whole["phase"] == phase].tolist()):
             part = whole[(whole["phase"] == phase) & (whole["checkpoint"] == number)]
-            moved = run.moved[(run.moved["phase"] == phase) & (run.moved["checkpoint"] == number)]
+            files = run.files[(run.files["phase"] == phase) & (run.files["checkpoint"] == number)]
             first, last = int(part["began_ns"].min()), int(part["ended_ns"].max())
-            count = max(1, (last - first) // width)
-            edges = np.linspace(first, last, count + 1)
-            took = (edges[1] - edges[0]) / 1e9
-            rates = [_rate(moved[moved["rank"] == rank], first, edges, took) for rank in part["rank"].tolist()]
-            table = np.array(rates)
+            edges = np.linspace(first, last, max(1, (last - first) // width) + 1)
+            table = np.array([_rate(files[files["rank"] == rank], edges) for rank in part["rank"].tolist()])
             values = ((_ALL, table.mean(axis=0)), (_SLOWEST, table.min(axis=0)), (_FASTEST, table.max(axis=0)))
-            for name, line in values if len(rates) > 1 else values[:1]:
+            for name, line in values if len(table) > 1 else values[:1]:
                 rows += [
                     {
                         "what": name,
@@ -61,12 +58,13 @@ def _throughput_rows(run: CheckpointRun, bins: int) -> list[Row]:
     return rows
 
 
-def _rate(moved: IoRows, first_ns: int, edges: Floats, seconds: float) -> Floats:
-    """Return MB/s in each interval, spreading a progress row's bytes evenly over the time since the row before."""
-    moved = np.sort(moved, order="at_ns")
-    times = np.concatenate([[first_ns], moved["at_ns"]])
-    total = np.concatenate([[0], np.cumsum(moved["bytes"])])
-    rate: Floats = np.diff(np.interp(edges, times, total)) / 1e6 / seconds
+def _rate(files: IoRows, edges: Floats) -> Floats:
+    """Return MB/s in each interval, spreading each file's bytes evenly over the time in which they were moved."""
+    files = np.sort(files, order="started_ns")
+    moved = np.cumsum(files["bytes"])
+    times = np.stack([files["started_ns"], files["moved_ns"]], axis=1).ravel()
+    total = np.stack([moved - files["bytes"], moved], axis=1).ravel()
+    rate: Floats = np.diff(np.interp(edges, times, total)) / 1e6 / ((edges[1] - edges[0]) / 1e9)
     return rate
 
 

@@ -24,7 +24,7 @@ class LiveCheckpoints:
 
     def look(self) -> Progress | None:
         """Return the progress; None before the first file."""
-        rows, _ = read_logs(self._folder)
+        rows = read_logs(self._folder)
         if not len(rows):
             return None
         whole, total = rows[rows["file"] == WHOLE], self._writes + self._reads

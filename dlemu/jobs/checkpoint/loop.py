@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,14 +18,25 @@ import numpy as np
 from datagen.bulk_content import BulkContent
 from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
-from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoLog, IoRows, count_finished, finished_path, read_logs
+from dlemu.checkpoints.io_rows import (
+    IO_DTYPE,
+    READ,
+    WHOLE,
+    WRITE,
+    IoRows,
+    count_finished,
+    finished_path,
+    read_logs,
+    rows_path,
+)
 from dlemu.checkpoints.piece_ring import PieceRing, make_buffers
 from dlemu.checkpoints.read_files import CheckpointReader, check_is_file, read_pattern
-from dlemu.checkpoints.stored import completed, remove_checkpoint, write_note
-from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, MovedFile, explained
+from dlemu.checkpoints.stored import remove_checkpoint, write_note
+from dlemu.checkpoints.write_files import NO_SPACE, CheckpointWriter, Drain, explained
 from dlemu.comm import Comm, within
 from dlemu.comm.clock import MonotonicClock
 from dlemu.comm.environment import describe_hosts, describe_storage, existing_folder
+from dlemu.comm.row_log import RowLog
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
@@ -42,6 +52,8 @@ _CEILING_SHARE = 0.25
 """Of `metric.ceiling_seconds`: generating content takes no longer to measure, by default some GB on all cores."""
 _PRIVATE = re.compile(rb"^Private_(?:Clean|Dirty):\s+(\d+) kB", re.MULTILINE)
 
+Columns = dict[str, int]
+"""A file's columns of a row of `io_rows`."""
 Watcher = Callable[[], None]
 """Called after each file."""
 
@@ -52,7 +64,6 @@ class CheckpointLog:
 
     rows: IoRows
     """The rows of all ranks."""
-    progress: IoRows
     journal: CheckpointJournal
     telemetry: Telemetry = ()
 
@@ -62,7 +73,6 @@ class CheckpointLog:
 
 class _RankResult(NamedTuple):
     rows: IoRows
-    progress: IoRows
     cpu_seconds: float
     peak_memory_bytes: int
     recording: Recording
@@ -86,7 +96,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
     journal = rank.run()
     recording = stopped(recorder)
     cpu_seconds = time.process_time() - rank.cpu_seconds_before
-    own = _RankResult(rank.log.rows, rank.log.progress, cpu_seconds, rank.peak_memory_bytes, recording)
+    own = _RankResult(rank.log.rows, cpu_seconds, rank.peak_memory_bytes, recording)
     parts: list[_RankResult] | None = comm.gather(own)
     if parts is None:
         return None
@@ -97,10 +107,7 @@ def run_checkpoints(job: CheckpointJob, comm: Comm, watch: Watcher | None = None
         lost_recorders=lost,
         requests=requests_so_far(job.live_folder),
     )
-    rows, progress = (
-        np.concatenate(found) for found in zip(*((part.rows, part.progress) for part in parts), strict=True)
-    )
-    return CheckpointLog(rows, progress, journal, telemetry)
+    return CheckpointLog(np.concatenate([part.rows for part in parts]), journal, telemetry)
 
 
 def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
@@ -109,22 +116,19 @@ def salvage_checkpoints(live_folder: str) -> CheckpointLog | None:
     if journal is None:
         return None
     journal = journal.noting(requests=requests_so_far(live_folder))
-    return CheckpointLog(*read_logs(live_folder), journal, read_telemetry(live_folder))
+    return CheckpointLog(read_logs(live_folder), journal, read_telemetry(live_folder))
 
 
-@dataclass
-class _Drain:
-    """An asynchronous checkpoint: a thread writes it while training goes on."""
+class _Asynchronous(NamedTuple):
+    """A checkpoint that is written while training goes on."""
 
     checkpoint: int
     ready_ns: int
     released_ns: int
     """When the snapshot was taken: training goes on, and writing begins."""
     writer: CheckpointWriter
-    thread: threading.Thread
-    files: list[MovedFile] = field(default_factory=list)
-    ended_ns: int = 0
-    failure: BaseException | None = None
+    files: list[Columns]
+    drain: Drain
 
 
 class _CheckpointRank:
@@ -134,7 +138,7 @@ class _CheckpointRank:
         self._job, self._comm, self._watch, self._mark = job, comm, watch, mark
         self._storage = open_storage(job.storage_spec)
         self._clock = MonotonicClock()
-        self.log = IoLog(comm.rank, job.live_folder if os.path.isdir(job.live_folder) else None)
+        self.log = RowLog(IO_DTYPE, rows_path(job.live_folder, comm.rank) if os.path.isdir(job.live_folder) else "")
         self._journal = CheckpointJournal(
             wall_clock_offset_ns=time.time_ns() - time.monotonic_ns(), started_ns=time.monotonic_ns()
         )
@@ -229,7 +233,7 @@ class _CheckpointRank:
             try:
                 ready_ns = self._compute(writer)
                 began_ns = self._barrier()
-                files: list[MovedFile] = []
+                files: list[Columns] = []
                 self._write_files(checkpoint, writer, began_ns, files)
                 ended_ns = self._end_time()
                 self._add_checkpoint(WRITE, checkpoint, files, ready_ns, began_ns, ended_ns, ended_ns)
@@ -240,56 +244,42 @@ class _CheckpointRank:
 
     def _write_asynchronously(self, buffers: list[memoryview]) -> None:
         """Write asynchronously; computing also after the last one gives each checkpoint the same time to be written."""
-        drain: _Drain | None = None
+        behind: _Asynchronous | None = None
         for checkpoint in range(1, self._job.writes + 2):
             self._clock.sleep_until(time.monotonic_ns() + self._compute_ns)
             ready_ns = self._barrier()
-            if drain is not None:
-                self._finish(drain, ready_ns)
+            if behind is not None:
+                self._finish(behind, ready_ns)
             if checkpoint > self._job.writes:
                 return
-            drain = self._snapshot(checkpoint, buffers, ready_ns)
+            behind = self._snapshot(checkpoint, buffers, ready_ns)
 
-    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> _Drain:
+    def _snapshot(self, checkpoint: int, buffers: list[memoryview], ready_ns: int) -> _Asynchronous:
         writer = self._prepare(checkpoint, buffers)
         writer.wait_ready()
         self._mark(True)
         began_ns = self._barrier()
-        size_bytes = self._job.rank_bytes[self._comm.rank]
+        size_bytes = self._job.plan.rank_bytes[self._comm.rank]
         self._clock.sleep_until(began_ns + round(size_bytes / self._job.settings.snapshot_gb_per_second))
-        drain = _Drain(checkpoint, ready_ns, self._barrier(), writer, threading.Thread())
+        released_ns, files = self._barrier(), list[Columns]()
 
-        def write() -> None:
-            try:
-                self._write_files(checkpoint, writer, drain.released_ns, drain.files)
-                drain.ended_ns = time.monotonic_ns()
-            except BaseException as error:
-                drain.failure = error
+        def write() -> int:
+            self._write_files(checkpoint, writer, released_ns, files)
+            return time.monotonic_ns()
 
-        drain.thread = threading.Thread(target=write, name="checkpoint-drain", daemon=True)
-        drain.thread.start()
-        return drain
+        return _Asynchronous(checkpoint, ready_ns, released_ns, writer, files, Drain(write))
 
-    def _finish(self, drain: _Drain, ready_ns: int) -> None:
+    def _finish(self, behind: _Asynchronous, ready_ns: int) -> None:
         """Wait until an asynchronous checkpoint is complete; the wait since `ready_ns` delays the next one."""
         try:
-            drain.thread.join()
-            if drain.failure is not None:
-                raise drain.failure
+            ended_ns = behind.drain.wait()
             waited_ns = self._barrier() - ready_ns
-            self._add_checkpoint(
-                WRITE,
-                drain.checkpoint,
-                drain.files,
-                drain.ready_ns,
-                drain.released_ns,  # a snapshot is no time of the storage
-                drain.ended_ns,
-                drain.released_ns,
-                waited_ns,
-            )
-            self._complete(drain.checkpoint)
+            began_ns = behind.released_ns  # a snapshot is no time of the storage
+            stamps = (behind.ready_ns, began_ns, ended_ns, behind.released_ns)
+            self._add_checkpoint(WRITE, behind.checkpoint, behind.files, *stamps, waited_ns)
+            self._complete(behind.checkpoint)
         except BaseException:
-            drain.writer.discard()
+            behind.writer.discard()
             raise
 
     def _prepare(self, checkpoint: int, buffers: list[memoryview]) -> CheckpointWriter:
@@ -312,8 +302,8 @@ class _CheckpointRank:
             sync_seconds=self._job.timeout_seconds,
         )
 
-    def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[MovedFile]) -> None:
-        def done(number: int, moved: MovedFile) -> None:
+    def _write_files(self, checkpoint: int, writer: CheckpointWriter, began_ns: int, files: list[Columns]) -> None:
+        def done(number: int, moved: Columns) -> None:
             files.append(moved)
             self._add_file(WRITE, checkpoint, began_ns, number, moved)
 
@@ -340,7 +330,7 @@ class _CheckpointRank:
         self.peak_memory_bytes = max(self.peak_memory_bytes, _private_bytes())
         removed = checkpoint - self._job.kept
         if self._owns_folders:
-            note = completed(self._job.note(checkpoint, len(self._comm.hosts)))
+            note = replace(self._job.note(checkpoint, len(self._comm.hosts)), complete=True)
             write_note(self._storage, self._job.folder_of(checkpoint), note, fsync=True)
             if removed > 0:
                 remove_checkpoint(self._storage, self._job.folder_of(removed), self._job.plan.names)
@@ -365,9 +355,9 @@ class _CheckpointRank:
         self._update_journal(under_way=UnderWay(phase="read", checkpoint=source.checkpoint))
         ready_ns = self._compute(None)
         began_ns = self._barrier()
-        moved: list[MovedFile] = []
+        moved: list[Columns] = []
 
-        def done(number: int, file: MovedFile) -> None:
+        def done(number: int, file: Columns) -> None:
             moved.append(file)
             self._add_file(READ, source.checkpoint, began_ns, number, file)
 
@@ -400,11 +390,9 @@ class _CheckpointRank:
         self._comm.all_reduce_max(time.monotonic_ns())
         return time.monotonic_ns()
 
-    def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: MovedFile) -> None:
+    def _add_file(self, phase: int, checkpoint: int, began_ns: int, number: int, file: Columns) -> None:
         """Log a file right after its transfer, so that it is kept even if the run is killed during the next one."""
-        self.log.add(
-            rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file.columns(), file=number
-        )
+        self.log.add(rank=self._comm.rank, phase=phase, checkpoint=checkpoint, began_ns=began_ns, **file, file=number)
         if self._watch is not None:
             self._watch()
 
@@ -412,7 +400,7 @@ class _CheckpointRank:
         self,
         phase: int,
         checkpoint: int,
-        files: list[MovedFile],
+        files: list[Columns],
         ready_ns: int,
         began_ns: int,
         ended_ns: int,
@@ -420,7 +408,6 @@ class _CheckpointRank:
         waited_ns: int = 0,
     ) -> None:
         """Log this rank's row of the whole checkpoint, summed over its files."""
-        columns = [file.columns() for file in files]
         folder_sync_ns = self._folder_sync_ns if phase == WRITE else 0
         summed = ("bytes", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
@@ -428,18 +415,17 @@ class _CheckpointRank:
             phase=phase,
             checkpoint=checkpoint,
             began_ns=began_ns,
-            **{name: sum(row[name] for row in columns) for name in summed},
+            **{name: sum(file[name] for file in files) for name in summed},
             file=WHOLE,
-            threads=max((row["threads"] for row in columns), default=0),
+            threads=max((file["threads"] for file in files), default=0),
             asked_ns=ready_ns,
             started_ns=began_ns,
             released_ns=released_ns,
             waited_ns=waited_ns,
             ended_ns=ended_ns,
-            fsync_ns=sum(row["synced_ns"] - row["moved_ns"] for row in columns) + folder_sync_ns,
+            fsync_ns=sum(file["synced_ns"] - file["moved_ns"] for file in files) + folder_sync_ns,
             folder_sync_ns=folder_sync_ns,
         )
-        self.log.add_progress(phase, checkpoint, [file.timings for file in files])
 
     def _update_journal(self, **changes: object) -> None:
         self._journal = self._journal.noting(**changes)

@@ -9,10 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from datagen.errors import UserError
-from datagen.registry import is_built_in
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, CheckpointSizes, plan_checkpoint
-from dlemu.checkpoints.io_rows import IO_COLUMNS, PROGRESS_COLUMNS, WHOLE, WRITE, IoRows
+from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, plan_checkpoint
+from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
 from dlemu.results.live import RunJournal
@@ -20,7 +18,7 @@ from dlemu.results.measured import RunFacts
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
-ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
+ROWS = "checkpoints.parquet"
 _TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 
@@ -51,28 +49,6 @@ class CheckpointJournal(RunJournal):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrittenBy:
-    """The ranks that wrote a checkpoint, and how."""
-
-    ranks: int
-    first_rank: int
-    ranks_of_job: int
-    data: int
-    format: str
-
-    @classmethod
-    def of(cls, plan: CheckpointPlan) -> WrittenBy:
-        """Return what a plan says of the writers."""
-        return cls(
-            ranks=len(plan.ranks),
-            first_rank=plan.ranks.start,
-            ranks_of_job=plan.grid.ranks,
-            data=plan.grid.data,
-            format=plan.format,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class CheckpointRunFacts(RunFacts):
     """facts.json: all that the results depend on besides rows and telemetry. `seed` determines the content."""
 
@@ -81,28 +57,13 @@ class CheckpointRunFacts(RunFacts):
     """Checkpoints to be read, in order."""
     notes: tuple[str, ...] = ()
     journal: CheckpointJournal
-    own_sizes: CheckpointSizes | None = None
-    """Sizes if the format is a user's module, which is not imported to read a result, or if others wrote the
-    checkpoints (`reshard`); else None."""
-    written_by: WrittenBy | None = None
-    """The ranks that wrote what other ranks read (`reshard`); None where the workload says it."""
+    written: CheckpointSizes
+    """What was written, or read."""
 
     @property
     def plan(self) -> CheckpointPlan:
         """Which ranks wrote which files."""
         return plan_checkpoint(self.workload.model, self.workload.checkpoint, self.ranks)
-
-    @property
-    def sizes(self) -> CheckpointSizes:
-        """Files and bytes of a checkpoint. Raises UserError for a user's format whose sizes were not recorded."""
-        if self.own_sizes is not None:
-            return self.own_sizes
-        if is_built_in(FORMATS, self.workload.checkpoint.format):
-            return self.plan.sizes
-        raise UserError(
-            f"checkpoint.format is {self.workload.checkpoint.format!r}, a user module, which is not imported to "
-            "read a result; how large its files are is not recorded: run it again"
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,38 +75,29 @@ class MeasuredCheckpoints:
     facts: CheckpointRunFacts
     rows: IoRows
     """Rows of all ranks, one per file and one per whole checkpoint, with times by each host's own clock."""
-    progress: IoRows
     telemetry: Telemetry = ()
 
     def write_rows(self) -> None:
-        """Write the parquet files of rows and progress; raises SpaceError."""
+        """Write the parquet file of the rows; raises SpaceError."""
         write_table(self.folder, ROWS, rows_table(self.rows, IO_COLUMNS))
-        write_table(self.folder, PROGRESS, rows_table(self.progress, PROGRESS_COLUMNS))
 
     @cached_property
     def whole(self) -> IoRows:
         """The rows of whole checkpoints, one per rank and checkpoint, with times by the first host's clock."""
-        rows: IoRows = self.rows[self.rows["file"] == WHOLE].copy()
-        offsets = self._offsets_ns[rows["rank"]]
-        for name in _TIME_COLUMNS:
-            rows[name] += offsets
-        return rows
+        return self._by_first_clock(self.rows[self.rows["file"] == WHOLE])
 
     @cached_property
     def files(self) -> IoRows:
         """The rows of single files, by the same clock."""
-        rows: IoRows = self.rows[self.rows["file"] != WHOLE].copy()
-        offsets = self._offsets_ns[rows["rank"]]
-        for name in _TIME_COLUMNS:
-            rows[name] += np.where(rows[name] > 0, offsets, 0)
-        return rows
+        return self._by_first_clock(self.rows[self.rows["file"] != WHOLE])
 
-    @cached_property
-    def moved(self) -> IoRows:
-        """The progress rows, by the same clock."""
-        rows = self.progress.copy()
-        rows["at_ns"] += self._offsets_ns[rows["rank"]]
-        return rows
+    def _by_first_clock(self, rows: IoRows) -> IoRows:
+        nodes = self.facts.journal.rank_nodes
+        offsets = np.array([self.offset_ns(node) for node in nodes] or [0], np.int64)[rows["rank"]]
+        moved = rows.copy()
+        for name in _TIME_COLUMNS:
+            moved[name] += np.where(rows[name] > 0, offsets, 0)
+        return moved
 
     @property
     def records(self) -> tuple[CheckpointRecord, ...]:
@@ -170,10 +122,6 @@ class MeasuredCheckpoints:
         """Return the first host's clock minus that of host `node`."""
         offsets = self.facts.journal.clock_offsets_ns
         return offsets[node] if node < len(offsets) else 0
-
-    @cached_property
-    def _offsets_ns(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.array([self.offset_ns(node) for node in self.facts.journal.rank_nodes] or [0], np.int64)
 
 
 def exported(run: MeasuredCheckpoints) -> ExportedCheckpoints:

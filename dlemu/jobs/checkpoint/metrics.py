@@ -70,7 +70,7 @@ def metrics_of(summary: CheckpointSummary) -> dict[str, Value]:
         each = tuple(getattr(checkpoint, name) for checkpoint in checkpoints if hasattr(checkpoint, name))
         mean = value.mean if isinstance(value, OverCheckpoints) else value
         found[metric.name] = Value(mean, half_width_of(each), each)
-    if not summary.what.how["fsync"] and "write_fsync_percent" in found:
+    if not summary.what.settings["fsync"] and "write_fsync_percent" in found:
         found["write_fsync_percent"] = Value(0.0)  # what was measured is the time between two clock readings
     return found
 
@@ -96,16 +96,16 @@ def conditions(summary: CheckpointSummary) -> Conditions:
     what = summary.what
     loud = [finding for finding in summary.findings if finding.severity == "loud"]
     codes = {finding.code for finding in loud}
-    work = {"model": summary.workload}
-    work |= {key: getattr(what, key) for key in ("parameters", "files", "bytes", "tensor_bytes")}
+    work = ("parameters", "files", "bytes", "tensor_bytes", "ranks_of_job", "first_rank")
+    how = ("format", "tensor", "pipeline", "data", "zero_stage")
     return Conditions(
         title=summary.title,
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
         storage=summary.environment.storage,
         facts={"ranks": plain(summary.ranks), "folder": what.folder, "kept": plain(what.kept)},
-        work={**work, "ranks_of_job": what.ranks_of_job, "first_rank": what.first_rank},
-        how=what.how,
+        work={"model": summary.workload, **{key: getattr(what, key) for key in work}},
+        how={**{key: getattr(what, key) for key in how}, **what.settings},
         from_memory=(WRITING, READING) if Code.NO_DATA_FROM_STORAGE in codes else (READING,) * bool(codes),
         warnings=issue_lines(loud),
     )

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datagen.storage.storage_base import StorageSpec
 from datagen.withheld import public_text
 from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
-from dlemu.checkpoints.file_content import FileContent, FileNumber, content_of
+from dlemu.checkpoints.file_content import FileNumber, content_of
 from dlemu.checkpoints.read_files import FileToRead
-from dlemu.checkpoints.shards import FileLayout
 from dlemu.checkpoints.stored import StoredNote, folder_of
 from dlemu.checkpoints.write_files import FileToWrite
 from dlemu.config.schema import Checkpoint
@@ -21,8 +20,6 @@ class ReadSource:
     """A checkpoint to be read, as it was written."""
 
     checkpoint: int
-    plan: CheckpointPlan
-    """Which ranks wrote which of its files."""
     settings: Checkpoint
     seed: int
     known: bool
@@ -67,22 +64,7 @@ class CheckpointJob(Job):
     @property
     def timeout_seconds(self) -> float:
         """Timeout of an fsync, and of waiting for other ranks: below 10 MB/s a rank is taken to hang."""
-        return max(self.workload.timeout_seconds, self.largest_rank_bytes / 10e6)
-
-    @property
-    def rank_bytes(self) -> tuple[int, ...]:
-        """Bytes that each rank writes per checkpoint."""
-        return self.plan.rank_bytes
-
-    @property
-    def largest_rank_bytes(self) -> int:
-        """Bytes of the rank with the most bytes."""
-        return max(self.rank_bytes)
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """Bytes of one checkpoint over all ranks."""
-        return sum(self.rank_bytes)
+        return max(self.workload.timeout_seconds, self.plan.sizes.largest_rank_bytes / 10e6)
 
     def folder_of(self, checkpoint: int) -> str:
         """Return the path of a checkpoint's folder."""
@@ -95,7 +77,7 @@ class CheckpointJob(Job):
             checkpoint=checkpoint,
             ranks=self.ranks,
             hosts=hosts,
-            bytes=self.checkpoint_bytes,
+            bytes=self.plan.sizes.bytes,
             model=self.workload.model,
             settings=replace(self.settings, checkpoint_folder=public_text(self.settings.checkpoint_folder)),
         )
@@ -112,43 +94,14 @@ class CheckpointJob(Job):
         ]
 
     def files_to_read(self, rank: int, source: ReadSource, ranks_per_host: int) -> list[FileToRead]:
-        """Return the files that a rank of the run reads: its own, another host's rank's, or an equal share of all."""
-        if self.settings.reshard:
-            return list(self._share(rank, source))
+        """Return the files that a rank of the run reads: its own, or another host's rank's."""
         shift = ranks_per_host if self.settings.recovery_rank_shift else 0
         writer = self.plan.ranks[(rank + shift) % self.ranks]
         return [
-            self._to_read(source, writer, file, layout, 0, layout.size_bytes)
-            for file, layout in enumerate(source.plan.files(writer))
+            FileToRead(
+                path=f"{self.folder_of(source.checkpoint)}/{layout.path}",
+                content=content_of(layout, source.settings, source.seed, FileNumber(source.checkpoint, writer, file)),
+                checked=source.known,
+            )
+            for file, layout in enumerate(self.plan.files(writer))
         ]
-
-    def _share(self, rank: int, source: ReadSource) -> list[FileToRead]:
-        """Return the rank's share: the checkpoint's files, concatenated, are divided into `ranks` equal byte ranges."""
-        files = [
-            (writer, file, layout)
-            for writer in source.plan.ranks
-            for file, layout in enumerate(source.plan.files(writer))
-        ]
-        total = sum(layout.size_bytes for _, _, layout in files)
-        # Aligned, because O_DIRECT reads begin at a multiple of 4096 in their file.
-        begin, end = (total * part // self.ranks for part in (rank, rank + 1))
-        found, start = [], 0
-        for writer, file, layout in files:
-            first, last = (_aligned(min(max(at - start, 0), layout.size_bytes), layout) for at in (begin, end))
-            if first < last:
-                found.append(self._to_read(source, writer, file, layout, first, last))
-            start += layout.size_bytes
-        return found
-
-    def _to_read(
-        self, source: ReadSource, writer: int, file: int, layout: FileLayout, begin: int, end: int
-    ) -> FileToRead:
-        number = FileNumber(source.checkpoint, writer, file)
-        content: FileContent = content_of(layout, source.settings, source.seed, number)
-        path = f"{self.folder_of(source.checkpoint)}/{layout.path}"
-        return FileToRead(path=path, content=content, begin=begin, end=end, checked=source.known)
-
-
-def _aligned(offset: int, layout: FileLayout) -> int:
-    """Round an offset down to a multiple of 4096, unless it is the end of the file."""
-    return offset if offset == layout.size_bytes else offset // 4096 * 4096

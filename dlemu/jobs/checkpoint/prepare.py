@@ -66,7 +66,7 @@ def plan_checkpoints(workload: Workload, ranks: int, folder: str, started_at: st
         folder=folder,
         started_at=started_at,
     )
-    if not job.checkpoint_bytes:
+    if not job.plan.sizes.bytes:
         given = workload.model.model_size_bytes  # transformers consist of their layers alone
         instead = f"leave out model.type={workload.model.type}" if given else "give model.model_size_bytes"
         raise UserError(
@@ -130,7 +130,7 @@ def _check_room(job: CheckpointJob, storage: StorageBase, local_ranks: int) -> N
     free = storage.free_bytes(job.settings.checkpoint_folder)
     if free is None:
         return
-    each = job.largest_rank_bytes * local_ranks if job.settings.node_local else job.checkpoint_bytes
+    each = job.plan.sizes.largest_rank_bytes * local_ranks if job.settings.node_local else job.plan.sizes.bytes
     at_most = min(job.writes, job.kept + 1)
     folders = map(job.folder_of, job.replaced)
     stored = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
@@ -197,7 +197,7 @@ def _sources(job: CheckpointJob, storage: StorageBase, stored: list[int]) -> Ite
         )
     for number in numbers[:wanted]:
         if job.writes:
-            yield ReadSource(checkpoint=number, plan=job.plan, settings=settings, seed=job.seed, known=True)
+            yield ReadSource(checkpoint=number, settings=settings, seed=job.seed, known=True)
         else:
             yield _stored_source(job, storage, number)
 
@@ -206,7 +206,7 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
     folder = folder_of(job.settings.checkpoint_folder, number)
     note = read_note(storage, folder)
     if note is None:
-        return ReadSource(checkpoint=number, plan=job.plan, settings=job.settings, seed=0, known=False)
+        return ReadSource(checkpoint=number, settings=job.settings, seed=0, known=False)
     if not note.complete:
         raise UserError(
             f"{folder} is not complete: its run ended before all ranks were done; delete it, or write it again"
@@ -222,11 +222,9 @@ def _stored_source(job: CheckpointJob, storage: StorageBase, number: int) -> Rea
             "checkpoint.format yourself"
         )
     plan = plan_checkpoint(note.model, note.settings, note.ranks)
-    if not job.settings.reshard:
-        problems = list(_not_readable(job, note, plan))
-        if problems:
-            raise UserError(f"{folder}: {joined_problems(problems)}")
-    return ReadSource(checkpoint=number, plan=plan, settings=note.settings, seed=note.seed, known=True)
+    if problems := [*_not_readable(job, note, plan)]:
+        raise UserError(f"{folder}: {joined_problems(problems)}")
+    return ReadSource(checkpoint=number, settings=note.settings, seed=note.seed, known=True)
 
 
 def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) -> Iterator[str]:
@@ -237,8 +235,7 @@ def _not_readable(job: CheckpointJob, note: StoredNote, plan: CheckpointPlan) ->
         yield (
             f"it was written by {count(note.ranks, 'rank')} on {count(note.hosts, 'host')} (ranks {plan.ranks.start} "
             f"to {plan.ranks.stop - 1} of {plan.grid.ranks}), and {job.ranks} would read it (ranks "
-            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): use as many ranks, "
-            "or set checkpoint.reshard=true to read it in byte ranges"
+            f"{job.plan.ranks.start} to {job.plan.ranks.stop - 1} of {job.plan.grid.ranks}): use as many ranks"
         )
 
 

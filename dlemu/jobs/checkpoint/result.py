@@ -7,20 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from datagen.errors import UserError
-from datagen.registry import is_built_in
 from datagen.withheld import public_text, scrubbed
-from dlemu.checkpoints.checkpoint_plan import FORMATS
-from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE
+from dlemu.checkpoints.io_rows import IO_DTYPE
 from dlemu.config.published import published
 from dlemu.jobs.checkpoint.analyse import analyse_checkpoints
 from dlemu.jobs.checkpoint.loop import CheckpointLog, salvage_checkpoints
 from dlemu.jobs.checkpoint.measured import (
-    PROGRESS,
     ROWS,
     CheckpointJournal,
     CheckpointRunFacts,
     MeasuredCheckpoints,
-    WrittenBy,
 )
 from dlemu.jobs.checkpoint.plan import CheckpointJob
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
@@ -46,16 +42,13 @@ def make_checkpoint_run(job: CheckpointJob, log: CheckpointLog, failure: str | N
     """Return the result of a job; `failure` is why it is incomplete, None if it is not."""
     heads = tuple(host.head for host in log.telemetry)
     facts = make_checkpoint_facts(job, log.journal, failure, recorders=heads)
-    return CheckpointRun(job.folder, facts, log.rows, log.progress, log.telemetry)
+    return CheckpointRun(job.folder, facts, log.rows, log.telemetry)
 
 
 def make_checkpoint_facts(
     job: CheckpointJob, journal: CheckpointJournal, failure: str | None, *, recorders: tuple[RecorderHead, ...] = ()
 ) -> CheckpointRunFacts:
     """Return the facts of a job's run."""
-    others = job.settings.reshard and job.sources and not job.writes
-    written = job.sources[0].plan if others else job.plan  # which files there are, by the plan of who wrote them
-    follows = written == job.plan
     return CheckpointRunFacts(
         workload=published(job.workload),
         ranks=job.ranks,
@@ -65,8 +58,7 @@ def make_checkpoint_facts(
         notes=tuple(map(public_text, job.notes)),
         journal=journal,
         recorders=recorders,
-        own_sizes=None if follows and is_built_in(FORMATS, job.settings.format) else written.sizes,
-        written_by=None if follows else WrittenBy.of(written),
+        written=job.plan.sizes,
         failure=None if failure is None else scrubbed(failure, job.workload.storage.storage_options),
     )
 
@@ -80,10 +72,9 @@ def read_checkpoint_run(folder: str) -> CheckpointRun:
     path = os.path.join(folder, FACTS)
     if not os.path.lexists(path) and os.path.isfile(os.path.join(folder, LIVE, FACTS)):
         facts, log = read_live(folder, CheckpointRunFacts, salvage_checkpoints, "file")
-        return _checked(CheckpointRun(folder, facts, log.rows, log.progress, log.telemetry))
+        return _checked(CheckpointRun(folder, facts, log.rows, log.telemetry))
     facts = read_facts(path, CheckpointRunFacts)
-    rows, progress = read_rows(folder, ROWS, IO_DTYPE), read_rows(folder, PROGRESS, PROGRESS_DTYPE)
-    return _checked(CheckpointRun(folder, facts, rows, progress, read_readings(folder, facts)))
+    return _checked(CheckpointRun(folder, facts, read_rows(folder, ROWS, IO_DTYPE), read_readings(folder, facts)))
 
 
 def _checked(run: CheckpointRun) -> CheckpointRun:
@@ -91,8 +82,7 @@ def _checked(run: CheckpointRun) -> CheckpointRun:
     facts, model = run.facts, run.facts.workload.model
     if facts.ranks > _MAX_PARTS or model.num_layers * max(1, model.transformer.num_experts) > _MAX_PARTS:
         raise UserError(f"{run.folder} is damaged: its facts have more ranks, or layers and experts, than any model")
-    for part in (run.rows, run.progress):
-        if len(part) and not 0 <= int(part["rank"].min()) <= int(part["rank"].max()) < facts.ranks:
-            raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
+    if len(run.rows) and not 0 <= int(run.rows["rank"].min()) <= int(run.rows["rank"].max()) < facts.ranks:
+        raise UserError(f"{run.folder} is damaged: it has rows of ranks that the run does not have")
     check_hosts(run, rows=len(run.rows))
     return computed(run)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import FOLDER_TYPES, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
-from dlemu.checkpoints.io_rows import PARTS, WHOLE, WRITE, finished_path, rows_path
+from dlemu.checkpoints.io_rows import WHOLE, WRITE, finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
@@ -60,7 +60,7 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         return plan_checkpoints(workload, ranks, folder, started_at)
 
     def live_names(self, rank: int) -> Iterable[str]:
-        return (*(rows_path("", rank, part) for part in PARTS), finished_path("", rank))  # hosts <= ranks
+        return rows_path("", rank), finished_path("", rank)  # hosts <= ranks
 
     def made_folder(self, job: CheckpointJob) -> str | None:
         """Return the checkpoint folder if this run writes to it and it is a local path."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Literal
 
+from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes, OverCheckpoints
 from dlemu.metrics.findings import Finding, LimitedBy
@@ -148,22 +149,14 @@ class Asynchronous:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointFacts:
+class CheckpointFacts(CheckpointSizes):
     """What was written and read, and how."""
 
     folder: str
-    parameters: int
-    files: int
-    """Files of one checkpoint, of the emulated ranks."""
-    bytes: int
-    """Bytes of one checkpoint, of the emulated ranks."""
-    tensor_bytes: int
-    ranks_of_job: int
-    first_rank: int
     kept: int
     """Number of this run's complete checkpoints that are left in the folder."""
-    how: dict[str, bool | int | str | None]
-    """What else affects the measurement: settings of `checkpoint`, and how the ranks that wrote share the model."""
+    settings: dict[str, bool | int | str]
+    """The settings of `checkpoint` that affect the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,10 @@ def speed_by_depth(answer: ProbeAnswer) -> Figure | None:
     """GB/s against requests in flight, a line for each size, and the rates that accelerators need."""
     if not answer.cells:
         return None
-    workload = answer.question.workload
-    across = "readers" if workload else "requests in flight"
+    across = "requests in flight"
     rows = [
         {
-            "line": workload or f"{cell.access} {size_name(cell.size_bytes)}",
+            "line": f"{cell.access} {size_name(cell.size_bytes)}",
             "at": cell.in_flight,
             "value": round(cell.mb_per_second / 1e3, 5),
         }

@@ -11,7 +11,6 @@ from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, Words, columns
 from dlemu.report.units import number
 from dlemu.results.kinds import Parts
-from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
@@ -20,7 +19,6 @@ _SHOWN_FEEDS = 2
 _ENGINES = {
     "fio": "fio, libaio, direct",
     "threads": "dlemu's own requests by threads, direct",
-    "batches": "a loader's readers, each sample once",
     "s3": "dlemu's S3 client, GET of ranges, one connection per request in flight",
 }
 
@@ -30,20 +28,19 @@ def _screen(answer: ProbeAnswer, folder: str) -> Screen:
     most = {(cell.access, "bytes"): cell for cell in sorted(answer.cells, key=lambda cell: cell.mb_per_second)}
     most |= {(cell.access, "requests"): cell for cell in sorted(answer.cells, key=lambda cell: cell.iops)}
     cells = {id(most[key]): most[key] for key in sorted(most)}
-    lines = [Said(cell.access, _speed(answer, cell), tone="strong") for cell in cells.values()]
+    lines = [Said(cell.access, _speed(cell), tone="strong") for cell in cells.values()]
     lines += [Said("feeds", _feeds(fed)) for fed in answer.feeds[:_SHOWN_FEEDS]]
     return Screen(title=_title(answer), lines=lines, notes=answer.issues, folder=folder)
 
 
-def _speed(answer: ProbeAnswer, cell: ProbeCell) -> str:
-    many = count(cell.jobs, "reader") if answer.question.workload else f"{cell.in_flight} in flight"
+def _speed(cell: ProbeCell) -> str:
     latency = f", {number(cell.latency_ms.mean)} ms each" if cell.latency_ms else ""
-    return f"{rate(cell.mb_per_second)}, {cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency} ({many})"
+    requests = f"{cell.iops:,.0f} /s of {size_name(cell.size_bytes)}{latency}"
+    return f"{rate(cell.mb_per_second)}, {requests} ({cell.in_flight} in flight)"
 
 
 def _title(answer: ProbeAnswer) -> str:
-    what = f"{answer.question.workload}'s own reads" if answer.question.workload else "requests"
-    return f"Probe: {what} on {answer.host.host}: {answer.question.target}"
+    return f"Probe of {answer.question.target} by {answer.host.host}"
 
 
 def _feeds(fed: Fed) -> str:
@@ -71,9 +68,6 @@ def _columns(cell: ProbeCell) -> dict[str, str]:
     shown["CPU\ns/GB"] = number(cell.cpu_seconds_per_gb)
     if cell.first_byte_ms is not None:
         shown["first byte\np50 ms"] = number(cell.first_byte_ms.p50)
-    for meter, watts in cell.watts.items():
-        joules_per_gb = 1e3 * watts / cell.mb_per_second if cell.mb_per_second else None
-        shown |= {f"{meter}\nW": number(watts), f"{meter}\nJ/GB": number(joules_per_gb)}
     return shown
 
 

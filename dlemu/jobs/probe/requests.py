@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,8 +20,6 @@ from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.runner.child_run import output_of
 from dlemu.runner.crew import Worker, run_crew
-from dlemu.telemetry.power import Probe as PowerProbe
-from dlemu.telemetry.probe_base import AbsentError, Scope
 
 StreamKind = TypeVar("StreamKind", Stream, GetStream)
 
@@ -48,10 +43,8 @@ def choose_engine(choice: str) -> Engine:
 
 def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
     """Measure one cell on the first `size_bytes` of a file; raises DlemuError."""
-    with _metering() as meters:
-        measure = _by_fio if engine == "fio" else _by_threads
-        cell = measure(cell_spec, path, size_bytes, seconds)
-        return replace(cell, watts=meters())
+    measure = _by_fio if engine == "fio" else _by_threads
+    return measure(cell_spec, path, size_bytes, seconds)
 
 
 # fio
@@ -218,39 +211,3 @@ def latency_stats(latency_ns: NDArray[np.int64]) -> Latency | None:
         return None
     p50, p90, p99, p999, maximum = (np.percentile(latency_ns, (50, 90, 99, 99.9, 100)) / 1e6).tolist()
     return Latency(mean=float(latency_ns.mean()) / 1e6, p50=p50, p90=p90, p99=p99, p999=p999, max=maximum)
-
-
-# power
-
-
-@contextlib.contextmanager
-def _metering() -> Iterator[Callable[[], dict[str, float]]]:
-    """Context: read all power meters twice a second; yield a function that returns each meter's mean watts."""
-    probe: PowerProbe | None = None
-    with contextlib.suppress(AbsentError):
-        probe = PowerProbe(Scope(folders=()))
-    if probe is None:
-        yield dict
-        return
-    watts_of: dict[str, list[float]] = {}
-    over = threading.Event()
-
-    def read() -> None:
-        while True:
-            for reading in probe.read(time.monotonic_ns()):
-                watts_of.setdefault(reading.source, []).append(reading.value)
-            if over.wait(0.5):  # so that a cell of 2 s has several readings
-                return
-
-    def means() -> dict[str, float]:
-        over.set()
-        reader.join()
-        found = {source: float(np.mean(values)) for source, values in watts_of.items()}
-        return {source: watts for source, watts in found.items() if watts > 0}
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        yield means
-    finally:
-        over.set()

@@ -5,7 +5,7 @@ Fields may be added within a schema version; none changes its meaning or is remo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from dlemu.comm.environment import HostFacts, StorageFacts
@@ -15,8 +15,8 @@ from dlemu.results.wording import scaled
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
-Engine = Literal["fio", "threads", "batches", "s3"]
-"""What sent the requests: fio (libaio), dlemu's threads, a loader's readers, or dlemu's S3 client (GET of ranges)."""
+Engine = Literal["fio", "threads", "s3"]
+"""What sent the requests: fio (libaio), dlemu's threads, or dlemu's S3 client (GET of ranges)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +25,11 @@ class CellSpec:
 
     access: Access
     size_bytes: int
-    """Bytes of a request; for a workload's own reads, the mean bytes of a read of one or more samples."""
+    """Bytes of a request."""
     depth: int
     """Requests that each job keeps in flight."""
     jobs: int
-    """Concurrent processes (threads in fio); for a workload's own reads, the number of readers."""
+    """Concurrent processes (threads in fio)."""
 
     @property
     def writes(self) -> bool:
@@ -70,8 +70,6 @@ class ProbeCell(CellSpec):
     latency_ms: Latency | None
     cpu_seconds_per_gb: float
     """CPU time of the processes that sent the requests, per 1e9 bytes."""
-    watts: dict[str, float] = field(default_factory=dict)
-    """Mean power meanwhile, by meter."""
     first_byte_ms: Latency | None = None
     """Time from sending a GET request to the first byte of its response; null for other requests."""
     steady: bool | None = None
@@ -105,9 +103,8 @@ class ProbeQuestion:
 
     target: str
     """Folder, file, or s3://BUCKET/... that was measured."""
-    workload: str = ""
-    """The workload whose own reads were measured; else empty."""
     overrides: tuple[str, ...] = ()
+    """Of `storage.storage_options`, for a bucket."""
     seconds: float
     """Duration of each cell, or round."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,19 +14,17 @@ from datagen.storage.s3 import SCHEME
 from datagen.storage.storage_base import storage_spec
 from dlemu.comm.environment import describe_folder, describe_host, existing_folder
 from dlemu.config import load, workload_names
-from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.jobs.probe.object_gets import objects_to_read
 from dlemu.jobs.probe.probe_file import probe_file
-from dlemu.jobs.probe.requests import choose_engine, latency_stats, measure_cell, measure_gets
+from dlemu.jobs.probe.requests import choose_engine, measure_cell, measure_gets
 from dlemu.jobs.probe.result import PROBE, Access, CellSpec, Engine, Fed, ProbeAnswer, ProbeCell, ProbeQuestion
 from dlemu.metrics.cache import IN_MEMORY
 from dlemu.metrics.demand import Demand, demand
 from dlemu.metrics.steady_state import MOST_ROUNDS, WINDOW, is_steady
 from dlemu.report.units import size
 from dlemu.results.answer_files import read_answer, save_answer
-from dlemu.results.drive import Level, Rate, Rates
-from dlemu.results.kinds import kind_requested
+from dlemu.results.drive import Rate, Rates
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing, NotSaved, OnEvent, PartMeasured, ignore
 from dlemu.runner.run_folder import check_new, new_folder
@@ -37,11 +35,8 @@ FILE_BYTES = 4 << 30
 BUCKET_BYTES = 1 << 30
 """Default total size of the objects that are created in a bucket: smaller, as uploads cost time and may cost money."""
 _CONSUMERS = (
-    ("unet3d", "h100"),
-    ("unet3d", "b200"),
-    ("resnet50", "h100"),
-    ("cosmoflow", "h100"),
-    ("retinanet", "b200"),
+    *(("unet3d", "h100"), ("unet3d", "b200"), ("resnet50", "h100")),
+    *(("cosmoflow", "h100"), ("retinanet", "b200")),
 )
 """Workloads and accelerators for which the answer says how many accelerators the storage would feed."""
 Measure = Callable[[CellSpec], ProbeCell]
@@ -112,8 +107,18 @@ def probe_target(
         raise UserError("--steady is for writes: wanted --rw randwrite or write")
     target = target if bucket else os.path.abspath(target)
     used = "s3" if bucket else choose_engine(engine)
-    question = ProbeQuestion(target=target, seconds=seconds, overrides=tuple(without_secrets(options)))
-    probe = _Probe(question, used, folder or new_folder("probe"), "--output", on_event)
+    folder = folder or new_folder("probe")
+    check_new(folder, "--output")
+    local = None if bucket else existing_folder(os.path.dirname(target) if os.path.isfile(target) else target)
+    answer = ProbeAnswer(
+        complete=False,
+        question=ProbeQuestion(target=target, seconds=seconds, overrides=tuple(without_secrets(options))),
+        engine=used,
+        host=describe_host(),
+        storage=None if local is None else describe_folder(local),
+        cells=(),
+        started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+    )
     if bucket:
         place = _on_bucket(target, options, cells, BUCKET_BYTES if file_bytes is None else file_bytes, seconds)
     else:
@@ -121,98 +126,47 @@ def probe_target(
     with place as measure:
         for cell_spec in cells:
             rounds = steady and cell_spec.writes
-            probe.add(_until_steady(cell_spec, measure, on_event) if rounds else measure(cell_spec))
-    known = set(workload_names())
-    needs = [
-        demand(name, load([f"workload={name}", f"accelerator={accelerator}"]))
-        for name, accelerator in _CONSUMERS
-        if name in known
-    ]
-    issues = [*_unsteady(probe.answer.cells)]
-    if used == "threads" and engine == "auto":
-        issues.append("fio is not installed: dlemu's own threads sent the requests")
-    return probe.end(needs, issues)
+            cell = _until_steady(cell_spec, measure, on_event) if rounds else measure(cell_spec)
+            answer = replace(answer, cells=(*answer.cells, cell))
+            with contextlib.suppress(SpaceError):  # that does not end the measurement: it is reported at the end
+                save_answer(folder, PROBE, answer)
+            what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
+            on_event(PartMeasured(cell, f"{what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
+    issues = tuple(_issues(answer, is_second_choice=engine == "auto" and used == "threads"))
+    answer = replace(answer, complete=True, feeds=tuple(_feeds(answer.cells)), issues=issues)
+    try:
+        save_answer(folder, PROBE, answer)
+    except SpaceError:
+        on_event(NotSaved("probe", answer))
+        raise
+    return answer, folder
 
 
-def probe_workload(
-    overrides: Sequence[str],
-    *,
-    config_dir: str | None = None,
-    cached: bool = False,
-    readers: tuple[int, ...] = (),
-    on_event: OnEvent = ignore,
-) -> tuple[ProbeAnswer, str]:
-    """Measure a workload's own read pattern with an increasing number of readers; return the answer and its folder."""
-    workload = load(overrides, config_dir=config_dir)
-    kind = kind_requested(workload)
-    measure_pattern = kind.load_job().measure_pattern
-    if measure_pattern is None:
-        raise UserError(f"{kind.noun} reads no dataset whose reads could be probed: wanted a training workload")
-    question = ProbeQuestion(
-        target=workload.dataset.data_folder,
-        workload=workload.model.name,
-        overrides=tuple(without_secrets(take_word(overrides, "output.folder")[1])),
-        seconds=2.0,
-    )
-    folder = workload.output.folder or new_folder(workload.results_name, "probe-")
-    probe = _Probe(question, "batches", folder, "output.folder", on_event)
-    short: list[str] = []
-
-    def keep(level: Level) -> None:
-        probe.add(_cell_of_level(level))
-        if level.short:
-            short.append(
-                f"{count(level.readers, 'reader')} had nothing more to read after {level.seconds:.1f} s: make the "
-                "dataset larger for a more reliable figure"
-            )
-
-    measure_pattern(workload, cached=cached, readers=readers, on_level=keep)
-    return probe.end([demand(workload.model.name, workload)], short)
-
-
-class _Probe:
-    """The answer so far, saved after each cell."""
-
-    def __init__(self, question: ProbeQuestion, engine: Engine, folder: str, setting: str, on_event: OnEvent) -> None:
-        check_new(folder, setting)
-        self._folder, self._on_event = folder, on_event
-        place = os.path.dirname(question.target) if os.path.isfile(question.target) else question.target
-        local = None if "://" in place else existing_folder(place)
-        self.answer = ProbeAnswer(
-            complete=False,
-            question=question,
-            engine=engine,
-            host=describe_host(),
-            storage=describe_folder(local) if local else None,
-            cells=(),
-            started_at=datetime.now(UTC).astimezone().isoformat(timespec="milliseconds"),
+def _issues(answer: ProbeAnswer, *, is_second_choice: bool) -> Iterator[str]:
+    storage, written = answer.storage, [cell for cell in answer.cells if cell.writes]
+    if storage is not None and storage.file_system in IN_MEMORY:
+        yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
+    if failed := sum(cell.failed for cell in answer.cells):
+        yield f"retried {count(failed, 'request')} that had failed"
+    if any(cell.steady is None for cell in written):
+        yield (
+            "it is not known whether writes had reached their steady state, and a fresh SSD writes faster than a used "
+            "one: --steady repeats each write until it has"
         )
+    if unsteady := sum(cell.steady is False for cell in written):
+        yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
+    if is_second_choice:
+        yield "fio is not installed: dlemu's own threads sent the requests"
 
-    def add(self, cell: ProbeCell) -> None:
-        """Add a cell; a full disk does not end the measurement, `end` reports it."""
-        self.answer = replace(self.answer, cells=(*self.answer.cells, cell))
-        with contextlib.suppress(SpaceError):
-            save_answer(self._folder, PROBE, self.answer)
-        what = f"{cell.access} {cell.size_bytes / 1024:,.0f} KiB x {cell.in_flight}"
-        self._on_event(PartMeasured(cell, f"{what}: {cell.mb_per_second:,.1f} MB/s, {cell.iops:,.0f} /s"))
 
-    def end(self, needs: Iterable[Demand], issues: Sequence[str]) -> tuple[ProbeAnswer, str]:
-        """Save the whole answer, with what its fastest reads would feed; raises SpaceError."""
-        storage, cells = self.answer.storage, self.answer.cells
-        if storage is not None and storage.file_system in IN_MEMORY:
-            memory = f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
-            issues = [memory, *issues]
-        if failed := sum(cell.failed for cell in cells):
-            issues = [*issues, f"retried {count(failed, 'request')} that had failed"]
-        reads = max((cell.mb_per_second for cell in cells if not cell.writes), default=0.0)
-        feeds = tuple(fed for need in needs if reads and (fed := fed_by(need, reads)) is not None)
-        self.answer = replace(self.answer, complete=True, feeds=feeds, issues=tuple(issues))
-        try:
-            save_answer(self._folder, PROBE, self.answer)
-        except SpaceError:
-            self._on_event(NotSaved("probe", self.answer))
-            raise
-        return self.answer, self._folder
+def _feeds(cells: Sequence[ProbeCell]) -> Iterator[Fed]:
+    reads = max((cell.mb_per_second for cell in cells if not cell.writes), default=0.0)
+    known = set(workload_names()) if reads else set[str]()
+    for name, accelerator in _CONSUMERS:
+        if name in known:
+            fed = fed_by(demand(name, load([f"workload={name}", f"accelerator={accelerator}"])), reads)
+            if fed is not None:
+                yield fed
 
 
 def fed_by(need: Demand, mb_per_second: float) -> Fed | None:
@@ -242,33 +196,6 @@ def _until_steady(cell_spec: CellSpec, measure: Measure, on_event: OnEvent) -> P
         on_event(Doing(f"round {len(rates)} of at most {MOST_ROUNDS}: {cell.mb_per_second:,.1f} MB/s"))
     mean = sum(rates[-WINDOW:]) / WINDOW
     return replace(cell, mb_per_second=mean, iops=mean * 1e6 / cell.size_bytes, steady=is_steady(rates))
-
-
-def _unsteady(cells: Sequence[ProbeCell]) -> Iterator[str]:
-    written = [cell for cell in cells if cell.writes]
-    if any(cell.steady is None for cell in written):
-        yield (
-            "it is not known whether writes had reached their steady state, and a fresh SSD writes faster than a used "
-            "one: --steady repeats each write until it has"
-        )
-    if unsteady := sum(cell.steady is False for cell in written):
-        yield f"not steady after {MOST_ROUNDS} rounds: {count(unsteady, 'write')}"
-
-
-def _cell_of_level(level: Level) -> ProbeCell:
-    rows = level.rows
-    mean_bytes = float(rows["app_bytes"].mean())
-    return ProbeCell(
-        access="randread",
-        size_bytes=round(mean_bytes),
-        depth=1,
-        jobs=level.readers,
-        seconds=level.seconds,
-        mb_per_second=level.mb_per_second,
-        iops=level.mb_per_second * 1e6 / mean_bytes,
-        latency_ms=latency_stats(rows["end_ns"] - rows["begin_ns"]),
-        cpu_seconds_per_gb=level.cpu_seconds_per_gb,
-    )
 
 
 # the target
@@ -367,17 +294,9 @@ def read_probe(folder: str) -> ProbeAnswer | None:
 
 
 def read_rates(folder: str) -> Rates:
-    """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred.
-
-    Raises UserError for a probe of a workload's own reads.
-    """
+    """Return the rates of a probe: random reads as of training, sequential writes as of checkpoints, are preferred."""
     probe = read_probe(folder)
     assert probe is not None  # the folder is known by its file
-    if probe.question.workload:
-        raise UserError(
-            f"{folder} is a probe of the reads of {probe.question.workload}: wanted one of requests by size and depth "
-            "(`dlemu probe FOLDER`); `dlemu predict` alone probes a workload's own reads"
-        )
 
     def first_of(*accesses: str) -> tuple[Rate, ...]:
         measured = [cell for cell in probe.cells if min(cell.iops, cell.in_flight, cell.size_bytes) > 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.config.schema import Workload
@@ -15,7 +15,6 @@ from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.screen import screen
 from dlemu.jobs.training.summary import Summary
-from dlemu.results.drive import Level
 from dlemu.results.kinds import JobParts
 from dlemu.runner.job import NoVerdictError
 
@@ -44,14 +43,6 @@ def _predict(source: Sequence[str] | Workload, request: PredictionRequest) -> tu
     return run_prediction(source, request)
 
 
-def _measure_pattern(
-    workload: Workload, *, cached: bool, readers: tuple[int, ...], on_level: Callable[[Level], None]
-) -> None:
-    from dlemu.jobs.training.pattern import measure_pattern
-
-    measure_pattern(workload, cached=cached, readers=readers, on_level=on_level)
-
-
 PARTS = JobParts(
     read=read_run,
     answer_type=Summary,
@@ -65,6 +56,5 @@ PARTS = JobParts(
     predict=_predict,
     follow=LiveTraining,
     host_checks=host_checks,
-    measure_pattern=_measure_pattern,
     exported=exported,
 )

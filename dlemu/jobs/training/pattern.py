@@ -19,19 +19,15 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
-from datagen.inspection import inspect
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.failure import Role
-from dlemu.config import check_runnable, datagen_command
 from dlemu.config.duration import NO_TIME, Duration
-from dlemu.config.schema import Workload
 from dlemu.jobs.training.evict import evict
-from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.plan import TrainingJob
 from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_DTYPE, Level, ReadRows
-from dlemu.runner.cold import treatment_of
 from dlemu.runner.crew import Worker, run_crew
 
 SETTLE_SECONDS = 0.5
@@ -319,14 +315,3 @@ def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, step
         values = (trace.started_ns, trace.finished_ns, trace.app_bytes, trace.samples, trace.decode_ns, trace.cpu_ns)
         rows.append((*values, worker.number))
     return np.array(rows, READ_DTYPE)
-
-
-def measure_pattern(
-    workload: Workload, *, cached: bool, readers: tuple[int, ...], on_level: Callable[[Level], None]
-) -> None:
-    """Measure the access pattern with each number of readers (none: 1, 2, 4, ...); raises UserError, DlemuError."""
-    check_runnable(workload)
-    found = inspect(workload.dataset, command_hint=lambda: datagen_command(workload), storage=workload.storage_spec)
-    treatment = treatment_of(workload, found.total_bytes, cached=cached)
-    job = make_job(workload, 1, found, folder=os.devnull, started_at="")
-    probe_pattern(job, evicts=treatment in ("evicted", "large"), levels=readers, with_costs=False, on_level=on_level)

@@ -5,14 +5,14 @@ docs/prediction.md describes it. Within a schema version fields may be added, bu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dlemu.jobs.checkpoint.summary import TrainingCost
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number, size
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import Wording, count, sentences
+from dlemu.results.wording import Wording, count
 
 PREDICTION = "predict_checkpoints.json"
 
@@ -51,13 +51,10 @@ class CheckpointPrediction:
     source: str
     """Where the storage's speed is taken from."""
     ranks: int
-    """Ranks that the run would emulate; `ranks_of_job` are all of the job."""
-    ranks_of_job: int
-    files: int
-    """Files of one checkpoint, of the emulated ranks."""
+    """Ranks that the run would emulate."""
     bytes: int
     """Bytes of one checkpoint, of the emulated ranks."""
-    verdict: str = ""
+    verdict: str
     """The prediction as a sentence."""
     write: PredictedPhase | None
     """Null if the storage's write speed is unknown."""
@@ -76,24 +73,21 @@ class CheckpointPrediction:
         return "pass"
 
 
-def in_words(answer: CheckpointPrediction) -> CheckpointPrediction:
-    """Return the prediction with its verdict and warnings as sentences."""
-    parts = [*_phase("write", answer.write), *_phase("read", answer.read)]
-    cost = answer.training
+def verdict_line(
+    size_bytes: int, ranks: int, write: PredictedPhase | None, read: PredictedPhase | None, cost: TrainingCost | None
+) -> str:
+    """Return the prediction as a sentence."""
+    parts = [
+        f"{number(phase.seconds)} s to {verb} ({number(phase.gib_per_second)} GiB/s)"
+        for verb, phase in (("write", write), ("read", read))
+        if phase is not None
+    ]
     if cost is not None:
         parts.append(f"training loses {cost.percent:.2g} % of its time to one every {cost.interval_seconds:,g} s")
-    ranks = count(answer.ranks, "rank")
-    verdict = f"predicted: a checkpoint of {size(answer.bytes)} by {ranks} takes {'; '.join(parts)}"
-    return replace(answer, verdict=verdict, issues=sentences(answer.findings, _FINDINGS))
+    return f"predicted: a checkpoint of {size(size_bytes)} by {count(ranks, 'rank')} takes {'; '.join(parts)}"
 
 
-def _phase(verb: str, phase: PredictedPhase | None) -> list[str]:
-    if phase is None:
-        return []
-    return [f"{number(phase.seconds)} s to {verb} ({number(phase.gib_per_second)} GiB/s)"]
-
-
-_FINDINGS: Wording = {
+FINDINGS: Wording = {
     OTHER_RANKS: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
     "deliver the same to all of them together",
     Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "

@@ -17,12 +17,13 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.prediction.prediction import (
+    FINDINGS,
     OTHER_RANKS,
     PREDICTION,
     CheckpointPrediction,
     CheckpointQuestion,
     PredictedPhase,
-    in_words,
+    verdict_line,
 )
 from dlemu.jobs.checkpoint.prepare import with_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
@@ -43,6 +44,7 @@ from dlemu.results.drive import (
     taken_by_others,
 )
 from dlemu.results.file_names import CONFIG
+from dlemu.results.wording import sentences
 from dlemu.runner.prediction_request import PredictionRequest
 from dlemu.runner.run_folder import check_new, new_folder
 
@@ -106,7 +108,7 @@ def run_prediction(
     check_new(folder)
     given = [] if isinstance(source, Workload) else take_word(source, "output.folder")[1]
     question = CheckpointQuestion(workload=workload.model.name, overrides=tuple(without_secrets(given)), hosts=hosts)
-    answer = in_words(predict(workload, plan, storage, question))
+    answer = predict(workload, plan, storage, question)
     write_text(folder, CONFIG, to_yaml(workload))
     save_answer(folder, PREDICTION, answer)
     return answer, folder, workload
@@ -115,7 +117,7 @@ def run_prediction(
 def predict(
     workload: Workload, plan: CheckpointPlan, storage: KnownStorage, question: CheckpointQuestion
 ) -> CheckpointPrediction:
-    """Return the prediction without sentences. All ranks start together and share the storage's throughput."""
+    """Return the prediction. All ranks start together and share the storage's throughput."""
     settings, sizes = workload.checkpoint, plan.sizes
     most_bytes = _most_bytes(plan, question.hosts) if settings.node_local else sizes.bytes
 
@@ -141,12 +143,12 @@ def predict(
         question=question,
         source=storage.source,
         ranks=len(plan.ranks),
-        ranks_of_job=plan.grid.ranks,
-        files=sizes.files,
         bytes=sizes.bytes,
+        verdict=verdict_line(sizes.bytes, len(plan.ranks), write, read, training),
         write=write,
         read=read,
         training=training,
+        issues=sentences(storage.findings, FINDINGS),
         findings=storage.findings,
     )
 
