@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.content import MAGIC, hash_of_seed, key_of, write_stamps
-from datagen.spec import BLOCK_BYTES
+from datagen.content import BLOCK_WORDS, MAGIC, StampedContent, Words, hash_of_seed, key_of, write_stamps
 
 BULK_VERSION = 1  # incremented whenever the same seed, file and offset would give different bytes
 PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
@@ -25,14 +24,15 @@ PIECE_BYTES = 1 << 20  # bytes that have one key, and size of the pool
 Pattern = Literal["random", "uniform_fp16", "uniform_fp32", "ones_fp16", "ones_fp32"]
 """`random`: incompressible; `uniform`: numbers in [0, 1) as of `torch.rand`, partly compressible; `ones`: constant."""
 
-_BLOCK_WORDS = BLOCK_BYTES // 8
 _PIECE_WORDS = PIECE_BYTES // 8
 _TYPES: dict[str, type[np.floating[Any]]] = {"fp16": np.float16, "fp32": np.float32}
 
 
 @dataclass(frozen=True)
-class BulkContent:
+class BulkContent(StampedContent):
     """The bytes of every file of a run, as a pure function of (seed, number of the file, offset)."""
+
+    compared_bytes = PIECE_BYTES
 
     seed: int
     pattern: Pattern = "random"
@@ -65,45 +65,17 @@ class BulkContent:
         draws = words.view(f"u{np.dtype(element).itemsize}") >> (8 * np.dtype(element).itemsize - bits)
         return (draws.astype(np.float64) / (1 << bits)).astype(element).view(np.uint64)
 
-    def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
-        """Fill `out` with the bytes of `file` from `offset` on; fastest from a block boundary into aligned memory."""
-        target = np.frombuffer(out, np.uint8)
-        head, whole = offset % BLOCK_BYTES, target.size // BLOCK_BYTES * BLOCK_BYTES
-        if head or not target[:whole].view(np.uint64).flags.aligned:
-            blocks = np.empty(-(-(head + target.size) // BLOCK_BYTES) * _BLOCK_WORDS, np.uint64)
-            self._fill_blocks(blocks, file, offset - head)
-            target[:] = blocks.view(np.uint8)[head : head + target.size]
-            return
-        if whole:
-            self._fill_blocks(target[:whole].view(np.uint64), file, offset)
-        if whole < target.size:
-            block = np.empty(_BLOCK_WORDS, np.uint64)
-            self._fill_blocks(block, file, offset + whole)
-            target[whole:] = block.view(np.uint8)[: target.size - whole]
-
-    def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
-        """Compare `data` with the file's bytes from `offset` on; return the index of the first difference, or None."""
-        actual = np.frombuffer(data, np.uint8)
-        wanted = np.empty(min(PIECE_BYTES, actual.size), np.uint8)
-        for start in range(0, actual.size, PIECE_BYTES):
-            piece = actual[start : start + PIECE_BYTES]
-            self.fill(wanted[: piece.size], file, offset + start)
-            differs = piece != wanted[: piece.size]
-            if differs.any():
-                return start + int(differs.argmax())
-        return None
-
-    def _fill_blocks(self, words: NDArray[np.uint64], file: int, offset: int) -> None:
-        done = 0
+    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
+        words, done = blocks.reshape(-1), 0
         while done < len(words):
-            at = offset // 8 + done
+            at = first * BLOCK_WORDS + done
             start = at % _PIECE_WORDS
             count = min(_PIECE_WORDS - start, len(words) - done)
             key = self._key(file, at // _PIECE_WORDS)
             np.bitwise_xor(self._pool[start : start + count], key, out=words[done : done + count])
             done += count
         if self.is_stamped:
-            write_stamps(words.reshape(-1, _BLOCK_WORDS), self.seed_hash, file, offset // BLOCK_BYTES)
+            write_stamps(blocks, self.seed_hash, file, first)
 
     def _key(self, file: int, piece: int) -> np.uint64:
         """Return what every word of a piece is XORed with."""

@@ -14,10 +14,11 @@ every 256 KiB, and under another key, so no compressor finds a repetition in the
 
 from __future__ import annotations
 
+import abc
 import functools
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +51,63 @@ class Stamp:
     offset: int  # offset of the block in the file's payload, in bytes
 
 
+class StampedContent(abc.ABC):
+    """The bytes of files as a pure function of (running index of the file, offset), written in whole blocks."""
+
+    compared_bytes: ClassVar[int]  # bytes generated at a time for a comparison: they stay in a core's cache
+
+    @abc.abstractmethod
+    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
+        """Write neighbouring blocks of `file` from its block `first` on, into an array (blocks, words of a block)."""
+
+    def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
+        """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
+        target = np.frombuffer(out, np.uint8)
+        head = min(-offset % BLOCK_BYTES, target.size)
+        if head:
+            block = self._some_blocks(file, offset // BLOCK_BYTES, 1)
+            start = offset % BLOCK_BYTES
+            target[:head] = block[start : start + head]
+        self._fill_from_block(target[head:], file, (offset + head) // BLOCK_BYTES)
+
+    def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
+        """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
+        actual = np.frombuffer(data, np.uint8)
+        step = self.compared_bytes
+        wanted = np.empty(min(step, actual.size), np.uint8)
+        start = 0
+        while start < actual.size:
+            # The first piece ends on a block, so that all others begin on one
+            size = min(step - (offset + start) % BLOCK_BYTES, actual.size - start)
+            self.fill(wanted[:size], file, offset + start)
+            differs = actual[start : start + size] != wanted[:size]
+            if differs.any():
+                return start + int(differs.argmax())
+            start += size
+        return None
+
+    def _fill_from_block(self, target: NDArray[np.uint8], file: int, first: int) -> None:
+        whole = target.size // BLOCK_BYTES
+        words = target[: whole * BLOCK_BYTES].view(np.uint64)
+        if words.flags.aligned:
+            self.write_blocks(words.reshape(whole, BLOCK_WORDS), file, first)
+        else:
+            target[: whole * BLOCK_BYTES] = self._some_blocks(file, first, whole)
+        rest = target[whole * BLOCK_BYTES :]
+        if rest.size:
+            rest[:] = self._some_blocks(file, first + whole, 1)[: rest.size]
+
+    def _some_blocks(self, file: int, first: int, count: int) -> NDArray[np.uint8]:
+        blocks = np.empty((count, BLOCK_WORDS), np.uint64)
+        self.write_blocks(blocks, file, first)
+        return blocks.reshape(-1).view(np.uint8)
+
+
 @dataclass(frozen=True)
-class Content:
+class Content(StampedContent):
     """The payload of every file of a dataset, as a pure function of (seed, running file index, offset)."""
+
+    compared_bytes = POOL_ROWS * BLOCK_BYTES
 
     seed: int
     compressibility: float = 0.0  # share of each block that a compressor removes, 0 to below 1
@@ -74,49 +129,7 @@ class Content:
         pool[:, BLOCK_WORDS - removable :] = 0
         return pool
 
-    def fill(self, out: memoryview | NDArray[np.uint8], file: int, offset: int) -> None:
-        """Fill `out` with the payload of `file` from `offset` on; fastest for whole blocks."""
-        target = np.frombuffer(out, np.uint8)
-        head = min(-offset % BLOCK_BYTES, target.size)
-        if head:
-            block = self._some_blocks(file, offset // BLOCK_BYTES, 1)
-            start = offset % BLOCK_BYTES
-            target[:head] = block[start : start + head]
-        self._fill_from_block(target[head:], file, (offset + head) // BLOCK_BYTES)
-
-    def first_difference(self, data: memoryview | NDArray[np.uint8], file: int, offset: int) -> int | None:
-        """Compare `data` with the payload from `offset` on; return the index of the first difference, or None."""
-        actual = np.frombuffer(data, np.uint8)
-        step = POOL_ROWS * BLOCK_BYTES
-        wanted = np.empty(min(step, actual.size), np.uint8)
-        start = 0
-        while start < actual.size:
-            # The first piece ends on a block, so that all others begin on one
-            size = min(step - (offset + start) % BLOCK_BYTES, actual.size - start)
-            self.fill(wanted[:size], file, offset + start)
-            differs = actual[start : start + size] != wanted[:size]
-            if differs.any():
-                return start + int(differs.argmax())
-            start += size
-        return None
-
-    def _fill_from_block(self, target: NDArray[np.uint8], file: int, first: int) -> None:
-        whole = target.size // BLOCK_BYTES
-        words = target[: whole * BLOCK_BYTES].view(np.uint64)
-        if words.flags.aligned:
-            self._write_blocks(words.reshape(whole, BLOCK_WORDS), file, first)
-        else:
-            target[: whole * BLOCK_BYTES] = self._some_blocks(file, first, whole)
-        rest = target[whole * BLOCK_BYTES :]
-        if rest.size:
-            rest[:] = self._some_blocks(file, first + whole, 1)[: rest.size]
-
-    def _some_blocks(self, file: int, first: int, count: int) -> NDArray[np.uint8]:
-        blocks = np.empty((count, BLOCK_WORDS), np.uint64)
-        self._write_blocks(blocks, file, first)
-        return blocks.reshape(-1).view(np.uint8)
-
-    def _write_blocks(self, blocks: Words, file: int, first: int) -> None:
+    def write_blocks(self, blocks: Words, file: int, first: int) -> None:
         for start in range(0, len(blocks), BATCH_BLOCKS):
             batch = blocks[start : start + BATCH_BLOCKS]
             offsets = np.arange(first + start, first + start + len(batch), dtype=np.uint64) * np.uint64(BLOCK_BYTES)

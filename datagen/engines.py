@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import abc
-import errno
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError, DlemuError, SpaceError
-from datagen.formats.format_base import MAX_KEPT_FILES, FormatBase, KeptFile, OpenFile, Sample, damaged
+from datagen.errors import DatasetError, DlemuError
+from datagen.formats.format_base import MAX_KEPT_FILES, FormatBase, OpenFile, Sample, Source, ended_early, unreadable
 from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import LibraryFile, Reader, ReadTotals, StorageBase, StoredFile, read_in_transfers
 
@@ -45,9 +44,8 @@ class SampleEngine(Engine, abc.ABC):
 class FastEngine(SampleEngine):
     """Reads by the format's `open`; consecutive samples of a batch from one file share one read of the file.
 
-    Files of one sample are read by one call if the format supports it (`parse_whole`). Of files of several samples that
-    may stay open (`KeptFile`), the last few do so between batches. With `called`, the engine makes the read calls of
-    the format's library instead of its own.
+    Of files of several samples that may stay open, the last few do so between batches. With `called`, the engine makes
+    the read calls of the format's library instead of its own.
     """
 
     def __init__(
@@ -60,12 +58,11 @@ class FastEngine(SampleEngine):
         *,
         called: bool = False,
     ) -> None:
-        self._source: FileSource | None = None
-        self._opened: OpenFile | None = None
-        self._kept: OrderedDict[str, tuple[FileSource, KeptFile]] = OrderedDict()
+        self._open: tuple[BatchSource, OpenFile] | None = None
+        self._kept: OrderedDict[str, tuple[BatchSource, OpenFile]] = OrderedDict()
         self._storage = storage
         self._open_format = file_format.open_called if called else file_format.open
-        self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
+        self._parse = file_format.parse if samples == 1 and file_format.reads_whole(called=called) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
@@ -75,32 +72,36 @@ class FastEngine(SampleEngine):
         self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
+        opened = self._open
         try:
-            if self._parse_whole is not None:
-                return self._parse_whole(path, self._read_whole(path, out))
-            if self._opened is None or self._source is None or path != self._source.path:
-                self._opened = self._open(path, out)
-            return self._opened.sample(index)
+            if self._parse is not None:
+                return self._parse(path, self._read_whole(path, out), 1, self._new_scratch).sample(0)
+            if opened is None or path != opened[0].path:
+                opened = self._open = self._opened(path, out)
+            return opened[1].sample(index)
         except OSError as error:
             raise unreadable(path, error) from error
 
-    def _open(self, path: str, out: memoryview) -> OpenFile:
+    def _opened(self, path: str, out: memoryview) -> tuple[BatchSource, OpenFile]:
         """Open a file, or take it from those kept open."""
         self.finish()
         if path in self._kept:
-            self._source, kept = self._kept.pop(path)
-            return kept
-        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
-        in_place = out if self._samples == 1 else None
+            return self._kept.pop(path)
         begun = time.monotonic_ns()
         reader = self._open_whole(path) if self._whole else self._storage.open(path)
         self.read_ns += time.monotonic_ns() - begun  # for small files on a network, opening takes most of the time
-        self._source = FileSource(
-            path, reader, self._storage.alignment, in_place, self._buffer, self._scratch, self._transfer_bytes
-        )
-        opened = self._open_format(self._source, self._samples)
-        self._whole = self._samples == 1 or not isinstance(opened, KeptFile)
-        return opened
+        # Several samples share the bytes of a file, so these can't be read into the memory of one of them
+        in_place = out if self._samples == 1 else None
+        settings = self._storage.alignment, self._transfer_bytes
+        source = BatchSource(path, reader, *settings, in_place, self._buffer, self._scratch)
+        try:
+            opened = self._open_format(source, self._samples)
+        except BaseException:
+            self._count(source)
+            source.close()
+            raise
+        self._whole = self._samples == 1 or not opened.stays_open
+        return source, opened
 
     def _open_whole(self, path: str) -> Reader:
         if self._expected:
@@ -125,6 +126,9 @@ class FastEngine(SampleEngine):
             raise ended_early(path, size - got, got)
         return target[:size]
 
+    def _new_scratch(self, size_bytes: int) -> memoryview:
+        return memoryview(bytearray(size_bytes))
+
     def expect(self, paths: Sequence[str]) -> None:
         """Set the files of the next batch, in reading order, so that the storage can request several at once."""
         self._expected = list(dict.fromkeys(paths))
@@ -135,21 +139,20 @@ class FastEngine(SampleEngine):
             pass
         return self._expected
 
-    def finish(self) -> None:
-        source, opened = self._source, self._opened
-        self._source = self._opened = None
-        if source is None:
-            return
+    def _count(self, source: BatchSource) -> None:
         app_bytes, read_calls, read_ns = source.take_counts()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += read_ns
-        if self._samples > 1 and isinstance(opened, KeptFile):
-            self._keep(source, opened)
-        else:
-            source.close()
 
-    def _keep(self, source: FileSource, opened: KeptFile) -> None:
+    def finish(self) -> None:
+        if self._open is None:
+            return
+        (source, opened), self._open = self._open, None
+        self._count(source)
+        if self._samples == 1 or not opened.stays_open:
+            source.close()
+            return
         opened.forget()
         source.forget()
         self._kept[source.path] = source, opened
@@ -165,14 +168,12 @@ class FastEngine(SampleEngine):
         self.close()
 
 
-class FileSource:
-    """One open file. Reads go into `in_place` while it has space, then into `buffer`.
+class BatchSource(Source):
+    """A file whose bytes go into `in_place` while it has space, then into `buffer`.
 
     Decoded bytes go into `scratch` buffers, which are added as needed and reused for the next file.
     """
 
-    read_ns = 0
-    reread_bytes = 0
     _used_scratch = 0
     _used_bytes = 0
     _taken_counts = (0, 0, 0)
@@ -182,17 +183,12 @@ class FileSource:
         path: str,
         reader: Reader,
         alignment: int,
+        transfer_bytes: int,
         in_place: memoryview | None,
         buffer: AlignedBuffer,
         scratch: list[AlignedBuffer],
-        transfer_bytes: int,
     ) -> None:
-        self.path = path
-        self.size_bytes = reader.size_bytes
-        self.block_bytes = block_bytes_of(reader)
-        self._reader = reader
-        self._alignment = alignment
-        self._transfer_bytes = transfer_bytes
+        super().__init__(path, reader, alignment, transfer_bytes)
         self._in_place = in_place
         self._buffer = buffer
         self._scratch = scratch
@@ -207,31 +203,11 @@ class FileSource:
         """Release the bytes read so far: their memory is reused."""
         self._used_scratch = self._used_bytes = 0
 
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        start = offset - offset % self._alignment
-        before = offset - start
-        target = self.memory(-(-(before + size_bytes) // self._alignment) * self._alignment)
-        begun = time.monotonic_ns()
-        got = read_in_transfers(self._reader, target, start, self._transfer_bytes)
-        self.read_ns += time.monotonic_ns() - begun
-        if got < before + size_bytes:
-            raise ended_early(self.path, before + size_bytes - got, start + got)
-        return target[before : before + size_bytes]
-
     def scratch(self, size_bytes: int) -> memoryview:
         if self._used_scratch == len(self._scratch):
             self._scratch.append(AlignedBuffer())
         self._used_scratch += 1
         return self._scratch[self._used_scratch - 1].view(size_bytes)
-
-    def close(self) -> None:
-        self._reader.close()
-
-    def call(self, target: memoryview, offset: int) -> int:
-        begun = time.monotonic_ns()
-        got = self._reader.read_into(target, offset)
-        self.read_ns += time.monotonic_ns() - begun
-        return got
 
     def memory(self, size_bytes: int) -> memoryview:
         """Return memory for a read, after that of earlier reads, which stays valid even if the buffer has to grow."""
@@ -244,12 +220,6 @@ class FileSource:
 
 READER_VERSION = 1
 """Incremented whenever the read calls of an engine change."""
-BLOCK_BYTES = 4096  # block size assumed where a reader does not report one: that of the usual Linux file systems
-
-
-def block_bytes_of(reader: Reader) -> int:
-    """Return the preferred read size that the file system reports (st_blksize)."""
-    return int(getattr(reader, "block_bytes", BLOCK_BYTES))
 
 
 class LibraryEngine(SampleEngine):
@@ -428,23 +398,3 @@ class NullEngine(SampleEngine):
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         data = out[: self._bytes] if len(out) >= self._bytes else self._data
         return Sample(data, data, 0)
-
-
-def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
-    """Return the error for a file that ended `missing_bytes` before the end of a read, at offset `at`."""
-    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
-
-
-def unreadable(path: str, error: OSError) -> DlemuError:
-    """Return the error to raise for a failed read: what happened, and what to do."""
-    reason = f"{path}: {error.strerror or error}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
-    if isinstance(error, FileNotFoundError):
-        return DatasetError(
-            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
-            "dataset, or make the file again with `dlemu datagen`"
-        )
-    if isinstance(error, PermissionError):
-        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
-    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")

@@ -5,9 +5,10 @@ A `FetchSpec` is picklable, so that each worker process can open its own `Fetche
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from datagen.errors import DatasetError, UserError
 from datagen.formats.format_base import RecordFormat, Sample, UnreadFormat, format_named, library_reads, own_damaged
 from datagen.groups import GroupFormat, GroupReader, max_groups
 from datagen.inspection import Dataset
-from datagen.known_offsets import NO_OFFSETS, KnownOffsets
 from datagen.layout import Layout, Places, Runs, Samples, as_places, even_places, nominal_sample_bytes, shifted
 from datagen.records import RecordReader
 from datagen.spec import DatasetSpec, Decode, EngineName
@@ -29,12 +29,13 @@ from datagen.storage.storage_base import FOLDERS, NULL_STORAGE, StorageBase, Sto
 CROP_BYTES = 1 << 20  # bytes of records read at a time before they are cropped: they stay in a processor's cache
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FetchSpec:
     """What a worker needs to know to read samples of one split."""
 
-    layout: Layout
-    format: str
+    found: Dataset
+    layout: Layout  # the files to read: the dataset's training or validation files
+    _: KW_ONLY
     storage: StorageSpec = FOLDERS
     engine: EngineName = "matched"
     transfer_bytes: int = 0
@@ -42,58 +43,28 @@ class FetchSpec:
     decode: Decode = "none"
     """`full` decodes what the format encodes (pixels, numbers, compressed chunks); `none` returns bytes as read."""
     resize_bytes: int = 0  # bytes to crop from each sample; 0 returns whole samples
-    verify: bool = False  # compare every byte read with `content`
-    content: Content = field(default=Content(0))
-    max_file_bytes: int = 0  # size of the largest file
-    max_sample_bytes: int = 0  # size of the largest sample, where it may exceed its file (compressed formats); else 0
-    plain_samples: bool = False
-    """Files hold samples as plain bytes, neither compressed nor as text: none is larger than `max_sample_bytes`."""
-    max_record_bytes: int = 0
-    """Size of the largest record, framing included, for formats that read single records; 0: files are read whole."""
-    max_group_bytes: int = 0
-    """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
-    dataset: DatasetSpec = field(default=DatasetSpec())  # settings of the dataset, which formats with row groups need
-    offsets: KnownOffsets = field(default=NO_OFFSETS, compare=False, repr=False)
-    """Where the records lie in files whose headers were read."""
-    nominal_sample_bytes: int = 0  # bytes of a sample from null storage
+    verify: bool = False  # compare every byte read with what was generated
     seed: int = 0  # seed that determines where samples are cropped
 
-    @classmethod
-    def for_dataset(
-        cls,
-        dataset: Dataset,
-        layout: Layout,
-        *,
-        storage: StorageSpec = FOLDERS,
-        engine: EngineName = "matched",
-        transfer_bytes: int = 0,
-        decode: Decode = "none",
-        resize_bytes: int = 0,
-        verify: bool = False,
-        seed: int = 0,
-    ) -> FetchSpec:
-        """Return the spec that reads `layout`, the training or the validation files of an inspected dataset."""
-        stored, unpacked = dataset.max_group_bytes
-        return cls(
-            layout=layout,
-            format=dataset.spec.format,
-            storage=storage,
-            engine=engine,
-            transfer_bytes=transfer_bytes,
-            decode=decode,
-            resize_bytes=resize_bytes,
-            verify=verify,
-            content=Content(dataset.spec.seed, dataset.spec.compressibility),
-            max_file_bytes=dataset.max_file_bytes,
-            max_sample_bytes=dataset.max_sample_bytes,
-            plain_samples=dataset.plain_samples,
-            max_record_bytes=dataset.max_record_bytes,
-            max_group_bytes=unpacked if decode == "full" or engine == "library" else stored,
-            dataset=dataset.spec,
-            offsets=dataset.offsets,
-            nominal_sample_bytes=nominal_sample_bytes(dataset.spec),
-            seed=seed,
-        )
+    @property
+    def dataset(self) -> DatasetSpec:
+        """Settings of the dataset."""
+        return self.found.spec
+
+    @property
+    def format(self) -> str:
+        return self.found.spec.format
+
+    @functools.cached_property
+    def nominal_sample_bytes(self) -> int:
+        """Bytes of a sample from null storage."""
+        return nominal_sample_bytes(self.found.spec)
+
+    @property
+    def max_group_bytes(self) -> int:
+        """Memory of the largest row group, for formats that read row groups (`datagen.groups`); else 0."""
+        stored, unpacked = self.found.max_group_bytes
+        return unpacked if self.decode == "full" or self.engine == "library" else stored
 
     @property
     def reads_nothing(self) -> bool:
@@ -117,7 +88,7 @@ class FetchSpec:
     @property
     def in_place(self) -> bool:
         """Whether samples are read directly into the caller's memory."""
-        by_record = self.layout.num_samples_per_file == 1 or self.max_record_bytes > 0
+        by_record = self.layout.num_samples_per_file == 1 or self.found.max_record_bytes > 0
         return self.max_group_bytes > 0 or (self.resize_bytes == 0 and by_record)
 
     @property
@@ -125,19 +96,20 @@ class FetchSpec:
         """Return the maximum memory of its own that a `Fetcher` uses, besides the caller's."""
         if self.max_group_bytes:
             return self.max_group_bytes  # the row group in which a batch ended
-        if self.max_record_bytes:
+        if self.found.max_record_bytes:
             return max(self.place_bytes, CROP_BYTES) if self.resize_bytes else 0
-        samples = 0 if self.max_sample_bytes <= self.max_file_bytes else self.max_sample_bytes
-        decoded = self.max_sample_bytes if self.decode == "full" else 0
-        return decoded + (samples if self.in_place else self.max_file_bytes + max(samples, self.resize_bytes))
+        samples = 0 if self.found.max_sample_bytes <= self.found.max_file_bytes else self.found.max_sample_bytes
+        decoded = self.found.max_sample_bytes if self.decode == "full" else 0
+        return decoded + (samples if self.in_place else self.found.max_file_bytes + max(samples, self.resize_bytes))
 
     @property
     def place_bytes(self) -> int:
         """Memory reserved for each whole sample, a multiple of 4096 bytes."""
-        shares_its_file = self.plain_samples and self.layout.num_samples_per_file > 1
-        largest = self.max_sample_bytes if shares_its_file else max(self.max_file_bytes, self.max_sample_bytes)
-        needed = max(self.max_record_bytes or largest, self.nominal_sample_bytes, 1)
-        places = -(-needed // PLACE_BYTES) + (self.max_record_bytes > 0)  # a record may begin and end within a place
+        found = self.found
+        shares_its_file = found.plain_samples and self.layout.num_samples_per_file > 1
+        largest = found.max_sample_bytes if shares_its_file else max(found.max_file_bytes, found.max_sample_bytes)
+        needed = max(found.max_record_bytes or largest, self.nominal_sample_bytes, 1)
+        places = -(-needed // PLACE_BYTES) + (found.max_record_bytes > 0)  # a record may begin and end within a place
         return places * PLACE_BYTES
 
     def slot_bytes(self, batch_size: int) -> int:
@@ -180,6 +152,7 @@ class Fetcher:
         self._is_remote = opened.is_remote
         self._is_own = spec.dataset.source == "folder"
         self._engine = _engine_of(spec, opened)
+        self._content = Content(spec.dataset.seed, spec.dataset.compressibility)
         self._buffer = AlignedBuffer()
         self._decode = spec.decode == "full"
         self._reads_nothing = isinstance(self._engine, NullEngine)
@@ -313,7 +286,7 @@ class Fetcher:
 
     def _compare(self, read: Sample, file: int) -> None:
         """Raise DatasetError if a sample is not what was generated for its file."""
-        layout, content = self._spec.layout, self._spec.content
+        layout, content = self._spec.layout, self._content
         running_index = layout.running_index(file)
         at = read.first_difference(content, running_index)
         if at is None:
@@ -346,7 +319,7 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
         return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
         return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
-    buffer_bytes = 0 if spec.in_place else spec.max_file_bytes
+    buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
     return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
 
 

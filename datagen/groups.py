@@ -8,16 +8,16 @@ far apart would read far more than it uses, and raises SpaceError.
 from __future__ import annotations
 
 import abc
+import contextlib
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.engines import Engine, ThreadReads, ended_early, unreadable
+from datagen.engines import Engine, ThreadReads
 from datagen.errors import DatasetError, SpaceError
-from datagen.formats.format_base import FormatBase, Sizes, Source, damaged
+from datagen.formats.format_base import FormatBase, Sizes, Source, SourceStream, damaged, ended_early, unreadable
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
-from datagen.records import AllocatingSource
 from datagen.spec import DatasetSpec, Decode, EngineName
 from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
 
@@ -72,12 +72,11 @@ class GroupFormat(FormatBase):
         """Open a file for reading row groups; raises DatasetError if it is not of this format."""
 
     @abc.abstractmethod
-    def decode_group(self, source: Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read and decode the columns requested of row group `index`; return their buffers."""
+    def decode_group(self, where: str | LibraryFile | SourceStream, index: int, spec: DatasetSpec) -> list[memoryview]:
+        """Decode the columns requested of row group `index` by the library, as a training script does.
 
-    @abc.abstractmethod
-    def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Do as `decode_group` by the library call that a training script would make, from a path or an open file."""
+        `where` is a path, or an open file with its path as `name`. Return the columns' buffers.
+        """
 
     def read_footer(self, source: Source) -> Source:
         """Read the part of a file that the library reads first; return a source that has it in memory."""
@@ -208,7 +207,7 @@ class GroupReader(Engine):
             reader = self._storage.open(path)
         except OSError as error:
             raise unreadable(path, error) from error
-        source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
+        source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
         try:
             cached = self._format.read_footer(source) if self._called else source
             groups = self._format.open_groups(cached, self._spec)
@@ -251,7 +250,7 @@ class GroupReader(Engine):
         plain = opened.groups.values(group)
         if plain:
             return [Values(opened.file, cached.read(start, size), payload) for start, size, payload in plain]
-        columns = self._format.decode_group(cached, group, self._spec)
+        columns = self._format.decode_group(SourceStream(cached), group, self._spec)
         return values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
 
     def _fill(self, opened: OpenGroups, spans: Spans, reads: Spans, out: memoryview) -> None:
@@ -330,11 +329,10 @@ class GroupReader(Engine):
             self._fill(opened, spans, spans, data)
             begins = itertools.accumulate((size for _, size in spans), initial=0)
             pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
-            return self._format.decode_group(CachedSource(opened.source, pieces), group, self._spec)
+            return self._format.decode_group(SourceStream(CachedSource(opened.source, pieces)), group, self._spec)
         reader, source = opened.reader, opened.source
-        assert isinstance(source, AllocatingSource)
         before = reader.app_bytes, reader.read_calls, source.read_ns
-        columns = self._format.decode_group(source, group, self._spec)
+        columns = self._format.decode_group(SourceStream(source), group, self._spec)
         self._count(reader.app_bytes - before[0], reader.read_calls - before[1])
         self.read_ns += source.read_ns - before[2]
         return columns
@@ -343,7 +341,7 @@ class GroupReader(Engine):
         """Call the library; as in `LibraryEngine`, CPU time counts as decoding and the rest as reading."""
         wall_ns, cpu_ns = time.monotonic_ns(), time.thread_time_ns()
         try:
-            columns = self._format.load_group(where, group, self._spec)
+            columns = self._format.decode_group(where, group, self._spec)
         except OSError as error:
             raise unreadable(opened.path, error) from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
@@ -382,14 +380,21 @@ def largest_group_bytes(
 
 
 def _largest_of_file(file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase) -> GroupBytes:
+    with opened_groups(file_format, path, spec, storage) as (_, groups):
+        return groups.largest_bytes()
+
+
+@contextlib.contextmanager
+def opened_groups(
+    file_format: GroupFormat, path: str, spec: DatasetSpec, storage: StorageBase
+) -> Iterator[tuple[Source, GroupsFile]]:
+    """Open a file of row groups. Raises DatasetError."""
     try:
         reader = storage.open(path)
     except OSError as error:
         raise unreadable(path, error) from error
-    try:
-        return file_format.open_groups(AllocatingSource(path, reader, storage.alignment), spec).largest_bytes()
-    finally:
-        reader.close()
+    with contextlib.closing(Source(path, reader, storage.alignment)) as source:
+        yield source, file_format.open_groups(source, spec)
 
 
 class Values(NamedTuple):
@@ -400,11 +405,11 @@ class Values(NamedTuple):
     payload_offset: int
 
 
-class CachedSource:
+class CachedSource(Source):
     """A `Source` with parts of the file in memory, given as (offset, bytes): only other parts are read."""
 
     def __init__(self, source: Source, parts: Sequence[tuple[int, memoryview]]) -> None:
-        self.path, self.size_bytes, self.scratch = source.path, source.size_bytes, source.scratch
+        self.path, self.size_bytes = source.path, source.size_bytes
         self._source = source
         self._parts = parts
 

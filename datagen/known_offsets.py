@@ -6,14 +6,16 @@ what is known; `KnownOffsets` carries it to others, in what is pickled for them 
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import Source
+from datagen.formats.format_base import DamagedError, Source, SourceStream, damaged, no_such_record
 
 Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
 Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
@@ -22,11 +24,24 @@ OfFiles = Mapping[Version, Offsets]
 _known: dict[Version, Offsets] = {}
 
 
-def offsets_in(source: Source, records: int, read_headers: Callable[[], Offsets]) -> Offsets:
-    """Return the offsets of a file's first records; `read_headers` returns those that are not known."""
+HEADERS_AT_ONCE_BYTES = 32 << 10
+"""What a request to an object store brings: headers of several small records, in about the time that one takes."""
+
+
+def offsets_in(source: Source, records: int, read_headers: Callable[[BinaryIO], Sequence[int]]) -> Offsets:
+    """Return the offsets of a file's first records; `read_headers` returns those of all if they are not known.
+
+    Raises DatasetError: the file has fewer records.
+    """
     known = known_offsets(source, records)
     if known is None:
-        known = _known[_version(source)] = read_headers()
+        try:
+            found = read_headers(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES))
+        except DamagedError as error:
+            raise damaged(source.path, str(error), error.offset) from error
+        known = _known[_version(source)] = np.array(found, np.int64)
+        if len(known) <= records:
+            raise no_such_record(source.path, len(known) - 1, len(known) - 1)
     return known[: records + 1]
 
 

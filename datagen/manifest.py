@@ -96,7 +96,7 @@ def differing_keys(made: DatasetSpec, requested: DatasetSpec, keys: tuple[str, .
     By default, for all settings that affect the files.
     """
     names = keys or tuple(key for key in asdict(made) if key not in FREE_KEYS)
-    made, requested = _without_read_flags(made), _without_read_flags(requested)
+    made, requested = without_read_flags(made), without_read_flags(requested)
     return [text for name in names for text in _differences(name, getattr(made, name), getattr(requested, name))]
 
 
@@ -120,7 +120,7 @@ def _differences(name: str, made: Any, requested: Any) -> list[str]:
     return [f"{name} is {there} in the dataset and {here} in the settings"]
 
 
-def _without_read_flags(spec: DatasetSpec) -> DatasetSpec:
+def without_read_flags(spec: DatasetSpec) -> DatasetSpec:
     """Return the spec with every Parquet column marked as read: which columns are read does not affect the files."""
     columns = tuple(replace(column, read=True) for column in spec.parquet.columns)
     return replace(spec, parquet=replace(spec.parquet, columns=columns))

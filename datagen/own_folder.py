@@ -11,8 +11,6 @@ import io
 import itertools
 import os
 import re
-import struct
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +24,10 @@ from datagen.engines import FastEngine
 from datagen.errors import DatasetError, DlemuError, UserError
 from datagen.formats._hdf5_read import row_bytes
 from datagen.formats._picture import pillow_pixels
-from datagen.formats.format_base import FORMATS, format_named, what_is_damaged
-from datagen.known_offsets import Version, learn_offsets, object_version, version_of
+from datagen.formats.format_base import FORMATS, DamagedError, RecordFormat, format_named, what_is_damaged
+from datagen.formats.tfrecord import Format as Tfrecord
+from datagen.formats.webdataset import Format as Webdataset
+from datagen.known_offsets import HEADERS_AT_ONCE_BYTES, Version, learn_offsets, object_version, version_of
 from datagen.layout import Layout
 from datagen.registry import library
 from datagen.regular import open_regular
@@ -42,8 +42,6 @@ MAX_DEPTH = 16  # maximum nesting of folders; deeper nesting is taken for a loop
 MIN_SHARE_OF_KIND = 0.5
 """Files of several kinds are all data if each kind has at least this share of the files of the most common one."""
 COUNTED_FILES = 256  # maximum files whose samples are counted, evenly spaced among all files
-_HEADERS_AT_ONCE_BYTES = 32 << 10
-"""What a request to an object store brings: headers of several small members, in about the time that one takes."""
 _SHOWN_IN_GB = 10**7  # smaller ones, such as 6e-09 GB, are shown in bytes
 QUANTILES = 65  # steps of 1.6 %: each is a number in config.yaml
 FLAT = ("indexed_binary", "mmap_indexed_binary")
@@ -71,9 +69,6 @@ _SPLIT = re.compile(
 """The split that a path shows, by the words that Hugging Face's `datasets` looks for, with no letters around."""
 _OR_RAW = "or set dataset.format=raw to read each file whole, as one sample"
 _CUT = "set dataset.format=mmap_indexed_binary and dataset.record_length_bytes to the stored bytes of a sample"
-_LENGTH = struct.Struct("<Q")
-_FRAMING_BYTES = 16
-"""Framing of a TFRecord record: its length and two checksums (tensorflow/core/lib/io/record_writer.h)."""
 
 
 @dataclass(frozen=True)
@@ -379,7 +374,7 @@ def _in_each(
             path = layout.path(file)
             try:
                 yield found(path, int(sizes[file]), own)
-            except (OSError, ValueError, SyntaxError, RuntimeError, tarfile.TarError) as error:
+            except (OSError, ValueError, SyntaxError, RuntimeError, DamagedError) as error:
                 verb = "decoded" if find is pixel_bytes else "counted"
                 seen, advice = str(error), "restore it, or move it away"
                 with contextlib.suppress(OSError), _opened(path, own) as opened:
@@ -395,7 +390,7 @@ def _opened(path: str, storage: StorageBase) -> BinaryIO:
     local = storage.local_path(path)
     if local is not None:
         return os.fdopen(open_regular(local), "rb")
-    return io.BufferedReader(StoredFile(path, storage.open(path)), _HEADERS_AT_ONCE_BYTES)
+    return io.BufferedReader(StoredFile(path, storage.open(path)), HEADERS_AT_ONCE_BYTES)
 
 
 def _cut(
@@ -462,41 +457,18 @@ def group_rows(file: BinaryIO, _: Version | None = None) -> int:
     return max(1, sum(rows) // max(1, len(rows)))
 
 
-def _count_tar_samples(file: BinaryIO, version: Version) -> int:
-    """Count the samples of a WebDataset tar: members that are the same up to the first dot of the base name."""
-    with tarfile.open(fileobj=file, mode="r:") as tar:
-        keys: dict[tuple[str, str], int] = {}
-        last, changes, (_, size_bytes, _) = None, 0, version
-        for member in tar:
-            folder, _, base = member.name.rpartition("/")
-            key = folder, base.partition(".")[0]
-            if member.isfile() and not base.startswith("."):
-                keys.setdefault(key, member.offset)
-                changes += key != last
-                last = key
-        # If the members of each sample lie together, and the end marker is there; else reading the file finds out
-        if changes == len(keys) and size_bytes >= tar.offset + 2 * tarfile.BLOCKSIZE:
-            learn_offsets(version, [*keys.values(), tar.offset])
-        return len(keys)
+def _counter(file_format: RecordFormat) -> Finder:
+    def count(file: BinaryIO, version: Version) -> int:
+        offsets = file_format.offsets(file)
+        learn_offsets(version, offsets)
+        return len(offsets) - 1
 
-
-def _count_tfrecords(file: BinaryIO, version: Version) -> int:
-    (_, size_bytes, _), offsets = version, [0]
-    while offsets[-1] < size_bytes:
-        file.seek(offsets[-1])
-        head = file.read(_LENGTH.size)
-        if len(head) < _LENGTH.size:
-            raise ValueError(f"a record that ends at byte {offsets[-1] + len(head)}")
-        offsets.append(offsets[-1] + _FRAMING_BYTES + _LENGTH.unpack(head)[0])
-    if offsets[-1] != size_bytes:
-        raise ValueError("it is not a tfrecord file, or is truncated")
-    learn_offsets(version, offsets)
-    return len(offsets) - 1
+    return count
 
 
 COUNTERS: dict[str, Finder] = {
     "parquet": count_rows,
-    "webdataset": _count_tar_samples,
-    "tfrecord": _count_tfrecords,
+    "webdataset": _counter(Webdataset()),
+    "tfrecord": _counter(Tfrecord()),
 }
 """Functions that count the samples of a file from its footer or record headers, for formats with several a file."""

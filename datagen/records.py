@@ -16,10 +16,19 @@ from functools import partial
 
 import numpy as np
 
-from datagen.engines import Engine, block_bytes_of, ended_early, unreadable
+from datagen.engines import Engine
 from datagen.errors import SpaceError
 from datagen.formats._buffered import python_calls
-from datagen.formats.format_base import MovedError, RecordFile, RecordFormat, Source, StreamCalls
+from datagen.formats.format_base import (
+    MovedError,
+    RecordFile,
+    RecordFormat,
+    Source,
+    StreamCalls,
+    block_bytes_of,
+    ended_early,
+    unreadable,
+)
 from datagen.layout import NO_PLACES, Layout, Places, Run, Runs, Samples, as_places, runs_of, shifted
 from datagen.storage.storage_base import Reader, StorageBase, read_in_transfers
 
@@ -228,7 +237,7 @@ class OpenFiles:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
             if self._called and self._format.stream_calls is not None:
                 reader = StreamedReader(self._storage, reader, self._format.stream_calls)
-            source = AllocatingSource(path, reader, self._storage.alignment, self._transfer_bytes)
+            source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
             # Libraries read indexes through memory maps, too
             open_side = self._storage.open_mapped if self._called or self._mapped else self._storage.open
@@ -384,7 +393,7 @@ def _open_side(
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    source = AllocatingSource(path, reader, alignment, transfer_bytes)
+    source = Source(path, reader, alignment, transfer_bytes)
     weakref.finalize(source, reader.close)
     return source
 
@@ -399,43 +408,6 @@ def max_open_files() -> int:
     """Return how many files a reader may keep open under this process's limit on file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_OPEN_FILES if soft == resource.RLIM_INFINITY else max(1, min(MAX_OPEN_FILES, soft // DESCRIPTOR_DIVISOR))
-
-
-class AllocatingSource:
-    """A `Source` that allocates memory for each read: for the structure of a file, such as headers and indexes."""
-
-    def __init__(self, path: str, reader: Reader, alignment: int, transfer_bytes: int = 0) -> None:
-        self.path = path
-        self.size_bytes = reader.size_bytes
-        self.mapped: memoryview | None = getattr(reader, "mapped", None)
-        self.read_ns = 0
-        self._reader = reader
-        self._alignment = alignment
-        self._transfer_bytes = transfer_bytes
-
-    def read(self, offset: int, size_bytes: int) -> memoryview:
-        before = offset % self._alignment
-        wanted = before + size_bytes
-        target = _aligned(-(-wanted // self._alignment) * self._alignment, self._alignment)
-        begun = time.monotonic_ns()
-        try:
-            got = read_in_transfers(self._reader, target, offset - before, self._transfer_bytes)
-        except OSError as error:
-            raise unreadable(self.path, error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        if got < wanted:
-            raise ended_early(self.path, wanted - got, offset - before + got)
-        return target[before:wanted]
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
-
-
-def _aligned(size_bytes: int, alignment: int) -> memoryview:
-    """Return new memory whose address is a multiple of `alignment`."""
-    memory = np.empty(size_bytes + alignment - 1, np.uint8)
-    start = -memory.__array_interface__["data"][0] % alignment
-    return memory[start : start + size_bytes].data
 
 
 def largest_record_bytes(file_format: RecordFormat, layout: Layout, storage: StorageBase) -> int:

@@ -72,7 +72,7 @@ def companion(package: str, name: str, attribute: str, default: Any = None) -> A
     return getattr(_located(package, name)[0], attribute, default)
 
 
-def named(module: str, name: str = "") -> Any:
+def import_by_name(module: str, name: str = "") -> Any:
     """Return what a module has under a name, both from a table or a folder's listing; without a name, the module.
 
     All code that imports modules by a name in a string is here: elsewhere an import says which, so that readers and

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import re
 from collections import Counter
@@ -27,7 +26,6 @@ SHOWN_NAMES = 3  # maximum names in a message
 SIZE_CHECKS = 4096
 """Maximum files whose size is looked up, chosen at random; the others are assumed to have their computed sizes."""
 SIZE_CHECK_SEED = 1  # arbitrary but fixed, so that every inspection checks the same files
-_LISTED_AT_ONCE = 1 << 16  # directory entries in memory at a time
 _ENDINGS = {"jpeg": (".jpeg", ".jpg"), "tiff": (".tiff", ".tif")}
 """Extensions that are accepted for a format's extension, in lower or upper case: ImageNet has `.JPEG`."""
 FORMAT_OF_ENDING = {"jpg": "jpeg", "tif": "tiff", "tar": "webdataset", "h5": "hdf5", "tfrecords": "tfrecord"}
@@ -112,45 +110,29 @@ def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = 
 
     With `exclusive`, return None also if there are other files of its extension, or other folders.
 
-    Names are parsed many at a time, and one byte is kept per file, so that a million files take less than a second and
-    about a megabyte; `scan` and `match_names` are for folders where this returns None. Raises OSError.
+    Only one byte is kept per file, so that a million files take about a second and a megabyte; `scan` and `match_names`
+    are for folders where this returns None. Raises OSError.
     """
     if layout.named_files < layout.num_files:
         return None
-    listed = np.zeros(layout.named_files, np.bool_)
-    folders = layout.folders()
+    listed, folders = bytearray(layout.named_files), layout.folders()
+    digits = f"([0-9]{{{len(str(layout.named_files))}}})"
+    index_in = re.compile(f"{re.escape(layout.file_prefix)}_{digits}{re.escape(layout.pattern_suffix)}").fullmatch
     for place, folder in enumerate(folders):
         try:
             with storage.entries(folder) as entries:
-                rest = iter(entries)
-                while batch := list(itertools.islice(rest, _LISTED_AT_ONCE)):
-                    files = _file_numbers([entry.name for entry in batch], layout)
-                    fits = (files >= 0) & (files < layout.named_files) & (files % len(folders) == place)
-                    listed[files[fits]] = True
-                    others = (batch[at] for at in np.flatnonzero(~fits).tolist()) if exclusive else ()
-                    for entry in others:
-                        holds_samples = has_ending(entry.name, layout.extension) or entry.is_dir()
-                        if holds_samples and not entry.name.startswith("."):
-                            return None
+                for entry in entries:
+                    match = index_in(entry.name)
+                    file = int(match[1]) if match else -1
+                    if 0 <= file < layout.named_files and file % len(folders) == place:
+                        listed[file] = 1
+                        continue
+                    holds_samples = exclusive and (has_ending(entry.name, layout.extension) or entry.is_dir())
+                    if holds_samples and not entry.name.startswith("."):
+                        return None
         except FileNotFoundError:
             return None
-    return int(listed.sum()) if listed[: layout.num_files].all() else None
-
-
-def _file_numbers(names: list[str], layout: Layout) -> NDArray[np.int64]:
-    """Return the index I in each name that follows the layout's pattern, -1 for other names."""
-    prefix, suffix, digits = f"{layout.file_prefix}_", layout.pattern_suffix, len(str(layout.named_files))
-    width = len(prefix) + digits + len(suffix)
-    text = "".join(names)
-    if set(map(len, names)) != {width} or not text.isascii():
-        pattern = re.compile(rf"{re.escape(prefix)}([0-9]{{{digits}}}){re.escape(suffix)}")
-        return np.array([int(match[1]) if (match := pattern.fullmatch(name)) else -1 for name in names], np.int64)
-    letters = np.frombuffer(text.encode(), np.uint8).reshape(len(names), width)
-    values = letters[:, len(prefix) : len(prefix) + digits].astype(np.int64) - ord("0")
-    fits = ((values >= 0) & (values <= 9)).all(axis=1)
-    for part, wanted in ((letters[:, : len(prefix)], prefix), (letters[:, -len(suffix) :], suffix)):
-        fits &= (part == np.frombuffer(wanted.encode(), np.uint8)).all(axis=1) if wanted.isascii() else False
-    return np.where(fits, values @ 10 ** np.arange(digits - 1, -1, -1), -1)
+    return sum(listed) if all(listed[: layout.num_files]) else None
 
 
 def match_names(scanned: Scan, requested: Layout, advice: object) -> tuple[Layout, list[str]]:

@@ -14,10 +14,9 @@ from datagen.buffers import AlignedBuffer
 from datagen.content import explain, find_stamps
 from datagen.engines import FastEngine
 from datagen.errors import DatasetError
-from datagen.formats.format_base import FORMATS
+from datagen.formats.format_base import FORMATS, SourceStream
 from datagen.generate import Files, Part, files_of
-from datagen.groups import GroupFormat
-from datagen.records import AllocatingSource
+from datagen.groups import GroupFormat, opened_groups, values_of_columns
 from datagen.registry import is_built_in
 from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.null import NullWriter
@@ -100,10 +99,12 @@ class _Checker:
         finding: Damage | None
         try:
             self._storage.size_bytes(path)
-            if part.size_bytes is None:
-                finding = self._check_table(path) or self._check_payload(running_index)
-            else:
+            if part.size_bytes is not None:
                 finding = self._check_bytes(running_index, part, part.size_bytes, made, stored)
+            elif isinstance(self._files.format, GroupFormat):
+                finding = self._check_groups(running_index, self._files.format)
+            else:
+                finding = self._check_samples(running_index)
         except FileNotFoundError:
             finding = Damage("error", path, "missing", "there is no such file")
         except OSError as error:
@@ -148,21 +149,22 @@ class _Checker:
         message = f"it has {reader.size_bytes} bytes, wanted {wanted}; it is right up to offset {offset}"
         return Damage("error", path, "truncated" if reader.size_bytes < wanted else "changed", message)
 
-    def _check_table(self, path: str) -> Damage | None:
-        """Check that a file of row groups has the columns and row groups of the settings."""
-        files, storage = self._files, self._storage
-        if not isinstance(files.format, GroupFormat):
-            return None
-        reader = storage.open(path)
-        try:
-            groups = files.format.open_groups(AllocatingSource(path, reader, storage.alignment), files.spec)
-            if groups.payload(0):
-                return None
-            return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
-        finally:
-            reader.close()
+    def _check_groups(self, running_index: int, groups_format: GroupFormat) -> Damage | None:
+        """Check that a file of row groups has those of the settings, and compare their values."""
+        path, spec = self._files.path(running_index), manifest.without_read_flags(self._files.spec)
+        with opened_groups(groups_format, path, spec, self._storage) as (source, groups):
+            if not groups.payload(0):
+                return Damage("error", path, "changed", "its columns or row groups differ from those it was made with")
+            for group in groups.groups_of(0, spec.num_samples_per_file):
+                columns = groups_format.decode_group(SourceStream(source), group, spec)
+                for _, data, start in values_of_columns(running_index, path, groups.payload(group), columns):
+                    at = self._files.content.first_difference(data, running_index, start)
+                    if at is not None:
+                        return self._payload_damage(running_index, data, start, at)
+                    self._tally.add(size_bytes=len(data))
+        return None
 
-    def _check_payload(self, running_index: int) -> Damage | None:
+    def _check_samples(self, running_index: int) -> Damage | None:
         """Read and compare the samples as a loader would: compressed bytes depend on the library's version."""
         files = self._files
         path, samples = files.path(running_index), files.spec.num_samples_per_file
@@ -181,9 +183,7 @@ class _Checker:
                 at = sample.first_difference(files.content, running_index)
                 self._tally.add(size_bytes=len(payload))
                 if at is not None:
-                    swapped, words = explain(payload, at, files.content, running_index)
-                    message = f"its payload differs from what was generated at offset {start + at}: {words}"
-                    return Damage("error", path, "swapped" if swapped else "changed", message)
+                    return self._payload_damage(running_index, payload, start, at)
                 checked += len(payload)
             if checked != wanted:
                 message = f"its samples have {checked} bytes, wanted {wanted}"
@@ -191,6 +191,12 @@ class _Checker:
             return None
         finally:
             engine.finish()
+
+    def _payload_damage(self, running_index: int, payload: memoryview, start: int, at: int) -> Damage:
+        """Return the damage of a part of a payload, at offset `start`, that first differs at its index `at`."""
+        swapped, words = explain(payload, at, self._files.content, running_index)
+        message = f"its payload differs from what was generated at offset {start + at}: {words}"
+        return Damage("error", self._files.path(running_index), "swapped" if swapped else "changed", message)
 
 
 class _DifferenceError(Exception):

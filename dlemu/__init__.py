@@ -48,9 +48,9 @@ _MODULE_OF = {"DlemuError": "datagen.errors", "UserError": "datagen.errors", "Ru
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'dlemu' has no attribute {name!r}")
-    from datagen.registry import named
+    from datagen.registry import import_by_name
 
-    return named(_MODULE_OF.get(name, "dlemu.api"), name)
+    return import_by_name(_MODULE_OF.get(name, "dlemu.api"), name)
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from datagen.registry import named
+from datagen.registry import import_by_name
 
 if TYPE_CHECKING:
     from datagen.atomic import write_text as write_text
@@ -90,4 +90,4 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return named(_MODULE_OF[name], name)
+    return import_by_name(_MODULE_OF[name], name)

@@ -79,14 +79,13 @@ SMALL: dict[str, tuple[str, ...]] = {
     "checkpoint": ONE_CHECKPOINT,
     "sweep of checkpoints": (*CHECKPOINT, *ONE_CHECKPOINT[-2:]),
     "kvcache": ("scale=laptop", "kv.seconds=2", "kv.users=40", "output.report=false", "metric.ceiling_seconds=0"),
-    "pack": ("images=4",),
+    "pack": ("pack.images=4", "output.report=false"),
 }
 """Command -> settings that make it small, in place of what the page says of these keys."""
 OPTIONS: dict[str, tuple[str, ...]] = {
     "train": ("--make", "--yes"),
     "size": ("--make", "--most", "1", "--trial-seconds", "4"),
     "compare": ("--no-report",),
-    "pack": ("--no-report",),
     "probe": ("--seconds", "0.1", "--file-size", "8m", "--sizes", "4k", "--depths", "1"),
 }
 """Command -> options that make it small."""

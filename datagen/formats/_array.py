@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.formats.format_base import DamagedError, FileJob, Sample, Source, damaged
+from datagen.formats.format_base import DamagedError, FileJob, OpenFile, Sample, Scratch, damaged
 
 _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
 PREFIX_BYTES = _PREFIX.size
@@ -124,11 +124,12 @@ def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
     return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
 
 
-class Samples:
+class Samples(OpenFile):
     """The samples of an array in memory; a sample is copied only if samples are interleaved."""
 
-    def __init__(self, source: Source, array: Array, samples: int, name: str) -> None:
-        self._source = source
+    def __init__(self, path: str, array: Array, samples: int, name: str, scratch: Scratch) -> None:
+        self._path = path
+        self._scratch = scratch
         self._array = array
         self._samples = samples
         self._name = name
@@ -145,12 +146,12 @@ class Samples:
         array = self._array
         if array.last_axis != self._samples:
             problem = f"{self._name} holds {array.last_axis} samples, not {self._samples} as in the settings"
-            raise damaged(self._source.path, problem, 0)
+            raise damaged(self._path, problem, 0)
         size = len(array.payload) // self._samples
         if array.fortran_order:
             return array.payload[index * size : (index + 1) * size]
         items = np.frombuffer(array.payload, np.uint8).reshape(-1, self._samples, array.item_bytes)
-        self._picked = self._picked or self._source.scratch(size)
+        self._picked = self._picked or self._scratch(size)
         np.frombuffer(self._picked, np.uint8).reshape(-1, array.item_bytes)[...] = items[:, index]
         return self._picked
 

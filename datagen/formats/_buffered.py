@@ -11,7 +11,7 @@ import io
 import sys
 from collections.abc import Iterable, Iterator
 
-from datagen.formats.format_base import CallSource, damaged
+from datagen.formats.format_base import Source, damaged
 
 _MAX_BUFFER_BYTES = 8 << 20  # maximum buffer of `open` in Python 3.14 and later
 _STDIO_BYTES = 8192  # glibc's BUFSIZ: the maximum size of its buffers
@@ -46,7 +46,7 @@ class BufferedFile:
     `image` is memory for the whole file, of which only the parts that were read are valid.
     """
 
-    def __init__(self, source: CallSource) -> None:
+    def __init__(self, source: Source) -> None:
         self.path = source.path
         self.size_bytes = source.size_bytes
         self.image = source.memory(source.size_bytes)

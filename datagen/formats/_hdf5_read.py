@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import DatasetError, DlemuError
-from datagen.formats.format_base import KeptFile, Sample, Source, damaged
+from datagen.formats.format_base import OpenFile, Sample, Source, damaged
 from datagen.registry import library
 
 OLD_NAME = "records"  # name of the dataset of records in files of DLIO up to 2.0.0, which are read but never written
@@ -42,8 +42,10 @@ def row_bytes(path: str) -> int:
     return 0
 
 
-class Hdf5File(KeptFile):
+class Hdf5File(OpenFile):
     """One open file. Its `parts` are the datasets of records, each of which holds a part of every sample."""
+
+    stays_open = True
 
     def __init__(self, source: Source, samples: int, known: Known, *, called: bool = False) -> None:
         """With `called`, make the read calls of HDF5: of the structure, and of each record or chunk."""

@@ -128,11 +128,10 @@ class PictureFormat(base.FormatBase):
         assert sizes is not None
         writer.write(self.encode(job.content, job.running_index, _shape(job.shape), int(sizes[0])).data)
 
-    def open(self, source: base.Source, samples: int) -> PictureFile:
-        """Read the whole file by one call."""
-        return PictureFile(self, source.path, source.read(0, source.size_bytes), source.scratch)
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> PictureFile:
+        return PictureFile(self, path, data, scratch)
 
-    def open_called(self, source: base.CallSource, samples: int) -> PictureFile:
+    def open_called(self, source: base.Source, samples: int) -> PictureFile:
         """Read as Pillow does from an open file (torchvision's `pil_loader`), undecoded."""
         file = BufferedFile(source)
         try:
@@ -149,7 +148,7 @@ class PictureFormat(base.FormatBase):
         return opened.sample(0)._replace(decode=lambda: opened.guarded(lambda: pillow_pixels(data)))
 
 
-class PictureFile:
+class PictureFile(base.OpenFile):
     """An image file in memory. If it is a user's own, Pillow decides by its content what it is, once it is decoded."""
 
     _shape: Shape | None = None
@@ -159,7 +158,7 @@ class PictureFile:
         file_format: PictureFormat,
         path: str,
         data: memoryview,
-        scratch: Callable[[int], memoryview],
+        scratch: base.Scratch,
         read_rest: Callable[[], None] = lambda: None,
     ) -> None:
         self._format = file_format

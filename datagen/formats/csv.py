@@ -49,11 +49,10 @@ class Format(base.FormatBase):
                     text = text[:-1] + b"\n"
                 writer.write(text)
 
-    def open(self, source: base.Source, samples: int) -> CsvFile:
-        """Read the whole file by one call, because line lengths vary."""
-        return CsvFile(source.path, source.read(0, source.size_bytes), samples)
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> CsvFile:
+        return CsvFile(path, data, samples)
 
-    def open_called(self, source: base.CallSource, samples: int) -> CsvFile:
+    def open_called(self, source: base.Source, samples: int) -> CsvFile:
         """Read as pandas' parser does: a buffered file in pieces, until a read returns nothing."""
         file = BufferedFile(source)
         while file.read(PARSER_BYTES):
@@ -66,7 +65,7 @@ class Format(base.FormatBase):
         return sample._replace(decode=lambda: _loadtxt(file.name, sample.data))
 
 
-class CsvFile:
+class CsvFile(base.OpenFile):
     """One file in memory, split into lines."""
 
     def __init__(self, path: str, data: memoryview, samples: int) -> None:

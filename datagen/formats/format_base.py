@@ -9,7 +9,10 @@ read calls that the usual Python library of the format makes, without that libra
 from __future__ import annotations
 
 import abc
+import errno
+import io
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, ClassVar, NamedTuple, Protocol, cast
@@ -20,10 +23,10 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.errors import DatasetError, UserError
+from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
 from datagen.spec import BLOCK_BYTES, Compression, DatasetSpec
-from datagen.storage.storage_base import LibraryFile, Writer
+from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_transfers
 
 Sizes = NDArray[np.int64]
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
@@ -65,56 +68,128 @@ class Sample(NamedTuple):
         return self.payload if self.decode is None or len(self.payload) else self.decode()
 
 
-class Source(Protocol):
-    """An open file, and memory for the bytes read from it."""
+class Source:
+    """An open file, and memory for the bytes read from it: here new memory for each read.
 
-    path: str
-    size_bytes: int
+    `path` is its path, `size_bytes` its size, `block_bytes` the read size that the file system prefers (st_blksize),
+    and `mapped` its bytes if it is read through a memory map.
+    """
+
+    read_ns = 0  # time in reads
+    reread_bytes = 0  # bytes that were read more than once, counted each further time, by formats that use `call`
+
+    def __init__(self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0) -> None:
+        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`."""
+        self.path = path
+        self.size_bytes = reader.size_bytes
+        self._reader = reader
+        self._alignment = alignment
+        self._transfer_bytes = transfer_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        return block_bytes_of(self._reader)
+
+    @property
+    def mapped(self) -> memoryview | None:
+        return getattr(self._reader, "mapped", None)
+
+    def memory(self, size_bytes: int) -> memoryview:
+        """Return aligned memory for bytes of the file, new at each call; it stays valid until the file is closed."""
+        memory = np.empty(size_bytes + self._alignment - 1, np.uint8)
+        start = -memory.__array_interface__["data"][0] % self._alignment
+        return memory[start : start + size_bytes].data
+
+    def scratch(self, size_bytes: int) -> memoryview:
+        """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
+        return memoryview(bytearray(size_bytes))
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Return exactly the bytes requested; they stay valid until the file is closed.
 
-        Raises DatasetError: the file ends too early, or can't be read.
+        Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
         """
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
-
-
-class CallSource(Source, Protocol):
-    """A source for which the format chooses every single read call."""
-
-    block_bytes: int  # preferred read size that the file system reports (st_blksize)
-    reread_bytes: int  # bytes that were read more than once, counted each further time; the format adds to it
-
-    def memory(self, size_bytes: int) -> memoryview:
-        """Return memory for bytes of the file, new at each call; it stays valid until the file is closed."""
+        before = offset % self._alignment
+        wanted = before + size_bytes
+        target = self.memory(-(-wanted // self._alignment) * self._alignment)
+        begun = time.monotonic_ns()
+        try:
+            got = read_in_transfers(self._reader, target, offset - before, self._transfer_bytes)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        if got < wanted:
+            raise ended_early(self.path, wanted - got, offset - before + got)
+        return target[before:wanted]
 
     def call(self, target: memoryview, offset: int) -> int:
         """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
+        begun = time.monotonic_ns()
+        got = self._reader.read_into(target, offset)
+        self.read_ns += time.monotonic_ns() - begun
+        return got
+
+    def close(self) -> None:
+        self._reader.close()
 
 
-class OpenFile(Protocol):
+class SourceStream(io.RawIOBase):
+    """A `Source` as a Python file object."""
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.path
+        self._source = source
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._source.size_bytes - self._at)
+        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed: any writable buffer
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def block_bytes_of(reader: Reader) -> int:
+    """Return the preferred read size that the file system reports (st_blksize); 4096 where it reports none."""
+    return int(getattr(reader, "block_bytes", 4096))
+
+
+class OpenFile(abc.ABC):
     """An open file whose structure has been read."""
 
+    stays_open = False
+    """A file of several samples stays open between batches: reading its structure again would cost read calls."""
+
+    @abc.abstractmethod
     def sample(self, index: int) -> Sample:
         """Return a sample. Raises DatasetError: there is no such sample, or it is damaged."""
 
-
-MAX_KEPT_FILES = 16
-"""Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
-
-
-class KeptFile(abc.ABC):
-    """An `OpenFile` that stays open between batches, because reading its structure again would cost read calls."""
-
-    @abc.abstractmethod
-    def sample(self, index: int) -> Sample:
-        """Do as `OpenFile.sample`."""
-
-    @abc.abstractmethod
     def forget(self) -> None:
         """Release the samples read so far, whose memory is going to be reused; keep the structure of the file."""
+        return
+
+
+Scratch = Callable[[int], memoryview]
+"""`Source.scratch`: returns memory of so many bytes."""
+MAX_KEPT_FILES = 16
+"""Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
 
 CHUNK_BYTES = 1 << 20  # payload generated and written at a time: it stays in a core's L2 cache
@@ -201,27 +276,29 @@ class FormatBase(abc.ABC):
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
 
-    @abc.abstractmethod
     def open(self, source: Source, samples: int) -> OpenFile:
-        """Open a file of `samples` samples, to read them by as few calls as possible.
+        """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
         Raises DatasetError: the file is truncated or not of this format.
         """
+        return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
-    def open_called(self, source: CallSource, samples: int) -> OpenFile:
+    def open_called(self, source: Source, samples: int) -> OpenFile:
         """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
         return self.open(source, samples)
 
     def reads_whole(self, *, called: bool) -> bool:
-        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
+        """Return whether files of one sample are read by one call and given to `parse`, without a source.
 
-        For small files, `open` costs as much CPU as the read.
+        For small files, a source costs as much CPU as the read. `called`: the library reads so, too.
         """
         return False
 
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        raise NotImplementedError  # called where the method above returns True
+    def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
+        """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
+        or row groups.
+        """
+        raise NotImplementedError
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
@@ -283,8 +360,12 @@ class RecordFormat(FormatBase):
         file can't be of this format.
         """
 
-    def open(self, source: Source, samples: int) -> OpenFile:
-        return RecordSamples(source, self.open_records(source, samples, lambda _number: None))
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Return the offset of each record and the end of the last one, by reading the header of each record.
+
+        A format without headers has none. Raises DamagedError.
+        """
+        raise NotImplementedError
 
 
 class PackedSample(NamedTuple):
@@ -364,6 +445,26 @@ def damaged(path: str, problem: str, offset: int | None = None) -> DatasetError:
     )
 
 
+def ended_early(path: str, missing_bytes: int, at: int) -> DatasetError:
+    """Return the error for a file that ended `missing_bytes` before the end of a read, at offset `at`."""
+    return damaged(path, f"the file ended {missing_bytes} bytes early,", at)
+
+
+def unreadable(path: str, error: OSError) -> DlemuError:
+    """Return the error to raise for a failed read: what happened, and what to do."""
+    reason = f"{path}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return SpaceError(f"{reason}: raise the limit (ulimit -n), or use fewer reader.read_threads")
+    if isinstance(error, FileNotFoundError):
+        return DatasetError(
+            f"{reason}: it existed when the run started, on several hosts on that of rank 0: let all of them see the "
+            "dataset, or make the file again with `dlemu datagen`"
+        )
+    if isinstance(error, PermissionError):
+        return DatasetError(f"{reason}: give the user of this run permission to read the dataset")
+    return DatasetError(f"{reason}: the storage failed to read it; see the kernel's log (dmesg) for why")
+
+
 class DamagedError(Exception):
     """A file is damaged at an offset; the caller adds the path to the message (`damaged`)."""
 
@@ -385,27 +486,6 @@ def what_is_damaged(error: Exception) -> str:
 def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
     """Return for each file the bytes of one sample; `shapes` are record shapes (files, axes)."""
     return cast("NDArray[np.int64]", shapes.prod(axis=1) * spec.element_bytes)
-
-
-class RecordSamples:
-    """Makes an `OpenFile` of a file of records: each record is read when it is requested."""
-
-    def __init__(self, source: Source, records: RecordFile) -> None:
-        self._source = source
-        self._records = records
-
-    def sample(self, index: int) -> Sample:
-        """Return a sample, whose payload is the sample itself."""
-        try:
-            return self._read(index)
-        except MovedError:
-            return self._read(index)
-
-    def _read(self, index: int) -> Sample:
-        data = self._source.read(*self._records.span(index, 1))
-        ((start, size),) = self._records.samples(index, 1, data, False)
-        payload = data[start : start + size]
-        return Sample(payload, payload, index * size)
 
 
 class RecordFile(abc.ABC):

@@ -77,7 +77,7 @@ class Format(base.FormatBase):
     def open(self, source: base.Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known)
 
-    def open_called(self, source: base.CallSource, samples: int) -> Hdf5File:
+    def open_called(self, source: base.Source, samples: int) -> Hdf5File:
         return Hdf5File(source, samples, self._known, called=True)
 
     def load(self, path: str, index: int, samples: int) -> base.Sample:

@@ -28,25 +28,20 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
-    def open(self, source: base.Source, samples: int) -> _array.Samples:
-        """Read the whole array by one call; a sample is copied only if samples are interleaved."""
-        data = source.read(0, source.size_bytes)
-        return _array.Samples(source, _parsed(source.path, data), samples, NAME)
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+        """Parse the array; a sample is copied only if samples are interleaved."""
+        return _array.Samples(path, _parsed(path, data), samples, NAME, scratch)
 
-    def open_called(self, source: base.CallSource, samples: int) -> _array.Samples:
+    def reads_whole(self, *, called: bool) -> bool:
+        return not called
+
+    def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file = BufferedFile(source)
         file.read(_array.header_bytes(file.read(_array.PREFIX_BYTES)))
         array = _parsed(source.path, file.image)
         read_by_stdio(file, source.size_bytes - len(array.payload), len(array.payload))
-        return _array.Samples(source, array, samples, NAME)
-
-    def reads_whole(self, *, called: bool) -> bool:
-        return not called
-
-    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
-        payload = _parsed(path, data).payload
-        return base.Sample(payload, payload, 0)
+        return _array.Samples(source.path, array, samples, NAME, source.scratch)
 
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:

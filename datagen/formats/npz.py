@@ -55,20 +55,19 @@ class Format(base.FormatBase):
         y.write(bytes(8 * samples))
         writer.write(directory([x_entry, y.close()], writer.position))
 
-    def open(self, source: base.Source, samples: int) -> _array.Samples:
-        """Read the whole archive by one call; samples are copied only if they are compressed or interleaved."""
-        data = source.read(0, source.size_bytes)
-        with _reporting_damage(source):
-            return _samples(source, data, _members_to_read(_entries(data), samples, source.size_bytes)[0], samples)
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
+        """Parse the archive; samples are copied only if they are compressed or interleaved."""
+        with _reporting_damage(path):
+            return _samples(path, data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
 
-    def open_called(self, source: base.CallSource, samples: int) -> _array.Samples:
+    def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
-        with _reporting_damage(source):
+        with _reporting_damage(source.path):
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
-            return _samples(source, file.image, used[0], samples)
+            return _samples(source.path, file.image, used[0], samples, source.scratch)
 
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:
@@ -86,25 +85,25 @@ class Format(base.FormatBase):
 
 
 @contextlib.contextmanager
-def _reporting_damage(source: base.Source) -> Iterator[None]:
+def _reporting_damage(path: str) -> Iterator[None]:
     try:
         yield
     except base.DamagedError as error:
-        raise base.damaged(source.path, str(error), error.offset) from error
+        raise base.damaged(path, str(error), error.offset) from error
     except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise base.damaged(source.path, f"no readable .npz structure ({error})", 0) from error
+        raise base.damaged(path, f"no readable .npz structure ({error})", 0) from error
 
 
-def _samples(source: base.Source, data: memoryview, entry: Entry, samples: int) -> _array.Samples:
+def _samples(path: str, data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:
     """Parse the member `entry` of the archive `data` as the array that holds the samples."""
     member, start = packed_member(data, entry)
     if entry.method != STORED:
-        member = inflate(member, source.scratch(entry.plain_bytes), start, entry.crc)
+        member = inflate(member, scratch(entry.plain_bytes), start, entry.crc)
     try:
         array = _array.parse(member, X_NAME)
     except base.DamagedError as error:
         raise base.DamagedError(str(error), entry.start) from error
-    return _array.Samples(source, array, samples, X_NAME)
+    return _array.Samples(path, array, samples, X_NAME, scratch)
 
 
 LOAD_BYTES = 1 << 18

@@ -8,7 +8,6 @@ other tools, by the footer; pyarrow decodes values: row groups for training, sin
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import DatasetError
 from datagen.formats import _parquet_layout as layout
 from datagen.formats import format_base as base
 from datagen.groups import CachedSource, GroupBytes, GroupFormat
@@ -90,12 +87,6 @@ class Format(GroupFormat):
         plan = layout.plan_of(job.spec, job.record_bytes)
         (write_plain if job.spec.compression == "none" else write_compressed)(job, plan, writer, buffer)
 
-    def open(self, source: base.Source, samples: int) -> RowsFile:
-        return RowsFile(source.path, pa.py_buffer(source.read(0, source.size_bytes)))
-
-    def load(self, path: str, index: int, samples: int) -> base.Sample:
-        return RowsFile(path, path).sample(index)
-
     def group_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> GroupBytes:
         sizes = [0] if spec.parquet.columns else np.unique(base.sample_bytes(spec, shapes)).tolist()
         groups = [layout.plan_of(spec, size).group(0) for size in sizes]
@@ -114,14 +105,20 @@ class Format(GroupFormat):
             return cached
         return CachedSource(cached, [(source.size_bytes - size, source.read(source.size_bytes - size, size))])
 
-    def decode_group(self, source: base.Source, index: int, spec: DatasetSpec) -> list[memoryview]:
-        """Read the columns requested of a row group by pyarrow, through the storage."""
-        return decode_columns(source.path, pa.PythonFile(Stream(source), mode="r"), index, spec)
+    def decode_group(
+        self, where: str | LibraryFile | base.SourceStream, index: int, spec: DatasetSpec
+    ) -> list[memoryview]:
+        """Return the buffers of the columns requested; lists are flattened.
 
-    def load_group(self, where: str | LibraryFile, index: int, spec: DatasetSpec) -> list[memoryview]:
-        if isinstance(where, str):
-            return decode_columns(where, where, index, spec)
-        return decode_columns(where.name, pa.PythonFile(where, mode="r"), index, spec)
+        Columns of variable-length values also have a buffer of offsets.
+        """
+        path = where if isinstance(where, str) else where.name
+        with parsing(path, "no readable Parquet file"):
+            opened = where if isinstance(where, str) else pa.PythonFile(where, mode="r")
+            file = pq.ParquetFile(opened, memory_map=False, pre_buffer=False)
+        with parsing(path, f"pyarrow can't read row group {index}"):
+            table = file.read_row_group(index, names_of(spec), use_threads=False)
+        return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
 
 
 def write_plain(job: base.FileJob, plan: layout.FilePlan, writer: Writer, buffer: AlignedBuffer) -> None:
@@ -339,80 +336,6 @@ def names_of(spec: DatasetSpec) -> list[str] | None:
     return [column.name for column in spec.parquet.columns if column.read] or None
 
 
-def decode_columns(path: str, where: Any, index: int, spec: DatasetSpec) -> list[memoryview]:
-    """Return the buffers of the columns requested of a row group; lists are flattened.
-
-    Columns of variable-length values also have a buffer of offsets.
-    """
-    with parsing(path, "no readable Parquet file"):
-        file = pq.ParquetFile(where, memory_map=False, pre_buffer=False)
-    table = _row_group(path, file, index, names_of(spec))
-    return [data for column in table.columns for chunk in column.chunks for data in _buffers(_flatten(chunk))]
-
-
-class Stream(io.RawIOBase):
-    """A `Source` as a Python file object."""
-
-    def __init__(self, source: base.Source) -> None:
-        self._source = source
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size_bytes}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self._source.size_bytes - self._at, 0)
-        data = bytes(self._source.read(self._at, left if size < 0 else min(size, left)))
-        self._at += len(data)
-        return data
-
-
-class RowsFile:
-    """A file that is read row by row, which is slow."""
-
-    def __init__(self, path: str, where: Any) -> None:
-        self._path = path
-        with parsing(path, "no readable Parquet file"):
-            self._file = pq.ParquetFile(where)
-        self._unpacked: tuple[int, list[bytes]] = -1, []
-
-    def sample(self, index: int) -> base.Sample:
-        """Return one row as its concatenated columns; the payload is that of the whole row group."""
-        metadata, first = self._file.metadata, 0
-        for group in range(metadata.num_row_groups):
-            rows = metadata.row_group(group).num_rows
-            if index < first + rows:
-                return self._row(group, rows, first, index - first)
-            first += rows
-        raise base.no_such_record(self._path, index, first)
-
-    def _row(self, group: int, rows: int, first: int, row: int) -> base.Sample:
-        if self._unpacked[0] != group:
-            table = _row_group(self._path, self._file, group, None)
-            named = zip(table.schema, table, strict=True)
-            self._unpacked = group, [_column_values(self._path, field.name, column) for field, column in named]
-        columns = self._unpacked[1]
-        widths = [len(values) // rows for values in columns]
-        parts = zip(columns, widths, strict=True)
-        data = memoryview(b"".join(values[row * width : (row + 1) * width] for values, width in parts))
-        return base.Sample(data, memoryview(b"".join(columns)), first * sum(widths))
-
-
-def _row_group(path: str, file: Any, index: int, names: list[str] | None) -> Any:
-    with parsing(path, f"pyarrow can't read row group {index}"):
-        return file.read_row_group(index, names, use_threads=False)
-
-
 def _flatten(chunk: Any) -> Any:
     """Return the numbers in (nested) lists without the lists."""
     while isinstance(chunk.type, (pa.ListType, pa.LargeListType, pa.FixedSizeListType)):
@@ -425,19 +348,6 @@ def _buffers(chunk: Any) -> Iterator[memoryview]:
         yield _fixed_width_buffer(chunk, width)
     else:
         yield from (memoryview(buffer).cast("B") for buffer in chunk.buffers() if buffer is not None)
-
-
-def _column_values(path: str, name: str, column: Any) -> bytes:
-    """Return all values of a column. Raises DatasetError if they differ in size."""
-    flat = [_flatten(chunk) for chunk in column.chunks]
-    listed = isinstance(column.type, (pa.ListType, pa.LargeListType))
-    width = _width(flat[0].type) if flat else 0
-    if not width or (listed and len(pc.unique(pc.list_value_length(column))) > 1):
-        raise DatasetError(
-            f"{path} has a column {name} of type {column.type}, whose values vary in size: read its row groups "
-            "with reader.engine=fast, or make a dataset with `dlemu datagen`"
-        )
-    return b"".join(_fixed_width_buffer(chunk, width) for chunk in flat)
 
 
 def _width(kind: Any) -> int:

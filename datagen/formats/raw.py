@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from datagen.buffers import AlignedBuffer
-from datagen.formats.format_base import (
-    AnyFile,
-    FileJob,
-    FormatBase,
-    Indexes,
-    LibraryReads,
-    Sample,
-    Sizes,
-    Source,
-    sample_bytes,
-)
+from datagen.formats import format_base as base
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = LibraryReads(call="open().read")
+LIBRARY = base.LibraryReads(call="open().read")
 
 
-class Format(FormatBase):
+class Format(base.FormatBase):
     """Reads and writes bytes."""
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
@@ -31,31 +21,28 @@ class Format(FormatBase):
             )
         return problems
 
-    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
-        return sample_bytes(spec, shapes)
+    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
+        return base.sample_bytes(spec, shapes)
 
-    def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
+    def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         for piece in job.payload(buffer):
             writer.write(piece)
-
-    def open(self, source: Source, samples: int) -> _Whole:
-        return _Whole(self.parse_whole(source.path, source.read(0, source.size_bytes)))
 
     def reads_whole(self, *, called: bool) -> bool:
         return True
 
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        return Sample(data, data, 0)
+    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
+        return RawFile(data)
 
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
-        return self.parse_whole(file.name, memoryview(file.read() or b""))
+    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+        return RawFile(memoryview(file.read() or b"")).sample(index)
 
 
-class _Whole:
-    """An open file of one sample."""
+class RawFile(base.OpenFile):
+    """A file in memory."""
 
-    def __init__(self, sample: Sample) -> None:
-        self._sample = sample
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
 
-    def sample(self, index: int) -> Sample:
-        return self._sample
+    def sample(self, index: int) -> base.Sample:
+        return base.Sample(self._data, self._data, 0)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
-from datagen.errors import UserError
-from datagen.formats.format_base import FileJob, OpenFile, Sizes, Source, UnreadFormat
+from datagen.formats.format_base import FileJob, Sizes, UnreadFormat
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
@@ -25,8 +24,3 @@ class Format(UnreadFormat):
 
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         writer.write(str(job.running_index).encode())
-
-    def open(self, source: Source, samples: int) -> OpenFile:
-        raise UserError(
-            f"{source.path} is a file of format synthetic, which holds no samples: choose another dataset.format"
-        )

@@ -102,6 +102,9 @@ class Format(base.RecordFormat):
     ) -> TfrecordFile:
         return TfrecordFile(source, samples, side)
 
+    def offsets(self, file: BinaryIO) -> list[int]:
+        return offsets(file)
+
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
@@ -285,30 +288,17 @@ class TfrecordFile(base.RecordFile):
     def _find_offsets(self) -> NDArray[np.int64]:
         """Return the offset of each record and the end of the last: from the index if it fits the file, else walk."""
         source = self._side(0)
-        offsets = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
-        if offsets is None or offsets[-1] != self._source.size_bytes:
-            offsets = offsets_in(self._source, self._samples, self._walk)
-        return offsets
-
-    def _walk(self) -> NDArray[np.int64]:
-        """Return the offsets by reading the head of each record."""
-        source = self._source
-        offsets = np.empty(self._samples + 1, np.int64)
-        at = 0
-        for number in range(self._samples):
-            if at == source.size_bytes:
-                raise base.no_such_record(source.path, number, number)
-            offsets[number] = at
-            at = _next_record(source, at)
-        offsets[-1] = at
-        return offsets
+        listed = None if source is None else _parse_index(bytes(source.read(0, source.size_bytes)), self._samples)
+        if listed is None or listed[-1] != self._source.size_bytes:
+            return offsets_in(self._source, self._samples, offsets)
+        return listed
 
 
 def seek_record(file: BinaryIO, index: int, samples: int) -> int:
     """Seek to the start of a record and return its offset.
 
     If all records have one length, the offset is a multiple of it, which the checksum of the length found there proves.
-    Otherwise the file is walked from record to record.
+    Otherwise all records are located.
     """
     record_bytes, rest = divmod(file.seek(0, os.SEEK_END), samples)
     if not rest and index < samples:
@@ -316,27 +306,30 @@ def seek_record(file: BinaryIO, index: int, samples: int) -> int:
         head = file.read(HEAD_BYTES)
         if len(head) == HEAD_BYTES and HEAD.unpack(head) == (record_bytes - FRAME_BYTES, masked_crc(head[:8])):
             return file.seek(at)
-    at = file.seek(0)
-    for number in range(index + 1):
+    try:
+        found = offsets(file)
+    except base.DamagedError as error:
+        raise base.damaged(file.name, str(error), error.offset) from error
+    if index + 1 >= len(found):
+        raise base.no_such_record(file.name, index, len(found) - 1)
+    return file.seek(found[index])
+
+
+def offsets(file: BinaryIO) -> list[int]:
+    """Do as `RecordFormat.offsets`."""
+    found, end = [0], file.seek(0, os.SEEK_END)
+    while (at := found[-1]) < end:
+        file.seek(at)
         head = file.read(HEAD_BYTES)
-        if len(head) < HEAD_BYTES:
-            raise base.no_such_record(file.name, index, number)
-        if number < index:
-            at = file.seek(HEAD.unpack(head)[0] + 4, os.SEEK_CUR)
-    return file.seek(at)
-
-
-def _next_record(source: base.Source, at: int) -> int:
-    """Return the end of the record at offset `at`."""
-    if at + FRAME_BYTES > source.size_bytes:
-        raise base.damaged(source.path, "the file ends within a record", at)
-    head = bytes(source.read(at, HEAD_BYTES))
-    length, crc = HEAD.unpack(head)
-    if masked_crc(head[:8]) != crc:
-        raise base.damaged(source.path, "no TFRecord framing: a record's length does not match its checksum", at)
-    if at + length + FRAME_BYTES > source.size_bytes:
-        raise base.damaged(source.path, f"a record of {length} bytes ends beyond the end of the file", at)
-    return at + int(length) + FRAME_BYTES
+        if at + FRAME_BYTES > end:
+            raise base.DamagedError("the file ends within a record", at)
+        length, crc = HEAD.unpack(head)
+        if masked_crc(head[:8]) != crc:
+            raise base.DamagedError("no TFRecord framing: a record's length does not match its checksum", at)
+        found.append(at + length + FRAME_BYTES)
+        if found[-1] > end:
+            raise base.DamagedError(f"a record of {length} bytes ends beyond the end of the file", at)
+    return found
 
 
 def _parse_index(text: bytes, samples: int) -> NDArray[np.int64] | None:

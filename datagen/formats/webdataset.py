@@ -7,12 +7,12 @@ readers of WebDataset use; names follow its specification (https://github.com/we
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-import re
 import tarfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,6 @@ BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
 _BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
 _FILE_TYPES = (ord("0"), 0)
-_PAX, _GNU_NAME = ord("x"), ord("L")
-_EXTENDED_HEADERS = (_PAX, _GNU_NAME, *map(ord, "gK"))
-"""Types of members that describe the next member: pax headers, GNU's long names."""
-_PAX_LENGTH = re.compile(rb"([1-9]\d{0,6}) ")
-"""Each property of a pax header begins with its length in bytes (POSIX.1-2001, pax, extended header)."""
-_MAX_EXTENDED_BYTES = 1 << 20
-"""Names and other properties are a few hundred bytes; what claims to be more is not read into memory."""
 
 
 class Member(NamedTuple):
@@ -51,11 +44,11 @@ class Member(NamedTuple):
         """Return the bytes of header and padded data."""
         return BLOCK + padded(self.size_bytes)
 
-    @property
-    def key(self) -> str:
-        """Return the key of the sample that the member belongs to."""
-        folder, slash, last = self.name.rpartition("/")
-        return folder + slash + last.partition(".")[0]
+
+def key_of(name: str) -> str:
+    """Return the key of the sample that a member belongs to."""
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(".")[0]
 
 
 def padded(size_bytes: int) -> int:
@@ -111,6 +104,9 @@ class Format(base.RecordFormat):
     ) -> TarRecords:
         return TarRecords(source, samples)
 
+    def offsets(self, file: BinaryIO) -> list[int]:
+        return offsets(file)
+
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
         try:
@@ -119,7 +115,7 @@ class Format(base.RecordFormat):
                 for member in archive:
                     if not member.isfile():
                         continue
-                    mine = Member(member.name, member.size, _FILE_TYPES[0]).key
+                    mine = key_of(member.name)
                     number += mine != key
                     key = mine
                     if number > index:
@@ -204,73 +200,34 @@ class TarRecords(base.RecordFile):
                 raise base.damaged(self._source.path, "a sample whose headers changed meanwhile", offset + at)
             if member.kind in _FILE_TYPES:
                 if begin < 0:
-                    begin, key = at + BLOCK, member.key
-                elif self._offsets is None and member.key != key:
+                    begin, key = at + BLOCK, key_of(member.name)
+                elif self._offsets is None and key_of(member.name) != key:
                     return None  # two small samples, together as long as the first sample of the file
                 end = at + BLOCK + member.size_bytes
             at += member.whole_bytes
         return (begin, end - begin) if begin >= 0 else None
 
     def _find_offsets(self) -> NDArray[np.int64]:
-        return offsets_in(self._source, self._samples, self._walk)
+        return offsets_in(self._source, self._samples, offsets)
 
-    def _walk(self) -> NDArray[np.int64]:
-        """Return the offset of each sample and the end of the last one, by reading all headers."""
-        starts: list[int] = []
-        key, at, pending = None, 0, -1
-        for offset, member in self._members():
-            if member.kind in _EXTENDED_HEADERS:
-                pending = offset if pending < 0 else pending
-            elif member.kind in _FILE_TYPES:
-                if member.key != key:
-                    if len(starts) == self._samples:
-                        return np.array([*starts, offset if pending < 0 else pending], np.int64)
-                    starts.append(offset if pending < 0 else pending)
-                    key = member.key
-                pending = -1
-            at = offset + member.whole_bytes
-        if len(starts) < self._samples:
-            raise base.no_such_record(self._source.path, len(starts), len(starts))
-        return np.array([*starts, at], np.int64)
 
-    def _members(self) -> Iterator[tuple[int, Member]]:
-        """Yield each member with its offset; a long name or size, which an extended header has, replaces its own."""
-        at = 0
-        extended: dict[str, str] = {}
-        while at + BLOCK <= self._source.size_bytes:
-            member = parse(self._source.read(at, BLOCK), self._source.path, at)
-            if member is None:
-                break
-            if member.kind in _FILE_TYPES:
-                size_bytes = int(extended.get("size", member.size_bytes))
-                member = member._replace(name=extended.get("path", member.name), size_bytes=size_bytes)
-                extended = {}
-            if at + member.whole_bytes > self._source.size_bytes:
-                raise base.damaged(
-                    self._source.path, f"a member of {member.size_bytes} bytes ends past the file's end", at
-                )
-            if member.kind in (_PAX, _GNU_NAME):
-                extended |= self._extended(member, at)
-            yield at, member
-            at += member.whole_bytes
-        if self._source.size_bytes % BLOCK or at + len(TAIL) > self._source.size_bytes:
-            raise base.damaged(self._source.path, "a tar file without its end marker", self._source.size_bytes)
-
-    def _extended(self, member: Member, at: int) -> dict[str, str]:
-        """Return the name and size that an extended header gives the next member: pax's `path` and `size`."""
-        if not 0 < member.size_bytes <= _MAX_EXTENDED_BYTES:
-            raise base.damaged(self._source.path, f"an extended header of {member.size_bytes} bytes", at)
-        data = bytes(self._source.read(at + BLOCK, member.size_bytes))
-        if member.kind == _GNU_NAME:
-            return {"path": data.partition(b"\0")[0].decode(errors="replace")}
-        found: dict[str, str] = {}
-        while match := _PAX_LENGTH.match(data):
-            line, data = data[match.end() : int(match[1])], data[int(match[1]) :]
-            keyword, _, value = line.rstrip(b"\n").decode(errors="replace").partition("=")
-            found[keyword] = value
-        if not re.fullmatch(r"[0-9]{1,19}", found.get("size", "0")):
-            raise base.damaged(self._source.path, f"an extended header with the size {found['size'][:40]!r}", at)
-        return found
+def offsets(file: BinaryIO) -> list[int]:
+    """Do as `RecordFormat.offsets`; members with a long name or size have an extended header before their own."""
+    found: list[int] = []
+    last, end = None, file.seek(0, io.SEEK_END)
+    file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for member in archive:
+                key = key_of(member.name)
+                if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
+                    found.append(member.offset)
+                    last = key
+            if archive.offset + len(TAIL) > end:
+                raise base.DamagedError("a tar file without its end marker", end)
+            return [*found, archive.offset]
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise base.DamagedError(f"tarfile can't read it ({error})") from error
 
 
 def _alike(heads: NDArray[np.uint8]) -> bool:

@@ -99,6 +99,8 @@ class Request:
     accepted: tuple[int, ...] = ()  # error statuses that are not retried but returned, as the caller handles them
     response: Exchange | None = None
     """The final response; None before it, and after a failed attempt that is to be retried."""
+    header_only: bool = False  # it is complete once the header of a success has arrived; the body is received later
+    opened: Attempt | None = None  # the attempt that got the header
     retry_seconds: float = 0.0  # delay before the next attempt
     renewed: bool = False  # it was retried with a corrected clock or new credentials, which is done once per request
 
@@ -194,7 +196,9 @@ class Client:
                     poller.unregister(descriptor)
                     self._abort(stalled)
                     text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {self.server.timeout_seconds:g} s"
-                    if stalled.was_collecting:
+                    if not stalled.exchange.status:
+                        text = f"no response arrived within {self.server.timeout_seconds:g} s"
+                    elif stalled.was_collecting:
                         text = f"the response, which should be short, did not end in {self.server.timeout_seconds:g} s"
                     self._note_failure(stalled.request, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(stalled.request)
@@ -233,24 +237,8 @@ class Client:
             return None
         return pending
 
-    def wait_for_header(self, pending: Attempt) -> Attempt:
-        """Wait for the header of a success, with retries; return the attempt that got it. Raises as `request_all`."""
-        while True:
-            try:
-                self._wait_for_header(pending)
-                if pending.exchange.succeeded:
-                    return pending
-                self._read_error(pending)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError):
-                    raise
-                self._abort(pending)
-                self._note_failure(pending.request, None, error)
-            time.sleep(pending.request.retry_seconds)
-            pending = self.begin(pending.request)
-
     def finish(self, pending: Attempt) -> None:
-        """Receive the rest of a response that is alone in flight. Raises as `request_all`."""
+        """Receive what is awaited of a response that is alone in flight. Raises as `request_all`."""
         request = pending.request
         if not self._advance(pending, wait=True):
             self.request_all((), pending=(pending,))
@@ -260,44 +248,24 @@ class Client:
 
     def drop(self, pending: Attempt) -> None:
         """Abort a request whose response is no longer needed."""
-        if pending.request.response is None:
+        if pending.request.response is None or pending.request.header_only:
             self._abort(pending)
-
-    def begin(self, request: Request) -> Attempt:
-        """Do as `send`, retrying connections that fail. Raises as `request_all`."""
-        while True:
-            try:
-                return self.send(request)
-            except OSError as error:
-                self._note_failure(request, None, error)
-                time.sleep(request.retry_seconds)
-
-    def _wait_for_header(self, pending: Attempt) -> None:
-        exchange, deadline = pending.exchange, time.monotonic() + self.server.timeout_seconds
-        while not exchange.advance(until_header=True, wait=True):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not exchange.connection.wait_for(_events(pending), remaining):
-                text = f"no response arrived within {self.server.timeout_seconds:g} s"
-                raise TimeoutError(errno.ETIMEDOUT, text)
-
-    def _read_error(self, pending: Attempt) -> None:
-        """Read the rest of an error response, and set when to retry the request. Raises as `request_all`."""
-        deadline = time.monotonic() + self.server.timeout_seconds
-        while not self._advance(pending, wait=True):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not pending.exchange.connection.wait_for(select.POLLIN, remaining):
-                raise TimeoutError(errno.ETIMEDOUT, f"an error body did not end in {self.server.timeout_seconds:g} s")
 
     def _advance(self, attempt: Attempt, *, wait: bool) -> bool:
         """Advance an attempt; return whether it has ended: with a response, or a failure to be retried."""
+        exchange, request = attempt.exchange, attempt.request
         try:
-            if not attempt.exchange.advance(wait=wait):
+            if not exchange.advance(until_header=request.header_only, wait=wait):
+                return False
+            if request.header_only and exchange.succeeded:
+                request.response, request.opened = exchange, attempt
+                return True
+            if request.header_only and not exchange.advance(wait=wait):  # the body of an error
                 return False
         except OSError as error:
             self._abort(attempt)
-            self._note_failure(attempt.request, None, error)
+            self._note_failure(request, None, error)
             return True
-        exchange, request = attempt.exchange, attempt.request
         self._release(request, exchange)
         problem = self._problem(request, exchange)
         if problem is None:

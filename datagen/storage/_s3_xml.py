@@ -1,26 +1,23 @@
 """Parsers of the XML in an S3 server's responses: errors, pages of a listing, uploads.
 
-A server is not trusted, so parsing takes time and memory linear in the input, of which the client accepts at most
-`LIST_BYTES`: a DOCTYPE (hence entities), deep nesting, huge tags and too many elements are refused.
+A server is not trusted: the client accepts at most `LIST_BYTES`, and a DOCTYPE (hence entities) is refused.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import html
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote_plus
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 from datagen.storage._http_exchange import number_in
 
 PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 LIST_BYTES = 8 << 20
 """Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
-MAX_ELEMENTS = 100_000  # a full page of 1000 keys has about 10,000
-MAX_DEPTH = 16  # S3's own responses have 4: ListBucketResult, Contents, Owner, ID
-TOKEN_BYTES = 64 << 10  # maximum size of a tag with its attributes, or of a comment; also the bytes parsed per step
 MAX_ID_CHARACTERS = 4 << 10
 """Maximum length of a continuation token or upload ID: the client sends them back in request headers."""
 
@@ -36,118 +33,63 @@ class ErrorDetails(NamedTuple):
     message: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Page:
     """A page of a listing."""
 
-    objects: list[tuple[str, int | None]] = field(default_factory=list)
+    objects: list[tuple[str, int | None]]
     """Key and size of each object; None if the page does not state a size."""
-    folders: list[str] = field(default_factory=list)  # common prefixes, with their final slash
-    continuation: str = ""  # continuation token for the next page; empty on the last page
+    folders: list[str]  # common prefixes, with their final slash
+    continuation: str  # continuation token for the next page; empty on the last page
 
 
 def error_in(body: bytes) -> ErrorDetails:
-    """Return code and message of an error, as far as they can be parsed: it may be truncated, or a proxy's HTML."""
-    details: dict[str, str] = {}
-
-    def take(path: Sequence[str], text: str) -> None:
-        if len(path) == 2 and path[0] == "Error":
-            details.setdefault(path[1], text)
-
-    with contextlib.suppress(WrongXmlError):
-        _walk(body, take)
-    return ErrorDetails(details.get("Code", ""), details.get("Message", ""))
+    """Return code and message of an error, as far as they can be found: it may be truncated, or a proxy's HTML."""
+    error = re.search(rb"<Error[\s>].*", body, re.DOTALL)
+    if error is None:
+        return ErrorDetails()
+    found = (re.search(b"<%s>([^<]*)</" % name, error[0]) for name in (b"Code", b"Message"))
+    return ErrorDetails(*(html.unescape(match[1].decode(errors="replace")) if match else "" for match in found))
 
 
 def upload_id_in(body: bytes) -> str:
     """Return the UploadId of a new multipart upload. Raises WrongXmlError."""
-    found: list[str] = []
-
-    def take(path: Sequence[str], text: str) -> None:
-        if len(path) == 2 and path[1] == "UploadId":
-            found.append(text)
-
-    _walk(body, take)
-    if len(found) != 1 or not 0 < len(found[0]) <= MAX_ID_CHARACTERS:
+    upload = _root(body).findtext("{*}UploadId", "")
+    if not 0 < len(upload) <= MAX_ID_CHARACTERS:
         raise WrongXmlError("names no upload (UploadId)")
-    return found[0]
+    return upload
 
 
 def check_completed(body: bytes) -> None:
     """Raise WrongXmlError unless the upload was completed: S3 sends status 200 first and the result later."""
-    roots: list[str] = []
-
-    def take(path: Sequence[str], _text: str) -> None:
-        roots.append(path[0])
-
-    _walk(body, take)
-    if roots[-1] != "CompleteMultipartUploadResult":
-        raise WrongXmlError(f"is {roots[-1][:60]!r} where a completed upload was expected")
+    _check_name(_root(body), "CompleteMultipartUploadResult", "a completed upload")
 
 
 def page_in(body: bytes) -> Page:
     """Return a page of a listing. Raises WrongXmlError."""
-    page, fields, contents, roots = Page(), dict[str, str](), dict[str, str](), set[str]()
-
-    def take(path: Sequence[str], text: str) -> None:
-        if len(path) == 3 and path[1] == "Contents":
-            contents[path[2]] = text
-        elif path[1:] == ["Contents"]:
-            if "Key" in contents:
-                page.objects.append((contents["Key"], number_in(contents.get("Size", ""))))
-            contents.clear()
-        elif len(path) == 3 and path[1:] == ["CommonPrefixes", "Prefix"]:
-            page.folders.append(text)
-        elif len(path) == 2:
-            fields[path[1]] = text
-        elif len(path) == 1:
-            roots.add(path[0])
-
-    _walk(body, take)
-    if roots != {"ListBucketResult"}:
-        raise WrongXmlError(f"is {min(roots)[:60]!r} where a listing was expected")
-    if fields.get("EncodingType") == "url":  # keys may have characters that XML can't express
-        page.objects = [(unquote_plus(key), size_bytes) for key, size_bytes in page.objects]
-        page.folders = [unquote_plus(folder) for folder in page.folders]
-    if fields.get("IsTruncated") != "false":
-        page.continuation = fields.get("NextContinuationToken", "")
-    if len(page.continuation) > MAX_ID_CHARACTERS:
-        raise WrongXmlError(f"has a continuation token of {len(page.continuation)} characters")
-    return page
+    root = _root(body)
+    _check_name(root, "ListBucketResult", "a listing")
+    # Keys may have characters that XML can't express
+    plain: Callable[[str], str] = unquote_plus if root.findtext("{*}EncodingType") == "url" else str
+    stated = ((item.findtext("{*}Key", ""), item.findtext("{*}Size", "")) for item in root.iterfind("{*}Contents"))
+    folders = (item.text or "" for item in root.iterfind("{*}CommonPrefixes/{*}Prefix"))
+    is_last = root.findtext("{*}IsTruncated") == "false"
+    continuation = "" if is_last else root.findtext("{*}NextContinuationToken", "")
+    if len(continuation) > MAX_ID_CHARACTERS:
+        raise WrongXmlError(f"has a continuation token of {len(continuation)} characters")
+    return Page([(plain(key), number_in(size)) for key, size in stated], list(map(plain, folders)), continuation)
 
 
-def _walk(body: bytes, take: Callable[[list[str], str], None]) -> None:
-    """Call `take(path, text)` at the end of each element; `path` has the names from the root. Raises WrongXmlError."""
-    path: list[str] = []
-    text: list[str] = []
-    elements = 0
-
-    def begin(name: str, _attributes: object) -> None:
-        nonlocal elements
-        elements += 1
-        if elements > MAX_ELEMENTS or len(path) == MAX_DEPTH:
-            raise WrongXmlError(f"has more than {MAX_ELEMENTS} elements, or more than {MAX_DEPTH} nested")
-        path.append(name)
-        text.clear()
-
-    def end(_name: str) -> None:
-        take(path, "".join(text))
-        path.pop()
-        text.clear()
-
-    def refuse(*_words: object) -> None:
+def _root(body: bytes) -> ElementTree.Element:
+    if b"<!DOCTYPE" in body:
         raise WrongXmlError("has a DOCTYPE, which no response of S3 has")
-
-    parser = expat.ParserCreate("utf-8")
-    parser.buffer_text = True
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = begin, end, text.append
-    parser.StartDoctypeDeclHandler = refuse
     try:
-        for at in range(0, len(body), TOKEN_BYTES):
-            piece = body[at : at + TOKEN_BYTES]
-            parser.Parse(piece, False)
-            if at + len(piece) - parser.CurrentByteIndex > TOKEN_BYTES:
-                raise WrongXmlError(f"has a tag or comment of more than {TOKEN_BYTES >> 10} KiB")
-        parser.Parse(b"", True)
-    except expat.ExpatError as error:
+        return ElementTree.fromstring(body)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter two: an unknown encoding
         raise WrongXmlError(f"is not XML ({error})") from error
+
+
+def _check_name(root: ElementTree.Element, name: str, expected: str) -> None:
+    found = root.tag.rpartition("}")[2]
+    if found != name:
+        raise WrongXmlError(f"is {found[:60]!r} where {expected} was expected")

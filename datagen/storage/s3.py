@@ -27,10 +27,8 @@ from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reade
 
 SCHEME = "s3://"
 INVALID_NAMES = ("", ".", "..")
-MAX_LISTED = 20_000_000
-"""Maximum names in one folder, far more than can be listed during a run: a longer listing is taken for endless."""
-MAX_IDLE_PAGES = 1000
-"""Maximum pages in a row without a new name: some servers send empty pages where many objects were deleted."""
+MAX_PAGES = 20_000
+"""Maximum pages of a listing, far more than can be listed during a run: a longer one is taken for endless."""
 HEAD_BATCH = 256  # `sizes` sends HEADs in batches: large enough to keep all connections busy
 HEADS_IN_FLIGHT = 32  # one connection each: 3,200 objects/s at a latency of 10 ms
 
@@ -70,7 +68,13 @@ class Storage(StorageBase):
     def open_whole(self, path: str) -> Reader:
         client, key = self._place(path)
         announced = self._requests_ahead().pop(path, None) if self.spec.io_depth > 1 else None
-        pending = client.wait_for_header(announced or client.begin(self._whole(key)))
+        request = self._whole(key) if announced is None else announced.request
+        if announced is None:
+            client.request(request)
+        else:
+            client.finish(announced)
+        assert request.opened is not None
+        pending = request.opened
         response = pending.exchange
         stated = response.header("content-range").rpartition("/")[2]
         size = number_in(stated) if stated else response.length
@@ -186,7 +190,8 @@ class Storage(StorageBase):
     def _whole(self, key: str) -> Request:
         """Return the first GET of an object that is read from its start: for all of it, or its first `range_bytes`."""
         span = Span(0, self.spec.range_bytes) if self.spec.range_bytes else None
-        return Request(kind="get", method="GET", key=key, headers=() if span is None else (span.header,), span=span)
+        headers = () if span is None else (span.header,)
+        return Request(kind="get", method="GET", key=key, headers=headers, span=span, header_only=True)
 
     def _requests_ahead(self) -> OrderedDict[str, Attempt]:
         ahead: OrderedDict[str, Attempt] | None = getattr(self._ahead, "requests", None)
@@ -252,7 +257,8 @@ class ObjectReader:
         elif pending is not None:
             self.read_calls += 1
             self.app_bytes += length
-            pending.request.target = buffer[:length]
+            pending.request.target, pending.request.response = buffer[:length], None
+            pending.request.header_only = False
             pending.exchange.set_target(buffer[:length])
         if length == size:
             if pending is not None:
@@ -301,28 +307,24 @@ class ObjectReader:
 
 def _pages(client: Client, prefix: str) -> Iterator[list[Entry]]:
     """List a prefix and yield page by page, one request each. Raises UserError for an endless listing."""
-    continuation, seen = "", set[int]()
-    pages = idle = listed = 0
     fixed = (("delimiter", "/"), ("encoding-type", "url"), ("list-type", "2"), ("max-keys", str(PAGE_KEYS)))
+    continuation, seen = "", set[str]()
     while True:
         query = [*fixed, ("prefix", prefix)] + ([("continuation-token", continuation)] if continuation else [])
         request = Request(kind="list", method="GET", query=query, parse=page_in)
         client.request(request)
         page: Page = request.content
-        entries = _entries(client, prefix, page)
-        yield entries
+        yield _entries(client, prefix, page)
         if not page.continuation:
             return
-        marks = {hash(page.continuation), hash((*page.objects, *page.folders))}
-        pages, listed, idle = pages + 1, listed + len(entries), 0 if entries and not marks & seen else idle + 1
-        if hash(page.continuation) in seen or idle > MAX_IDLE_PAGES or listed > MAX_LISTED:
-            raise UserError(
-                f"{client.where(request)}: the listing of {prefix!r} does not end: {listed} names on {pages} pages "
-                f"so far, the last {idle} pages without a new one, and the server announces a further page. Wanted a "
-                f"folder of at most {MAX_LISTED} objects, from a server whose continuation tokens advance"
-            )
-        seen |= marks
         continuation = page.continuation
+        if continuation in seen or len(seen) > MAX_PAGES:
+            raise UserError(
+                f"{client.where(request)}: the listing of {prefix!r} does not end: after {len(seen) + 1} pages the "
+                f"server announces a further one. Wanted a folder of at most {MAX_PAGES * PAGE_KEYS} objects, from a "
+                "server whose continuation tokens advance"
+            )
+        seen.add(continuation)
 
 
 def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 from datagen import registry
 from dlemu.checkpoints.grid import Grid, grid_of
@@ -61,9 +61,8 @@ class CheckpointPlan:
         return frozenset(layout.path for rank in self.ranks for layout in self.files(rank))
 
     @cached_property
-    def _format(self) -> Any:
-        """The format, a `formats.checkpoint_format_base.CheckpointFormat`."""
-        return registry.find(FORMATS, self.format, "Format")()
+    def _format(self) -> CheckpointFormat:
+        return cast("CheckpointFormat", registry.find(FORMATS, self.format, "Format")())
 
     @cached_property
     def rank_bytes(self) -> tuple[int, ...]:
@@ -93,6 +92,21 @@ class CheckpointPlan:
             for shard in self.shards(rank):
                 sizes[shard.role] += shard.bytes
         return sizes
+
+
+class CheckpointFormat:
+    """A file format, whose module has a class `Format`, made without arguments; it implements `layout` or `files`.
+
+    Both are pure arithmetic: no heavy imports, no files opened.
+    """
+
+    def files(self, plan: CheckpointPlan, rank: int) -> tuple[FileLayout, ...]:
+        """Return the files that one of the job's ranks writes, in order; no two ranks write the same file."""
+        return tuple(self.layout(shard) for shard in plan.shards(rank))
+
+    def layout(self, shard: Shard) -> FileLayout:
+        """Return the layout of one shard's file."""
+        raise NotImplementedError(f"{type(self).__module__} lays out neither a shard's file nor all files of a rank")
 
 
 def plan_checkpoint(model: Model, settings: Checkpoint, ranks: int) -> CheckpointPlan:

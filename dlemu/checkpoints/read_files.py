@@ -111,7 +111,6 @@ class CheckpointReader:
             reader = (self._storage.open if pattern.reads_ahead else self._storage.open_unread_ahead)(file.path)
         except OSError as error:
             raise _unreadable(file, error) from error
-        opened_ns = time.monotonic_ns()
         try:
             _check_size(file, reader)
             reads = _reads_by_thread(file, pattern)
@@ -125,7 +124,6 @@ class CheckpointReader:
         return MovedFile(
             bytes=sum(timings.sizes),
             started_ns=started_ns,
-            opened_ns=opened_ns,
             moved_ns=moved_ns,
             synced_ns=moved_ns,
             ended_ns=time.monotonic_ns(),

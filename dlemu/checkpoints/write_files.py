@@ -41,7 +41,6 @@ class MovedFile:
 
     bytes: int
     started_ns: int
-    opened_ns: int
     moved_ns: int
     synced_ns: int
     ended_ns: int
@@ -53,14 +52,12 @@ class MovedFile:
 
     def columns(self) -> dict[str, int]:
         """Return this file's columns of a row of `io_rows`."""
-        names = ("bytes", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
+        names = ("bytes", "started_ns", "moved_ns", "synced_ns", "ended_ns", "threads", "cpu_ns")
         return {
             **{name: getattr(self, name) for name in names},
             "content_cpu_ns": self.content_cpu_ns,
             "storage_bytes": self.storage_bytes,
-            "calls": len(self.timings.sizes),
             "call_ns": sum(self.timings.calls_ns),
-            "longest_call_ns": max(self.timings.calls_ns, default=0),
             "starved_ns": sum(self.timings.starved_ns),
             "mover_cpu_ns": sum(self.timings.mover_cpu_ns),
             "mover_cpu_wait_ns": sum(self.timings.mover_cpu_wait_ns),
@@ -126,7 +123,6 @@ class CheckpointWriter:
         cpu_ns, started_ns = time.process_time_ns(), time.monotonic_ns()
         try:
             writer = self._storage.create(file.path)
-            opened_ns = time.monotonic_ns()
             try:
                 self._pool.run(lambda _: self._move(number, writer, timings))
                 moved_ns = time.monotonic_ns()
@@ -146,7 +142,6 @@ class CheckpointWriter:
         return MovedFile(
             bytes=file.size_bytes,
             started_ns=started_ns,
-            opened_ns=opened_ns,
             moved_ns=moved_ns,
             synced_ns=synced_ns,
             ended_ns=time.monotonic_ns(),

@@ -17,7 +17,7 @@ from typing import cast
 import click
 
 from datagen.errors import DlemuError, UserError, host_failure
-from datagen.registry import installed, named, nearest
+from datagen.registry import import_by_name, installed, nearest
 from datagen.withheld import scrubbed
 from dlemu import __version__
 from dlemu.config.published import check_letters, given_options
@@ -82,10 +82,10 @@ class _Commands(click.Group):
             return cast(click.Command, added.load())
         kind = next((kind for kind in kinds() if kind.command == cmd_name and kind.is_job), None)
         if kind is not None:
-            return cast(click.Command, named("dlemu.cli.job_command", "job_command")(kind))
+            return cast(click.Command, import_by_name("dlemu.cli.job_command", "job_command")(kind))
         if cmd_name not in (*_FIRST, *_MORE) or importlib.util.find_spec(f"dlemu.cli.{cmd_name}") is None:
             return None
-        return cast(click.Command, named(f"dlemu.cli.{cmd_name}", "command"))
+        return cast(click.Command, import_by_name(f"dlemu.cli.{cmd_name}", "command"))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -138,7 +138,7 @@ def main() -> None:
 
 def dlio_main() -> None:
     """Run the command line of `dlio_benchmark`."""
-    guarded(named("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
+    guarded(import_by_name("dlemu.cli.dlio_benchmark", "command"), "dlio_benchmark")
 
 
 def guarded(command: click.Command, name: str) -> None:

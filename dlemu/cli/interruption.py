@@ -81,11 +81,9 @@ class Watched:
                 if event.finished_runs:
                     self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
             case StorageProbed():
-                predicted = f"{'at least ' * bool(event.no_more)}{event.predicted_accelerators} pass"
                 self._print(
                     f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.mb_per_accelerator)} MB/s; predicted: {predicted}{': ' * bool(event.no_more)}"
-                    f"{event.no_more}"
+                    f"{number(event.mb_per_accelerator)} MB/s; expected to pass: {event.predicted_accelerators}"
                 )
             case RunsPlanned(runs=int(runs)) if runs > 1:
                 self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
@@ -95,7 +93,7 @@ class Watched:
                 au = trial.au_sustained_percent
                 self._print(
                     f"  au {au:.2f} % {plus_minus(au, trial.half_width_percent, 2)} "
-                    f"({'decided' if trial.settled else 'open'}), {number(trial.app_mb_per_second)} MB/s, "
+                    f"({'decided' if trial.settled else 'open'}), {number(trial.mb_per_second)} MB/s, "
                     f"{trial.seconds:.0f} s"
                 )
                 if trial.page_cache_warning:

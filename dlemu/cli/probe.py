@@ -67,7 +67,6 @@ _counts = _each(_count)
 @click.option("--engine", type=click.Choice(["auto", "fio", "threads"]), default="auto", show_default=True)
 @click.option("--readers", metavar="LIST", callback=_counts, help="With workload=: these counts, not 1,2,4,...")
 @click.option("--cached", is_flag=True, help="With workload=: allow page-cache reads.")
-@click.option("--precondition", type=click.IntRange(0, 10), default=0, help="First write the whole target N times.")
 @click.option("--steady", is_flag=True, help="Repeat each write until it is steady (SNIA); 25 rounds at most.")
 @click.option(
     "--output",
@@ -92,7 +91,7 @@ def command(
     \b
     dlemu probe /mnt/nvme                                    # 4k to 1m, 1 to 128 in flight, past the page cache
     dlemu probe /mnt/nvme --preset amax
-    dlemu probe /mnt/nvme --rw write --sizes 1m --precondition 2 --steady    # as a used drive writes
+    dlemu probe /mnt/nvme --rw write --sizes 1m --steady           # as a used drive writes
     dlemu probe s3://BUCKET storage.storage_options.endpoint_url=http://10.0.0.1:9000    # GET by size and in flight
     dlemu probe workload=unet3d dataset.data_folder=/mnt/nvme/unet3d     # the workload's own reads
 
@@ -116,7 +115,7 @@ def command(
     places = [word for word in target if word not in overrides]
     bucket = len(places) == 1 and places[0].startswith("s3://")
     if overrides and not bucket:
-        given = ("accesses", "sizes", "depths", "jobs", "precondition", "steady")
+        given = ("accesses", "sizes", "depths", "jobs", "steady")
         if places or preset or any(requests[name] for name in given):
             raise click.UsageError(
                 f"{overrides[0]} is a workload's setting, and a workload's own reads take no TARGET, --preset, --rw, "

@@ -11,7 +11,6 @@ import dataclasses
 import math
 import os
 import pickle
-import secrets
 import select
 import signal
 import socket
@@ -38,7 +37,7 @@ from dlemu.comm.failure import (
     overdue,
     stopped_for,
 )
-from dlemu.comm.local import LocalComm
+from dlemu.comm.local import LocalComm, TreeSockets
 from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
 
 _KILLED = 128 + signal.SIGKILL  # exit status
@@ -377,10 +376,10 @@ def run_ranks(
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
     """
-    token = secrets.token_hex(16)
+    sockets = TreeSockets(ranks)
 
     def work(channel: ReportChannel) -> int:
-        comm = LocalComm(channel.number, ranks, token=token, timeout_seconds=timeout_seconds)
+        comm = LocalComm(sockets.take(channel.number, timeout_seconds))
         try:
             status = main(comm)
         except BaseException as error:
@@ -393,6 +392,7 @@ def run_ranks(
         ranks,
         work,
         LONE_RANK if ranks == 1 else RANK,
+        sockets=sockets,
         timeout_seconds=timeout_seconds,
         grace_seconds=grace_seconds,
         most_seconds=most_seconds,
@@ -406,6 +406,7 @@ def run_processes(
     work: Callable[[ReportChannel], int],
     role: Role = RANK,
     *,
+    sockets: TreeSockets | None = None,
     timeout_seconds: float,
     grace_seconds: float,
     most_seconds: float = math.inf,
@@ -431,6 +432,7 @@ def run_processes(
             role=role,
             grace_seconds=grace_seconds,
             supervisor=os.getpid(),
+            sockets=sockets or TreeSockets(0),
             reports=sender,
             parents_only=(receiver, wakeups, waker),
         )
@@ -448,9 +450,11 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
         for number in range(task.count):
+            task.sockets.make_for(number)
             process = os.fork()
             if process == 0:
                 _run_and_exit(task, number, mask)
+            task.sockets.drop_of(number)
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
@@ -459,6 +463,7 @@ def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
             "raise the limit on processes (`ulimit -u`) or memory"
         ) from error
     finally:
+        task.sockets.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return processes
 
@@ -490,6 +495,7 @@ class _Task:
     role: Role
     grace_seconds: float
     supervisor: int
+    sockets: TreeSockets
     reports: socket.socket
     parents_only: tuple[socket.socket, ...]
     """The parent's sockets, which each forked process closes first."""

@@ -61,11 +61,11 @@ class LocalComm:
 
     node = 0
 
-    def __init__(self, rank: int = 0, size: int = 1, *, token: str = "", timeout_seconds: float = 600.0) -> None:
-        self.rank = self.local_rank = rank
-        self.size = self.local_size = size
+    def __init__(self, tree: LocalTree | None = None) -> None:
+        self._tree = tree or LocalTree(0, 1)
+        self.rank = self.local_rank = self._tree.rank
+        self.size = self.local_size = self._tree.size
         self.hosts: tuple[str, ...] = (socket.gethostname(),)
-        self._tree = connect_tree(token, rank, size, timeout_seconds)
 
     def all_reduce_max(self, value_ns: int) -> int:
         return self._tree.broadcast_number(self._tree.reduce_max(value_ns))
@@ -94,6 +94,65 @@ class LocalComm:
 
 def dump(value: Any) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+class TreeSockets:
+    """The sockets between the ranks of a host, made by the process that forks these, in the order of their numbers.
+
+    A rank has its own ends alone: when it ends, its neighbours get an end of file. Nobody else can connect.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._above: dict[int, socket.socket] = {}
+        """Rank that is not forked yet -> its end of the socket to its parent in the tree."""
+        self._below: dict[int, socket.socket] = {}
+        """Child of the rank that is forked next -> that rank's end."""
+
+    def make_for(self, rank: int) -> None:
+        """Make what the next rank needs, just before it is forked: few descriptors are open at a time."""
+        for child in children_of(rank, self._size):
+            self._below[child], self._above[child] = socket.socketpair()
+
+    def drop_of(self, rank: int) -> None:
+        """Close the ends of a rank that was forked."""
+        if rank in self._above:
+            self._above.pop(rank).close()
+        self._close(self._below)
+
+    def take(self, rank: int, timeout_seconds: float) -> LocalTree:
+        """In the forked rank: return its place in the tree, and close all other ends.
+
+        Its own forked children (a loader's workers) close the sockets at once, so its end is noticed if they live on.
+        """
+        tree = self.tree_of(rank, timeout_seconds)
+        self.close()
+        after_fork_in_child(tree.close)
+        return tree
+
+    def tree_of(self, rank: int, timeout_seconds: float) -> LocalTree:
+        """Return the place of the next rank in the tree, with its ends."""
+        tree = LocalTree(rank, self._size)
+        above = self._above.pop(rank, None)
+        if above is not None:
+            # A parent's answer may have to wait for the whole tree twice, and for other nodes. Ranks further down wait
+            # longer, so that the children of a missing rank are the first to report it.
+            levels = 2 * height(0, self._size) + _OTHER_NODES_LEVELS + depth(rank)
+            name = tree.name(parent_of(rank))
+            tree.parent = Connection(above, name, timeout_seconds, levels * _LEVEL_SECONDS)
+        for child, below in self._below.items():
+            extra_seconds = height(child, self._size) * _LEVEL_SECONDS
+            tree.children[child] = Connection(below, tree.name(child), timeout_seconds, extra_seconds)
+        self._below = {}
+        return tree
+
+    def close(self) -> None:
+        self._close(self._above)
+        self._close(self._below)
+
+    def _close(self, ends: dict[int, socket.socket]) -> None:
+        while ends:
+            ends.popitem()[1].close()
 
 
 def connect_tree(

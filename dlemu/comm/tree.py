@@ -73,7 +73,7 @@ class LocalTree:
 
     def __init__(self, local_rank: int, local_size: int, names: Sequence[int | str] | None = None) -> None:
         """Make a tree without links; `names` are the ranks' names in messages: numbers (default: local) or texts."""
-        self._rank, self._size = local_rank, local_size
+        self.rank, self.size = local_rank, local_size
         self._names: Sequence[int | str] = names if names is not None else range(local_size)
         self.parent: Link | None = None
         self.children: dict[int, Link] = {}
@@ -109,7 +109,7 @@ class LocalTree:
                 return self._collect(payload)
             _send_payload(self.parent, Frame.GATHER, payload)
             for rank, child in self.children.items():
-                for _ in _preorder(rank, self._size):
+                for _ in _preorder(rank, self.size):
                     num_bytes = child.receive(Frame.GATHER)
                     self.parent.send(Frame.GATHER, num_bytes)
                     for part in _parts(child, num_bytes):
@@ -136,7 +136,7 @@ class LocalTree:
             self.announce_loss(str(error))
             raise
         except BaseException:
-            self.announce_loss(f"{self.name(self._rank)} left a collective call halfway")
+            self.announce_loss(f"{self.name(self.rank)} left a collective call halfway")
             raise
 
     def announce_loss(self, message: str) -> None:
@@ -163,11 +163,11 @@ class LocalTree:
         return above + list(self.children.values())
 
     def _collect(self, own: bytes) -> list[bytes | bytearray]:
-        parts: dict[int, bytes | bytearray] = {self._rank: own}
+        parts: dict[int, bytes | bytearray] = {self.rank: own}
         for top, child in self.children.items():
-            for rank in _preorder(top, self._size):
+            for rank in _preorder(top, self.size):
                 parts[rank] = _receive_payload(child, Frame.GATHER)
-        return [parts[rank] for rank in range(self._size)]
+        return [parts[rank] for rank in range(self.size)]
 
 
 def _send_payload(link: Link, frame: Frame, payload: bytes | bytearray) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from datagen.registry import named
+from datagen.registry import import_by_name
 
 if TYPE_CHECKING:  # every command imports this package, and most of its files for a message or a list alone
     from dlemu.config.dump import completed as completed
@@ -37,5 +37,5 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     for module, names in _MODULES.items():
         if name in names:
-            return named(f"{__name__}.{module}", name)
+            return import_by_name(f"{__name__}.{module}", name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

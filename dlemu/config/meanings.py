@@ -21,6 +21,11 @@ def summary(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a docstring, without its full stop, and with null as in JSON."""
+    return summary(text).partition(". ")[0].rstrip(".").replace("None", "null")
+
+
 @cache
 def _of_module(name: str) -> dict[str, dict[str, str]]:
     try:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
-from datagen.registry import named, names
+from datagen.registry import import_by_name, names
 from dlemu.config.schema import Workload
 from dlemu.doctor.check_base import Check, Facts, HostChecks, failed
 from dlemu.results.kinds import kind_wanted
@@ -31,7 +31,7 @@ def examine(workload: Workload, *packages: str) -> Iterator[Check]:
     for folder in packages or (__name__, *([own.__name__] if own else [])):
         for name in names(folder):
             try:
-                modules.append(cast(HostChecks, named(f"{folder}.{name}")))
+                modules.append(cast(HostChecks, import_by_name(f"{folder}.{name}")))
             except Exception as error:  # a broken library may raise anything
                 yield replace(failed(error), name=name.replace("_", " "))
     facts = Facts(workload)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import zip_longest
 
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.rows import Rows, is_any, sum_of
 from dlemu.metrics.spread import Mean, by_epoch
 
@@ -23,16 +22,6 @@ WANTED_RATIO = 5.0
 """Smallest training dataset that MLPerf Storage allows, in multiples of the hosts' memory (rules v2.0, 2.1)."""
 
 
-class Cached(StrEnum):
-    """Codes of findings about whether memory served the bytes instead of storage."""
-
-    IN_MEMORY = "dataset_in_memory"
-    NOTHING_READ = "nothing_read"
-    NOT_READ = "storage_not_read"
-    PARTLY_READ = "storage_partly_read"
-    NOT_KNOWN = "storage_read_not_known"
-
-
 @dataclass(frozen=True, kw_only=True)
 class CacheProof:
     """How much data came from storage: None if the kernel does not count it (FUSE, some network file systems)."""
@@ -42,7 +31,7 @@ class CacheProof:
     dataset_to_memory: float | None
     """Size of the dataset / memory of all hosts."""
     finding: Finding | None
-    """Its code is one of `Cached`; None if nothing is wrong."""
+    """PAGE_CACHE or NO_DATA_FROM_STORAGE; None if nothing is wrong."""
 
 
 def prove(
@@ -58,7 +47,7 @@ def prove(
         dataset_to_memory=ratio,
         finding=_finding(percent, per_epoch, file_system, ratio, past_cache=odirect, evicted=evicted)
         if is_any(rows, "app_bytes")
-        else Finding(Cached.NOTHING_READ, "loud"),
+        else Finding(Code.NO_DATA_FROM_STORAGE, "loud"),
     )
 
 
@@ -93,18 +82,18 @@ def _finding(
     evicted: bool,
 ) -> Finding | None:
     if file_system in IN_MEMORY:
-        return Finding.of(Cached.IN_MEMORY, "loud", file_system=file_system)
-    remedies = ((not past_cache, "reader.odirect"), (not past_cache and not evicted, "reader.evict_page_cache"))
-    numbers: dict[str, Number] = {"would_help": ", ".join(setting for helps, setting in remedies if helps)}
+        return Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", pattern="in_memory", file_system=file_system)
+    remedies = ((not past_cache, "odirect=true"), (not past_cache and not evicted, "evict_page_cache=epochs"))
+    settings = " or ".join(f"reader.{setting}" for helps, setting in remedies if helps)
+    numbers: dict[str, Number] = {"would_help": settings} if settings else {}
     if ratio is not None:
         numbers["dataset_to_memory_ratio"] = ratio
     if percent is None:
         unsafe = ratio is not None and ratio < WANTED_RATIO and not (past_cache or evicted)
-        return Finding(Cached.NOT_KNOWN, "caution", numbers | {"wanted_ratio": WANTED_RATIO}) if unsafe else None
+        numbers |= {"pattern": "not_known", "wanted_ratio": WANTED_RATIO}
+        return Finding(Code.PAGE_CACHE, "caution", numbers) if unsafe else None
     shares = [share for share in per_epoch if share is not None]
     if not shares or min(shares) >= PARTLY_READ_PERCENT:
         return None
     numbers |= {"from_storage_percent": percent, "least_percent": min(shares), "most_percent": max(shares)}
-    if min(shares) < NOT_READ_PERCENT:
-        return Finding(Cached.NOT_READ, "loud", numbers)
-    return Finding(Cached.PARTLY_READ, "caution", numbers)
+    return Finding(Code.PAGE_CACHE, "loud" if min(shares) < NOT_READ_PERCENT else "caution", numbers)

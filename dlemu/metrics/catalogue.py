@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
-from dlemu.config.meanings import meanings
+from dlemu.config.meanings import first_sentence, meanings
 
 Better = Literal["higher", "lower", "neither"]
 ACCELERATOR = "accelerator"
@@ -122,6 +122,6 @@ def declared(summary: type[Any]) -> tuple[Metric, ...]:
             texts[name] = part.__doc__ or ""
     for name, hint in hints.items():
         for metric in (note for note in getattr(hint, "__metadata__", ()) if isinstance(note, Metric)):
-            text = metric.meaning or texts.get(name, "").partition(".")[0]
+            text = metric.meaning or first_sentence(texts.get(name, ""))
             found.append(replace(metric, name=name, meaning=text))
     return tuple(found)

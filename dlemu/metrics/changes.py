@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.metrics.causes import cpu_is_known, took_ns, worker_time
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.read_times import find_read_change
 from dlemu.metrics.rows import Rows, StepTable, filled, in_order, is_any, sum_of
@@ -92,11 +93,26 @@ class Supply:
     """Whether the throughput is all that the storage could deliver; else it is a lower bound."""
 
 
-def clock(seconds: float) -> str:
-    """Format a time since training began as 00:06 or 1:00:06."""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+def find_unsteadiness(rows: Rows, *, preprocesses: bool) -> tuple[Finding, ...]:
+    """Return what was not steady of the storage: each change of its speed, each stall, and what explains the changes.
+
+    Findings of the same `pattern` (`speed_changed`, `stalled`, `ran_out`, `first_touch`) have the same numbers.
+    """
+    table = in_order(rows)
+    changes = find_speed_changes(table, preprocesses=preprocesses)
+    column = storage_column(table)
+    gb_of_epochs = [sum_of(epoch, column) / 1e9 for epoch in table.by_epoch] if changes else []
+    explained = find_ran_out(changes), find_first_touch(changes, gb_of_epochs)
+    return (
+        *(not_steady("speed_changed", **{k: v for k, v in asdict(one).items() if v is not None}) for one in changes),
+        *(not_steady("stalled", **asdict(stall)) for stall in find_stalls(table)),
+        *(finding for finding in explained if finding is not None),
+    )
+
+
+def not_steady(pattern: str, **numbers: Number) -> Finding:
+    """Return the finding that the storage was not steady in this way."""
+    return Finding(Code.STORAGE_NOT_STEADY, "caution", {"pattern": pattern, **numbers})
 
 
 def find_speed_changes(rows: Rows, *, preprocesses: bool = False) -> tuple[SpeedChange, ...]:
@@ -400,47 +416,33 @@ _MAX_BYTES_RATIO = 1.3
 """Greatest ratio of the most to the fewest bytes before a slow-down; a change is known only to a window of time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RanOut:
-    """A cache or burst credit that ran out."""
-
-    gb: float
-    """GB read at the higher speed until it ran out; mean over the times."""
-    times: int
-    """How often it ran out: once is a hint, more are a proof."""
-    mb_per_second_before: float
-    mb_per_second_after: float
-    """The speed that lasts: the lowest after it ran out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FirstTouch:
-    """A storage that was slow in the first epoch, when each byte was read for the first time, and fast afterwards."""
-
-    gb: float
-    """GB read in the first epoch."""
-    mb_per_second_first: float
-    mb_per_second_after: float
-
-
 _FIRST_EPOCH_TOLERANCE = 0.1
 """Share of the first epoch's bytes by which the change may miss the epoch's end: a window, or a few batches."""
 
 
-def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[float]) -> FirstTouch | None:
-    """Return how slow the first epoch was (of `gb_of_epochs`) if the only change is a rise at its end, else None."""
+def find_first_touch(changes: Sequence[SpeedChange], gb_of_epochs: Sequence[float]) -> Finding | None:
+    """Return how slow the first epoch was (of `gb_of_epochs`) if the only change is a rise at its end, else None.
+
+    So is a volume on which the first read of a block is slow.
+    """
     if len(gb_of_epochs) < 2 or len(changes) != 1 or changes[0].percent < 100:
         return None
     first, change = gb_of_epochs[0], changes[0]
     if abs(change.gb_before - first) > _FIRST_EPOCH_TOLERANCE * first:
         return None
-    return FirstTouch(
-        gb=first, mb_per_second_first=change.mb_per_second_before, mb_per_second_after=change.mb_per_second_after
+    return not_steady(
+        "first_touch",
+        gb=first,
+        mb_per_second_first=change.mb_per_second_before,
+        mb_per_second_after=change.mb_per_second_after,
     )
 
 
-def find_ran_out(changes: Sequence[SpeedChange]) -> RanOut | None:
-    """Return what ran out: slow-downs, each after about the same number of bytes, with a rise between; else None."""
+def find_ran_out(changes: Sequence[SpeedChange]) -> Finding | None:
+    """Return what ran out, a cache or burst credit: falls after about as many bytes each, with a rise between.
+
+    `gb` is the mean of what came at the higher speed, `times` how often it ran out: once is a hint, more are a proof.
+    """
     falls = [change for change in changes if change.percent < 100]
     rises = [change for change in changes if change.percent >= 100]
     if not falls or len(changes) != 2 * len(falls) - 1:
@@ -451,7 +453,8 @@ def find_ran_out(changes: Sequence[SpeedChange]) -> RanOut | None:
     fast_gb = [fall.gb_before - begin for fall, begin in zip(falls, since, strict=True)]
     if min(fast_gb) <= 0 or max(fast_gb) > _MAX_BYTES_RATIO * min(fast_gb):
         return None
-    return RanOut(
+    return not_steady(
+        "ran_out",
         gb=sum(fast_gb) / len(fast_gb),
         times=len(falls),
         mb_per_second_before=falls[0].mb_per_second_before,

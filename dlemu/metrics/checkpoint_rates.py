@@ -1,8 +1,7 @@
 """Times and rates of checkpoints: by rank 0, by the slowest rank and by wall clock; and how often to write them.
 
 A checkpoint has one row per rank. Columns used, in ns: began_ns, ended_ns, asked_ns (training wanted the checkpoint),
-released_ns (training went on), starved_ns, fsync_ns, folder_sync_ns; and bytes, storage_bytes, threads, checkpoint,
-rank. The stamps of all ranks are on one clock.
+released_ns (training went on), fsync_ns, folder_sync_ns; and bytes, checkpoint, rank. All stamps are on one clock.
 """
 
 from __future__ import annotations
@@ -27,31 +26,36 @@ class CheckpointTimes:
     """Bytes of all ranks."""
     rank0_seconds: float
     """Time of rank 0, which DLIO reports."""
-    rank0_gib_per_second: float | None
-    """Bytes of all ranks / `rank0_seconds`, as DLIO computes it (and calls GB)."""
     slowest_seconds: float
     """Time of the slowest rank, which the rules of MLPerf Storage require."""
-    slowest_gib_per_second: float | None
-    """Bytes of all ranks / `slowest_seconds`."""
     slowest_rank: int
     wall_seconds: float
     """From the start of the first rank to the end of the last."""
-    wall_gb_per_second: float | None
-    """Bytes of all ranks / `wall_seconds`, 1e9 bytes/s."""
     fsync_percent: float
     """Share of the ranks' time spent in fsync."""
     fsync_max_seconds: float
     """Longest time that a rank spent in fsync."""
     folder_sync_seconds: float = 0.0
     """Longest fsync of the folder; on each host, only the rank that finishes last does one."""
-    starved_percent: float
-    """Share of the writing threads' time spent waiting for the emulator to generate their bytes."""
-    from_storage_percent: float | None
-    """When reading: % of the bytes that storage, not the page cache, served, by the kernel's accounting."""
     stall_seconds: float
     """How long training stalled for it."""
     safe_seconds: float
     """From the moment training requested it until the last rank's bytes were on the storage."""
+
+    @property
+    def rank0_gib_per_second(self) -> float:
+        """Bytes of all ranks / `rank0_seconds`, as DLIO computes it (and calls GB)."""
+        return _ratio(self.bytes / GIB, self.rank0_seconds)
+
+    @property
+    def slowest_gib_per_second(self) -> float:
+        """Bytes of all ranks / `slowest_seconds`."""
+        return _ratio(self.bytes / GIB, self.slowest_seconds)
+
+    @property
+    def wall_gb_per_second(self) -> float:
+        """Bytes of all ranks / `wall_seconds`, 1e9 bytes/s."""
+        return _ratio(self.bytes / GB, self.wall_seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,38 +72,30 @@ class OverCheckpoints:
     min: float
 
 
-def times_of(rows: Rows, *, accounted: bool) -> CheckpointTimes:
-    """Return the numbers of one checkpoint from its rows; `accounted`: the kernel counted storage_bytes."""
+def times_of(rows: Rows) -> CheckpointTimes:
+    """Return the numbers of one checkpoint from its rows."""
     seconds = (rows["ended_ns"] - rows["began_ns"]) / 1e9
     size_bytes, slowest = int(rows["bytes"].sum()), int(seconds.argmax())
     wall = float(rows["ended_ns"].max() - rows["began_ns"].min()) / 1e9
     rank0 = float(seconds[int(rows["rank"].argmin())])
     total = float(seconds.sum())
-    thread_seconds = float((seconds * np.maximum(rows["threads"], 1)).sum())
     return CheckpointTimes(
         checkpoint=int(rows["checkpoint"][0]),
         bytes=size_bytes,
         rank0_seconds=rank0,
-        rank0_gib_per_second=_ratio(size_bytes / GIB, rank0),
         slowest_seconds=float(seconds[slowest]),
-        slowest_gib_per_second=_ratio(size_bytes / GIB, float(seconds[slowest])),
         slowest_rank=int(rows["rank"][slowest]),
         wall_seconds=wall,
-        wall_gb_per_second=_ratio(size_bytes / GB, wall),
         fsync_percent=100 * float(rows["fsync_ns"].sum()) / 1e9 / total if total else 0.0,
         fsync_max_seconds=float(rows["fsync_ns"].max()) / 1e9,
         folder_sync_seconds=float(rows["folder_sync_ns"].max()) / 1e9,
-        starved_percent=100 * float(rows["starved_ns"].sum()) / 1e9 / thread_seconds if thread_seconds else 0.0,
-        from_storage_percent=100 * int(rows["storage_bytes"].sum()) / size_bytes if accounted and size_bytes else None,
         stall_seconds=float(rows["released_ns"].max() - rows["asked_ns"].max()) / 1e9,
         safe_seconds=float(rows["ended_ns"].max() - rows["asked_ns"].max()) / 1e9,
     )
 
 
-def over_checkpoints(values: list[float]) -> OverCheckpoints | None:
-    """Return mean, standard deviation and percentiles; None without values."""
-    if not values:
-        return None
+def over_checkpoints(values: list[float]) -> OverCheckpoints:
+    """Return mean, standard deviation and percentiles of one or more values."""
     p50, p90, p99 = (float(part) for part in np.percentile(values, (50, 90, 99)))
     mean, std = float(np.mean(values)), float(np.std(values))
     return OverCheckpoints(mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=max(values), min=min(values))
@@ -169,5 +165,5 @@ def shortest_interval_seconds(snapshot_seconds: float, drain_seconds: float, au:
     return max(above, au * (snapshot_seconds + drain_seconds))
 
 
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole > 0 else None
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Generic, Literal, Self, TypeVar
 
 Severity = Literal["info", "caution", "loud"]
@@ -14,6 +15,41 @@ Number = float | int | str | None
 """A number, whose unit is in its key, or the name of a host or folder; None: a number that is not finite (JSON)."""
 
 
+class Code(StrEnum):
+    """What can be found of a training, beside the shares of the lost time; other kinds of job share codes, or add some.
+
+    What to do follows from the code: each kind of job has one table with a sentence for either (`wording.py`).
+    """
+
+    PREFETCH_TOO_SHALLOW = "prefetch_too_shallow"
+    """Batches wait, in order, for one slow read, or for a worker that could have begun earlier."""
+    REQUESTS_TOO_SMALL = "requests_too_small"
+    """Larger read calls got more from the storage, right after the run."""
+    TOO_FEW_READERS = "too_few_readers"
+    TOO_MANY_READERS = "too_many_readers"
+    """Fewer readers got more, right after the run."""
+    OTHER_PROGRAM_ON_DRIVE = "other_program_on_drive"
+    NETWORK_FULL = "network_full"
+    STORAGE_NOT_STEADY = "storage_not_steady"
+    """Its speed changed, it stalled, or its first bytes came faster or slower: `pattern` says which."""
+    SLOW_DRIVE = "slow_drive"
+    """A sub-folder of the dataset reads slower than the others."""
+    SLOW_RANK = "slow_rank"
+    """The others waited for a rank, or for a host where `rank` is null."""
+    PAGE_CACHE = "page_cache"
+    """Memory served some of the bytes, or that is not known."""
+    NO_DATA_FROM_STORAGE = "no_data_from_storage"
+    """Nothing was read, or the dataset is on a `file_system` in memory."""
+    MEMORY_PRESSURE = "memory_pressure"
+    CPU_QUOTA = "cpu_quota"
+    """The CPU limit (cgroup) was used up."""
+    OTHER_PROGRAM_ON_CORES = "other_program_on_cores"
+    EMULATOR_CEILING = "emulator_ceiling"
+    """The emulator reaches hardly more without storage."""
+    MEASUREMENT_INCOMPLETE = "measurement_incomplete"
+    """Steps or telemetry of a host are lost."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """One thing found. Codes are stable, sentences may change from version to version."""
@@ -21,7 +57,7 @@ class Finding:
     code: str
     severity: Severity = "info"
     numbers: dict[str, Number] = field(default_factory=dict)
-    """Name with unit -> value: `loss_percent`, `readers`."""
+    """Name with unit -> value: `loss_percent`, `readers`. Where a code has several forms, `pattern` says which."""
 
     @classmethod
     def of(cls, code: str, severity: Severity = "info", **numbers: Number) -> Self:
@@ -43,3 +79,8 @@ class LimitedBy(Generic[What]):
     """The evidence as codes with their numbers."""
     to_do: tuple[Finding, ...] = ()
     """The advice as codes with their numbers."""
+
+    @property
+    def name(self) -> str:
+        """What limited it, as text."""
+        return self.what

@@ -7,11 +7,11 @@ over all batches gives the time per sample of each folder (docs/metrics.md, sect
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.rows import Columns, Rows, in_order
 from dlemu.plan.samples import Plan, hash_samples
 
@@ -25,18 +25,11 @@ _MIN_BATCHES_PER_FOLDER = 10  # 5 in each of the two halves that are fitted on t
 _MAX_BATCHES = 20_000  # more only take time
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlowFolder:
-    """A sub-folder of the dataset that reads slower than the others."""
+def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[Finding, ...]:
+    """Return the slow ones of `folders`, slowest first; file f is in folder f modulo their number.
 
-    name: str
-    ms_per_sample: float
-    others_ms_per_sample: float
-    """Median over all folders."""
-
-
-def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[SlowFolder, ...]:
-    """Return the slow ones of `folders`, slowest first; file f is in folder f modulo their number."""
+    `others_ms_per_sample` is the median over all folders.
+    """
     if len(folders) < 3:
         return ()
     table = in_order(rows)
@@ -54,7 +47,13 @@ def find_slow_folders(rows: Rows, plan: Plan, folders: Sequence[str]) -> tuple[S
     if median <= 0 or slow.sum() > _MAX_SLOW_SHARE * len(folders):
         return ()
     return tuple(
-        SlowFolder(name=folders[at], ms_per_sample=float(per_sample[at]), others_ms_per_sample=median)
+        Finding.of(
+            Code.SLOW_DRIVE,
+            "caution",
+            folder=folders[at],
+            ms_per_sample=float(per_sample[at]),
+            others_ms_per_sample=median,
+        )
         for at in np.argsort(-per_sample)
         if slow[at]
     )

@@ -11,32 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.loss import PARTS, total_ns, wait_parts
-from dlemu.metrics.rows import Columns, Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
+from dlemu.metrics.rows import Rows, StepTable, Whole, add_at, in_order, maximum_at, steps_of, sum_of
 
 _MIN_LOSS_PERCENT = 0.5
 """An owner is reported if it caused at least this loss, in points of utilisation."""
 _MIN_RATIO = 3
 """It must also have caused this many times the mean loss of the others: by chance every rank is last now and then."""
-_SHOWN_RANGES = 8
-"""Ranges of steps that a straggler's text lists."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Straggler:
-    """A rank, or with `rank` None a host whose ranks are late together."""
-
-    rank: int | None
-    host: str
-    loss_percent: float
-    """Points of the headline AU's loss that would vanish if it had been as fast as the slowest of the others."""
-    steps: int
-    """Number of kept steps that it delayed."""
-    where: str
-    """These steps, as `epoch 1: 2-7, 9; epoch 2: 3`."""
-    mean_delay_ms: float
-    mainly: str
-    """What mainly delayed its batches then: `reading`, `decoding`, `queueing` or `hand_over`, as in `Loss`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +34,13 @@ class _Delays:
     """The delay times the step's number of accelerators."""
 
 
-def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Straggler]:
-    """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`."""
+def find_stragglers(kept: Rows, rank_nodes: Sequence[int], hosts: Sequence[str]) -> list[Finding]:
+    """Return the stragglers of the kept steps, hosts before ranks, worst first. `rank_nodes[rank]` indexes `hosts`.
+
+    Without `rank` it is a host whose ranks are late together; `loss_percent` are the points of the headline AU's loss
+    that would vanish if it had been as fast as the slowest of the others; `mainly` is what mainly delayed its batches
+    then: `reading`, `decoding`, `queueing` or `hand_over`, as in `Loss`.
+    """
     if not len(kept) or not sum_of(kept, "compute_ns"):  # without computation AU is 0, whoever is late
         return []
     table = in_order(kept)
@@ -109,38 +96,20 @@ def _delays(kept: StepTable, owners: Sequence[int]) -> _Delays:
     return _Delays(owner, row, delay_ns, delay_ns * peers)
 
 
-def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Straggler:
+def _straggler(kept: StepTable, delays: _Delays, owner: int, *, rank: int | None, host: str) -> Finding:
     delayed = (delays.owner == owner) & (delays.delay_ns > 0)
     mine = kept.take(delays.row[delayed])
     parts = wait_parts(mine).sum(axis=0)
-    return Straggler(
-        rank=rank,
+    return Finding.of(
+        Code.SLOW_RANK,
+        "caution",
+        **({"pattern": "host"} if rank is None else {"rank": rank}),
         host=host,
         loss_percent=100.0 * float(delays.cost_ns[delayed].sum()) / total_ns(kept),
         steps=len(mine),
-        where=_steps_text(mine),
         mean_delay_ms=float(delays.delay_ns[delayed].mean()) / 1e6,
         mainly=PARTS[int(parts.argmax())],
     )
-
-
-def _steps_text(rows: Columns) -> str:
-    """Format the rows' steps as `epoch 1: 2-7, 9`, at most _SHOWN_RANGES ranges."""
-    shown: dict[int, list[str]] = {}
-    left = _SHOWN_RANGES
-    epochs, numbers = rows["epoch"], rows["step"]
-    for epoch in np.unique(epochs).tolist():
-        steps = np.unique(numbers[epochs == epoch])
-        firsts = np.flatnonzero(np.append(True, np.diff(steps) > 1))
-        lasts = np.append(firsts[1:], len(steps)) - 1
-        ranges = zip(steps[firsts[:left]].tolist(), steps[lasts[:left]].tolist(), strict=True)
-        if left:
-            shown[epoch] = [f"{first}" if first == last else f"{first}-{last}" for first, last in ranges]
-        left -= len(firsts)
-        if left < 0:
-            break
-    text = "; ".join(f"epoch {epoch}: {', '.join(texts)}" for epoch, texts in shown.items())
-    return text + (", ..." if left < 0 else "")
 
 
 def _name(hosts: Sequence[str], node: int) -> str:

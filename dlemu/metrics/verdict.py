@@ -23,7 +23,7 @@ EXIT_STATUSES: dict[Outcome, int] = {"pass": 0, "fail": 1, "undecided": 4, "no v
 """docs/results.md, section 1. The last two share a status: neither answers the question about the storage."""
 COMPLETED = tuple(sorted(set(EXIT_STATUSES.values())))
 """Exit statuses of a command whose measurement completed, whatever the result."""
-HOST_LIMITS = ("host CPU", "memory", "emulator")
+HOST_LIMITS = ("host CPU", "emulator")
 """Limits (`Limit.what`) of the host: a run limited by one of them gives only a lower bound for the storage."""
 
 
@@ -100,8 +100,6 @@ class Evidence:
     """Kept steps of the shortest block."""
     supply_known: bool = True
     """False where the sustained AU is only a lower bound."""
-    limited_by: str = ""
-    """What limited the run (`Limit.what`); empty where unknown."""
     prefetched_steps: int
     """Most batches that the loader may read ahead during the first step of a block, which is not counted."""
 
@@ -111,8 +109,8 @@ class Evidence:
         return {"sustained": self.au_sustained, "au": self.au, "rules": self.au_whole}[self.by]
 
 
-def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict.
+def judge(evidence: Evidence, limited_by: str = "") -> Verdict:
+    """Return the verdict; `limited_by` is what limited the run (`Limit.what`), empty where unknown.
 
     A fail needs an emulator, a host and computation times that reach the threshold without the storage; a pass needs
     bytes from storage, and by the headline AU more kept steps than were read ahead, unless the whole AU passes. An AU
@@ -144,8 +142,8 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(VerdictCode.TOO_FEW_STEPS, numbers | steps)
     if evidence.by == "sustained" and not evidence.supply_known and au < threshold <= (evidence.au or 0.0):
         return Verdict(VerdictCode.SUPPLY_NOT_KNOWN, numbers)
-    if au < threshold and evidence.limited_by in HOST_LIMITS:
-        return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": evidence.limited_by})
+    if au < threshold and limited_by in HOST_LIMITS:
+        return Verdict(VerdictCode.HOST_LIMITED, numbers | {"limited_by": limited_by})
     if margin is not None and margin > abs(au - threshold):
         epochs = _epochs_to_decide(evidence, abs(au - threshold), margin)
         return Verdict(VerdictCode.UNDECIDED, numbers | {"epochs": epochs})

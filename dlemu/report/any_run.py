@@ -1,25 +1,33 @@
-"""Any result on the terminal and as a page: its first screen, and its sections below."""
+"""Any result on the terminal and as a page: its first screen, its sections, and every key of its typed result."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from dlemu.report.environment import environment_of
+from dlemu.metrics.findings import LimitedBy
+from dlemu.metrics.limit import Limit
+from dlemu.metrics.spread import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
-from dlemu.report.table import Section, Table, columns, print_section
-from dlemu.report.units import flat, plain, unit_of, with_unit
+from dlemu.report.table import Cell, Line, Section, Table, Words, columns, print_section
+from dlemu.report.units import explained, number, plain, with_unit
 from dlemu.results.kinds import JobParts, Kind
-from dlemu.results.parts import Environment
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
     from dlemu.report.figure_base import Canvas, Figure
+
+
+_LONG_TABLE = 24
+"""A table with more rows is folded, or shows ten at each end."""
+_MOST_COLUMNS, _MOST_TABLES = 6, 8
+_SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
+"""Keys that the first screen and the sections say in words: a terminal need not repeat them."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,15 @@ class Opened:
 
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
-    """Print a result that was saved in a folder: its first screen, and with `details` its sections."""
+    """Print a result that was saved in a folder: its first screen, and with `details` its sections and a job's keys."""
     print_screen(_screen(kind, answer, folder), console, details=details)
-    for section in _sections(kind, answer, folder) if details else ():
-        print_section(section, console)
+    if details:
+        for section in _sections(kind, answer, folder):
+            print_section(section, console)
+        parts = kind.load()
+        if isinstance(parts, JobParts) and parts.sections is None:
+            for table in _keys(kind, answer, without=(*_SAID, *(metric.name for metric in parts.catalogue))):
+                print_section(table, console)
 
 
 def open_result(kind: Kind, folder: str) -> Opened:
@@ -45,7 +58,7 @@ def open_result(kind: Kind, folder: str) -> Opened:
     page = Page(
         screen=_screen(kind, answer, folder),
         sections=list(_sections(kind, answer, folder)),
-        facts=list(_facts(kind, answer)),
+        facts=list(_keys(kind, answer)),
         config=read_config(folder),
         lead=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
@@ -68,22 +81,67 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
     if parts.sections is not None:
         made: Iterable[Section] = parts.sections(answer, folder)
         return made
-    return [_metrics(parts, answer)] if isinstance(parts, JobParts) else []
+    return _told(parts, answer) if isinstance(parts, JobParts) else []
 
 
-def _metrics(parts: JobParts, summary: Any) -> Table:
-    shown = [(metric, getattr(summary, metric.name)) for metric in parts.catalogue]
+def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
+    """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
+    limit = getattr(summary, "limited_by", None)
+    if isinstance(limit, LimitedBy | Limit):
+        advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
+        yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
+    found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
+    means = [(metric, value.mean if isinstance(value, Mean) else value) for metric, value in found]
     rows = [
-        (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in shown if value is not None
+        (metric.title, with_unit(value, metric.unit), metric.meaning) for metric, value in means if value is not None
     ]
-    return Table(columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
+    yield Table(title="Metrics", columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
+    each = {
+        metric.label: value.per_epoch for metric, value in found if isinstance(value, Mean) and any(value.per_epoch)
+    }
+    repeated = [(str(at), *map(number, values)) for at, values in enumerate(zip(*each.values(), strict=False), start=1)]
+    if len(repeated) > 1:
+        head = columns(parts.catalogue.repetition, *each, right=range(len(each) + 1))
+        yield Table(
+            title=f"Each {parts.catalogue.repetition}", columns=head, rows=repeated, folded=len(repeated) > _LONG_TABLE
+        )
 
 
-def _facts(kind: Kind, answer: Any) -> Iterator[Table]:
-    environment = getattr(answer, "environment", None)
-    if isinstance(environment, Environment):
-        yield from environment_of(environment)
-    if kind.is_job:
-        rows = [(key, plain(value), unit_of(key)) for key, value in flat(answer)]
-        head = columns("key", "value", "unit")
-        yield Table(title=f"Every key of {kind.answer}", columns=head, rows=rows, folded=True)
+def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+    """Yield every key of a job's result with its meaning: a table for each part of it."""
+    if not kind.is_job:
+        return
+    values = {field.name: getattr(answer, field.name) for field in fields(answer)}
+    parts = {key: value for key, value in values.items() if is_dataclass(value) and key not in without}
+    yield from _explained(kind.answer, answer, without=(*parts, *without))
+    for key, value in parts.items():
+        yield from _explained(f"{kind.answer}: {key}", value, without)
+
+
+def _explained(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+    """Yield a table of keys, values and meanings, without those that have no value, and one for each list of parts."""
+    rows, lists = [], {}
+    for key, item, meaning in explained(value):
+        if key.partition(".")[0] in without or item is None or item == ():
+            continue
+        if isinstance(item, tuple) and is_dataclass(item[0]):
+            lists[f"{title}{'.' if ': ' in title else ': '}{key}"] = item
+        else:
+            rows.append((key, plain(item, key), meaning))
+    if rows:
+        yield Table(title=title, columns=columns("key", "value", "meaning", whole=(0,)), rows=rows, folded=True)
+    for name, items in lists.items():
+        yield from _listed(name, items)
+
+
+def _listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
+    """Yield a table with a row for each of a result's parts, or a table for each if they have many keys."""
+    names = [field.name for field in fields(items[0])]
+    if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
+        for place, item in enumerate(items):
+            yield from _explained(f"{title}.{place}", item)
+        return
+    rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
+    if len(rows) > _LONG_TABLE:
+        rows[10:-10] = [(f"... {len(rows) - 20} more ...",)]
+    yield Table(title=title, columns=columns(*names), rows=rows, folded=True)

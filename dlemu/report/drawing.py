@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,15 +18,12 @@ _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density 
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure, drawn for wide screens and paper (`desk`), and for a phone."""
+    """One figure, as it is on a page."""
 
     name: str
     title: str
     caption: str
-    desk_svg: str
-    phone_svg: str
-    spec: str = ""
-    """Vega-Lite specification, as JSON that is safe inside a script; only for interactive pages."""
+    svg: str
 
 
 def missing_packages() -> list[str]:
@@ -47,34 +43,12 @@ Draw = Callable[["Canvas"], Iterable[tuple[str, "Figure"]]]
 """Returns the figures of a result by name, for a canvas."""
 
 
-def pictures(draw: Draw, *, interactive: bool = False) -> list[Picture]:
+def pictures(draw: Draw) -> list[Picture]:
     """Draw the figures of a result, in the order of the page."""
-    from dlemu.report.figure_base import DESK, PHONE
-
-    drawn = []
-    for (name, desk), (_, phone) in zip(figures(draw, DESK), figures(draw, PHONE), strict=True):
-        desk_svg, phone_svg = (
-            _with_unique_ids(_svg(figure, "transparent"), f"{name}-{kind}")
-            for kind, figure in (("desk", desk), ("phone", phone))
-        )
-        spec = _script_spec(desk) if interactive else ""
-        drawn.append(Picture(name, desk.title, desk.caption, desk_svg, phone_svg, spec))
-    return drawn
-
-
-def _script_spec(figure: Figure) -> str:
-    """Return the specification that Vega draws in a browser, with tooltips that show the values of marks."""
-    spec = _spec(figure, "transparent")
-    spec["config"]["mark"] = {"tooltip": True}
-    return json.dumps(spec).replace("<", "\\u003c")
-
-
-def vega_script() -> str:
-    """Return Vega, Vega-Lite and vega-embed (shipped with vl_convert) as one script that loads nothing."""
-    import vl_convert
-
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
+    return [
+        Picture(name, figure.title, figure.caption, _with_unique_ids(_svg(figure, "transparent"), name))
+        for name, figure in figures(draw)
+    ]
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -88,12 +62,14 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     return png
 
 
-def figures(draw: Draw, canvas: Canvas) -> list[tuple[str, Figure]]:
+def figures(draw: Draw) -> list[tuple[str, Figure]]:
     """Return name and figure of all that a result has, in the order of the page."""
     from altair.utils.schemapi import debug_mode
 
+    from dlemu.report.figure_base import DESK
+
     with debug_mode(False):  # altair's checks would double the time; tests draw with them
-        return list(draw(canvas))
+        return list(draw(DESK))
 
 
 def _svg(figure: Figure, background: str) -> str:

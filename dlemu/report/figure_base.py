@@ -1,4 +1,4 @@
-"""Common parts of all figures: canvas sizes, colours, axes, legends, panels side by side, bars of two sides."""
+"""Common parts of all figures: canvas sizes, colours, axes, legends, labels."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
-
-from dlemu.report.units import with_unit
-from dlemu.results.figures import Value
 
 Row = dict[str, Any]
 
@@ -40,24 +37,17 @@ _PARTS = {
 PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
 """Pixels around a figure with long names on its left: a reader's font may be wider than that of the layout."""
 
-_GAP = 62
-"""Pixels that each further panel needs besides its width, for its axis, title and spacing."""
-PANEL_HEIGHT = 150
-Panel = Callable[[int], alt.LayerChart | None]
-"""Draws a panel, given its width in pixels; returns None if it has nothing to show."""
-
 
 @dataclass(frozen=True)
 class Canvas:
-    """Size of a figure: for wide screens and paper, or for a phone."""
+    """Size of a figure."""
 
     width: int
     """Pixels between the axes."""
-    narrow: bool
+    narrow: bool = False
 
 
-DESK = Canvas(width=640, narrow=False)
-PHONE = Canvas(width=262, narrow=True)
+DESK = Canvas(width=640)
 
 
 @dataclass(frozen=True)
@@ -129,7 +119,7 @@ def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
     return alt.Legend(
         title=None,
         orient="top",
-        columns=columns or (2 if canvas.narrow else 5),
+        columns=columns or 5,
         labelLimit=canvas.width,
         columnPadding=26,
     )
@@ -157,61 +147,3 @@ def percent_domain(values: Sequence[float], *, maximum: float = 100.0) -> list[f
     low = min(values, default=0.0)
     step = 1 if low > 97 else 5 if low > 80 else 10
     return [max(0.0, float(np.floor((low - step / 5) / step) * step)), maximum]
-
-
-def grid(panels: Sequence[Panel], canvas: Canvas, max_columns: int) -> alt.ConcatChart | None:
-    """Lay out in rows the panels that have something to show; None if there are none."""
-    known = list(panels)
-    while known:
-        columns = min(max_columns, len(known))
-        width = (canvas.width - _GAP * (columns - 1)) // columns
-        drawn = [(panel, chart) for panel in known if (chart := panel(width)) is not None]
-        if min(max_columns, len(drawn)) == columns:
-            return alt.concat(*(chart for _, chart in drawn), columns=columns, spacing=18 if canvas.narrow else 24)
-        known = [panel for panel, _ in drawn]  # fewer columns are wider
-    return None
-
-
-def bars(
-    width: int,
-    names: Sequence[str],
-    values: Sequence[Value | None],
-    title: str,
-    canvas: Canvas,
-    level: float | None = None,
-    maximum: float = math.inf,
-) -> alt.LayerChart | None:
-    """Draw a bar per side, with number and interval, and a line at `level`; None if no side has a value.
-
-    `maximum` is the largest possible value, where the axis ends.
-    """
-    rows: list[Row] = []
-    for name, value in zip(names, values, strict=True):
-        if value is not None:
-            half = value.half_width or 0.0
-            low, high = max(0.0, value.mean - half), min(value.mean + half, maximum)
-            bar = {"side": name[0], "line": name, "value": value.mean, "text": with_unit(value.mean, "")}
-            rows.append(bar | {"low": low, "high": high})
-    if not rows:
-        return None
-    top = min(1.14 * max(row["high"] for row in rows) or 1, maximum)  # 14 % of room for the numbers
-    y = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, top], nice=False), axis=alt.Axis(tickCount=4))
-    base = alt.Chart(data(rows)).encode(x=alt.X("side:N", title=None, axis=alt.Axis(labelAngle=0, ticks=False)))
-    layers = [
-        base.mark_bar(size=min(46, width // 4)).encode(y=y, color=side_colour(names, canvas)),
-        base.transform_filter("datum.high > datum.low")
-        .mark_rule(color=INK)
-        .encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q")),
-        base.mark_text(baseline="bottom", dy=-3, color=INK, fontSize=11).encode(
-            y=alt.Y("high:Q"), text=alt.Text("text:N")
-        ),
-    ]
-    if level is not None:
-        line = alt.Chart(data([{"level": level}])).mark_rule(color=GREEN, strokeDash=[6, 4], strokeWidth=1.5)
-        layers.append(line.encode(y=alt.Y("level:Q")))
-    return alt.layer(*layers).properties(width=width, height=PANEL_HEIGHT)
-
-
-def side_colour(names: Sequence[str], canvas: Canvas) -> alt.Color:
-    """Return the colours of the sides, with a legend."""
-    return alt.Color("line:N", scale=colours(names), legend=legend(canvas, 1 if canvas.narrow else 2))

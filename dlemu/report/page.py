@@ -1,4 +1,4 @@
-"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script unless figures are interactive."""
+"""A self-contained HTML page: it loads nothing, escapes all text, and runs no script."""
 
 from __future__ import annotations
 
@@ -40,11 +40,8 @@ class Page:
         return _STATES.get(self.screen.lines[0].tone, "neutral")
 
 
-def render(page: Page, pictures: Sequence[Picture] = (), script: str = "") -> str:
-    """Return the page as HTML. Only sections and Vega's SVGs are inserted unescaped: both are escaped already.
-
-    With Vega's `script`, the page draws the pictures' specs in place of the SVGs for wide screens.
-    """
+def render(page: Page, pictures: Sequence[Picture] = ()) -> str:
+    """Return the page as HTML. Only sections and Vega's SVGs are inserted unescaped: both are escaped already."""
     import jinja2
 
     here = files("dlemu.report")
@@ -58,7 +55,6 @@ def render(page: Page, pictures: Sequence[Picture] = (), script: str = "") -> st
         facts=[html_section(section) for section in page.facts],
         pictures=pictures,
         css=css,
-        script=script,
         version=__version__,
     )
     return f"{text}\n"

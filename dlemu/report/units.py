@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from dlemu.config.meanings import first_sentence, meanings
 from dlemu.metrics.t_interval import percent_interval, plus_minus
 from dlemu.results.figures import Value
 
@@ -106,12 +107,15 @@ def verdict_word(passed: bool | None, *, unknown: str = "no verdict") -> str:
     return unknown if passed is None else "pass" if passed else "fail"
 
 
-def plain(value: Any) -> str:
-    """Return any value of a result as text; long lists are abbreviated in the middle."""
+def plain(value: Any, key: str = "") -> str:
+    """Return any value of a result as text, with the unit of its key; long lists are abbreviated in the middle."""
     if value is None:
         return "not known"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, int | float):
+        unit = unit_of(key)
+        return size(value) if unit == "bytes" and isinstance(value, int) else f"{value:.6g} {unit}".rstrip()
     if is_dataclass(value) or isinstance(value, Mapping):
         return ", ".join(f"{key.replace('_', ' ')} {plain(item)}" for key, item in _items(value))
     if isinstance(value, list | tuple):
@@ -129,6 +133,20 @@ def flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(item, f"{before}{key}.")
         else:
             yield before + key, item
+
+
+def explained(value: Any, before: str = "", meaning: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield the dotted key, the value, and the meaning in a sentence, of each leaf of a typed result, in order.
+
+    A key without a meaning of its own has that of the key above it, `meaning`.
+    """
+    texts = meanings(type(value))
+    for key, item in _items(value):
+        own = first_sentence(texts.get(key, "")) or meaning
+        if is_dataclass(item):
+            yield from explained(item, f"{before}{key}.", own)
+        else:
+            yield before + key, item, own
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

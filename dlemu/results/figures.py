@@ -1,4 +1,4 @@
-"""The figures of a run that are kept in a sweep, a comparison, or on a page of several runs."""
+"""The figures of a run that are kept in a sweep, a search or a comparison."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from dlemu.metrics.spread import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
+from dlemu.results.wording import scaled
 
 CONFIDENCE = 0.95  # docs/sizing.md, section 6; the same as k = 2 in docs/uncertainty.md
 
@@ -53,6 +54,11 @@ class JobFigures:
     """Value of the judged metric (AU in training) at which it passes."""
     metrics: dict[str, Value] = field(default_factory=dict)
     """Name -> value of the metrics that are known."""
+
+    @property
+    def title(self) -> str:
+        """What ran, in short: workload and accelerator."""
+        return " ".join(filter(None, [self.workload, self.accelerator])) + scaled(self.sample_divisor)
 
     def mean(self, metric: str) -> float | None:
         """Return the mean of a metric, None where it is not known."""

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
-from datagen.registry import installed, named
+from datagen.registry import import_by_name, installed
 from dlemu.results.file_names import FACTS, LIVE, SUMMARY
 
 if TYPE_CHECKING:  # every command imports this module
@@ -63,8 +63,6 @@ class Parts:
 
     Given what `read` returns, its folder, and a `dlemu.report.figure_base.Canvas`.
     """
-    points: Callable[[str], Any] | None = None
-    """Returns the points of the result in a folder, for pages of several results: a `dlemu.report.series.RunSeries`."""
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
 
@@ -163,14 +161,14 @@ def kinds() -> tuple[Kind, ...]:
 
 
 def _packages(parent: str) -> list[str]:
-    root = Path(named(parent, "__path__")[0])
+    root = Path(import_by_name(parent, "__path__")[0])
     paths = sorted(path.parent.relative_to(root) for path in root.rglob("kind.py"))
     return [".".join((parent, *path.parts)) for path in paths]
 
 
 def _kinds(package: str) -> list[Kind]:
     """Return the KIND of a package, and in ANSWERS further kinds of results that it makes."""
-    module = named(f"{package}.kind")
+    module = import_by_name(f"{package}.kind")
     return [module.KIND, *getattr(module, "ANSWERS", ())]
 
 

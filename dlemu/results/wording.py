@@ -12,7 +12,7 @@ Wording = Mapping[str, str | Callable[..., str]]
 """Code -> its sentence: a format string for the finding's numbers, or a function of them.
 
 `{readers:count reader}` gives "1 reader", "2 readers"; `{ranks:several , or fewer}` gives the words behind `several`
-unless there is 1.
+unless there is 1; `{at_seconds:clock}` gives a time since training began, 00:06 or 1:00:06.
 """
 
 
@@ -50,15 +50,22 @@ class _Filling(Formatter):
             return count(value, words)
         if kind == "several":
             return words if value != 1 else ""
+        if kind == "clock":
+            minutes, seconds = divmod(int(value), 60)
+            hours, minutes = divmod(minutes, 60)
+            return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
         return str(super().format_field(value, format_spec))
 
 
 def sentence(finding: Finding, words: Wording, ranks: int = 0) -> str:
     """Return a finding as a sentence; raises KeyError for a code without wording. `ranks` is 0 where not known."""
     text = words[finding.code]
-    return (
-        text(**finding.numbers) if callable(text) else _Filling().vformat(text, (), {"ranks": ranks} | finding.numbers)
-    )
+    return text(**finding.numbers) if callable(text) else filled(text, {"ranks": ranks} | finding.numbers)
+
+
+def filled(text: str, numbers: Mapping[str, Any]) -> str:
+    """Return a sentence of a `Wording` with its numbers."""
+    return _Filling().vformat(text, (), numbers)
 
 
 def sentences(

@@ -6,14 +6,13 @@ docs/sizing.md describes them; `dlemu.results.answer_files` writes them.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
-
-import msgspec
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from datagen.errors import UserError
-from dlemu.metrics.findings import Confidence, Finding
+from dlemu.metrics.findings import Confidence
 from dlemu.metrics.limit import Limit
-from dlemu.metrics.verdict import Outcome
+from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Conditions, Difference, difference
 from dlemu.results.figures import JobFigures, Value
@@ -22,6 +21,8 @@ from dlemu.results.wording import scaled
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
 YEAR_HOURS = 8760.0
+HOST = ("host", "loader", *HOST_LIMITS)
+"""Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
 
 
 # size.json
@@ -33,8 +34,7 @@ class Question:
 
     workload: str
     accelerator: str
-    """Empty when none was chosen. The same holds for `scale`."""
-    scale: str = ""
+    """Empty when none was chosen."""
     overrides: tuple[str, ...] = ()
     """The overrides, as the user gave them."""
     launcher: str = ""
@@ -58,26 +58,23 @@ class Trial:
     half_width_percent: float
     settled: bool
     """The verdict is certain at the confidence requested; a trial ends early as soon as it is."""
-    stretch_au_percent: tuple[float, ...] = ()
+    window_au_percent: tuple[float, ...] = ()
     """The values behind `au_sustained_percent`: one for each window of time."""
     seconds: float
     """Wall-clock time, including the start of the processes."""
-    au_whole_percent: float | None = None
-    """Copied from the run's summary.json, as the metrics below."""
-    prefetch_credit_percent: float | None = None
-    ceiling_au_percent: float | None = None
-    samples_per_second: float
-    app_mb_per_second: float
-    """1e6 bytes/s that the loaders read in the whole trial, its start and end included."""
-    device_mb_per_second: float | None = None
-    device_bytes_percent_of_app: float | None = None
     mb_per_accelerator: float = 0.0
     """MB/s that an accelerator of this run requests when it never waits: from the bytes really read."""
-    training_seconds: float | None = None
     limited_by: Limit | None = None
     """As in the run's summary.json."""
     page_cache_warning: str | None = None
     """The warning in the run's summary.json when the page cache may have served some or all reads."""
+    figures: JobFigures
+    """Of the whole trial, its start and end included."""
+
+    @property
+    def mb_per_second(self) -> float:
+        """1e6 bytes/s that the loaders read in the whole trial."""
+        return self.figures.mean("app_mb_per_second") or 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +89,8 @@ class CountResult:
     """None while the verdict is open: the threshold is inside the interval."""
     trials: int
     """Number of trials."""
-
-
-class Bracket(msgspec.Struct, frozen=True, kw_only=True):  # no field of a dataclass can be named `pass`
-    """The two counts between which the answer lies."""
-
-    passing: CountResult | None = msgspec.field(name="pass")
-    """The largest count that is shown to pass."""
-    failing: CountResult | None = msgspec.field(name="fail")
-    """The smallest count above that fails, or whose verdict is open."""
+    ceiling_au_percent: float | None = None
+    """The highest AU of the trials' ceiling runs: of the emulator on this host, without any storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,34 +102,17 @@ class SizeLimit:
     confidence: Confidence | None = None
     """How sure the trials that decide are of it; None where none of them names it."""
     evidence: tuple[str, ...] = ()
-    """`seen` as sentences; rates and shares of time in them are of one whole trial, its start and end included."""
-    seen: tuple[Finding, ...] = ()
-    """What the surest of these trials saw and advises, or why no more were tried."""
+    """What the surest of these trials saw and advises, or why no more were tried, as sentences."""
 
     @property
     def name(self) -> str:
         """The cause with its confidence, as text."""
         return f"{self.what} (confidence {self.confidence})" if self.confidence else self.what
 
-
-@dataclass(frozen=True, kw_only=True)
-class NextAccelerator:
-    """What one more accelerator would need from the storage."""
-
-    accelerators: int
-    wanted_mb_per_second: float
-    """For an AU of `threshold_percent`."""
-    most_delivered_mb_per_second: float | None
-    """The highest `app_mb_per_second` of all trials."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostOnly:
-    """The host, not the storage, was the limit."""
-
-    storage_could_feed: int | None
-    """Accelerators, at the highest rate of read probe or trials; None where the demand of one is not known, or where
-    other programs slowed down the reads."""
+    @property
+    def is_host(self) -> bool:
+        """Whether this host is the limit, not the storage: more may pass on another one."""
+        return self.what in HOST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,35 +124,7 @@ class FullSize:
     mb_per_accelerator: float
     """Rate that one accelerator then needs."""
     accelerators: int = 0
-    """How many the storage would feed: `storage_mb_per_second` / (threshold x `mb_per_accelerator`)."""
-
-    def fed_by(self, mb_per_second: float) -> FullSize:
-        return replace(self, accelerators=int(mb_per_second / self.mb_per_accelerator))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedAu:
-    """The AU predicted for one number of accelerators."""
-
-    accelerators: int
-    au_sustained_percent: float
-    au_interval_percent: tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictedSize:
-    """What the model of docs/prediction.md predicted from the read probe, before any trial."""
-
-    max_accelerators: int
-    max_accelerators_interval: tuple[int, int]
-    no_more: str = ""
-    """Why more may pass than were predicted, as a phrase; empty where more would fail."""
-    counts: tuple[PredictedAu, ...]
-    """For the counts that were tried and those that the model computed, smallest first."""
-
-    def au(self, accelerators: int) -> PredictedAu | None:
-        """Return the prediction for a count of accelerators; None where there is none."""
-        return next((count for count in self.counts if count.accelerators == accelerators), None)
+    """How many the storage would feed, at the highest rate of the read probe or a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,46 +135,62 @@ class SizeAnswer:
     complete: bool
     """False while the search goes on, or when it was interrupted."""
     verdict: str = ""
-    """The answer as a sentence; empty, as `passed` is None, while the search goes on."""
+    """The answer as a sentence; empty while the search goes on."""
     max_accelerators: int
     """The largest count shown to pass; 0 when none."""
     at_least: int | None = None
     """The count given by `--at-least`."""
-    passed: bool | None = None
-    """Whether `at_least` accelerators pass (1 without `--at-least`)."""
     outcome: Outcome | None = None
-    """The same in the terms of the exit status; None while the search goes on."""
+    """Whether `at_least` accelerators pass (1 without it), as in the exit status; None while the search goes on."""
     question: Question
-    hosts: tuple[str, ...] = ()
-    too_close_to_tell: tuple[int, ...] = ()
-    """Counts at the edge whose verdict is still open."""
     limited_by: SizeLimit
-    edge: Bracket
-    for_one_more: NextAccelerator
-    host_only: HostOnly | None = None
-    """None unless the host was the limit."""
+    wanted_mb_per_second: float
+    """What one accelerator more than `max_accelerators` needs from the storage, for an AU of `threshold_percent`."""
+    storage_could_feed: int | None = None
+    """Where the host was the limit: accelerators that the storage could feed, at its highest rate; None otherwise, and
+    where the demand of one is not known, or other programs slowed down the reads."""
     full_size: FullSize | None = None
     """None at full size, and where that is not known: counts are then of real accelerators."""
     probe_mb_per_second: float
     """Rate of the read probe."""
-    storage_mb_per_second: float = 0.0
-    """The highest rate of the read probe or a trial."""
-    predicted: PredictedSize | None = None
-    """None where nothing could be predicted."""
     counts: tuple[CountResult, ...]
     """Smallest first."""
     issues: tuple[str, ...] = ()
     """What a reader of these numbers must know, as sentences."""
     trials: tuple[Trial, ...]
     """In the order in which they ran."""
-    seconds: float
-    """Total time of all trials."""
     naive_seconds: float
     """Nominal time of running every count, up to the smallest that fails, at full length."""
 
     def trials_of(self, accelerators: int) -> tuple[Trial, ...]:
         """Return the trials of a count."""
         return tuple(trial for trial in self.trials if trial.accelerators == accelerators)
+
+    @property
+    def passing(self) -> CountResult | None:
+        """The largest count that is shown to pass."""
+        return next((count for count in self.counts if count.accelerators == self.max_accelerators), None)
+
+    @property
+    def failing(self) -> CountResult | None:
+        """The smallest count whose mean is below the threshold; its verdict may be open."""
+        return edge(self.counts, self.question.threshold_percent)[1]
+
+    @property
+    def too_close_to_tell(self) -> tuple[CountResult, ...]:
+        """The counts at the edge whose verdict is open."""
+        both = edge(self.counts, self.question.threshold_percent)
+        return tuple(count for count in both if count is not None and count.passed is None)
+
+    @property
+    def storage_mb_per_second(self) -> float:
+        """The highest rate of the read probe or a trial."""
+        return max([self.probe_mb_per_second, *(trial.mb_per_second for trial in self.trials)])
+
+    @property
+    def seconds(self) -> float:
+        """Time of all trials."""
+        return sum(trial.seconds for trial in self.trials)
 
     @property
     def sample_divisor(self) -> float | None:
@@ -239,7 +200,17 @@ class SizeAnswer:
     @property
     def scaled(self) -> str:
         """What the scale made of the samples, as a phrase after accelerators."""
-        return scaled(self.sample_divisor, self.question.scale)
+        return scaled(self.sample_divisor)
+
+
+def edge(counts: Iterable[CountResult], threshold_percent: float) -> tuple[CountResult | None, CountResult | None]:
+    """Return the largest count that reaches the threshold below the smallest that does not, and the latter."""
+    low = None
+    for count in sorted(counts, key=lambda count: count.accelerators):
+        if count.au_sustained_percent < threshold_percent:
+            return low, count
+        low = count
+    return low, None
 
 
 # sweep.json

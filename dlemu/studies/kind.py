@@ -12,13 +12,13 @@ def _comparison() -> Parts:
 
 
 def _size() -> Parts:
-    from dlemu.studies.size.points import PARTS
+    from dlemu.studies.size.page import PARTS
 
     return PARTS
 
 
 def _sweep() -> Parts:
-    from dlemu.studies.sweep.run import PARTS
+    from dlemu.studies.sweep.page import PARTS
 
     return PARTS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
@@ -13,46 +12,38 @@ from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import Opened, open_result
-from dlemu.report.drawing import check_packages, figures, picture_file, pictures, vega_script
-from dlemu.report.page import Page, render
-from dlemu.report.series import Point, RunSeries, point_of
-from dlemu.results.kinds import JobParts, kind_of, read_result
-from dlemu.results.measured import MeasuredRun
-from dlemu.studies.series.page import series_charts, series_screen, series_sections
+from dlemu.report.drawing import check_packages, figures, picture_file, pictures
+from dlemu.report.page import render
+from dlemu.results.kinds import kind_of, read_result
 
-PAGE, INTERACTIVE_PAGE = "report.html", "interactive.html"
+PAGE = "report.html"
 
 
-def write_page(folders: Sequence[str], output: str | None = None, *, interactive: bool = False) -> str:
-    """Write the page of one result, or of several side by side; return its path.
+def write_page(folder: str, output: str | None = None) -> str:
+    """Write the page of a result; return its path.
 
-    It goes to `output`, by default into the first folder. An interactive page contains Vega's script.
-
-    Raises UserError: a package is missing, or a folder holds no result.
+    It goes to `output`, by default into the folder. Raises UserError: a package is missing, or there is no result.
     """
     check_packages()
-    path = output or os.path.join(folders[0], INTERACTIVE_PAGE if interactive else PAGE)
-    opened = _open(folders)
-    drawn = pictures(opened.draw, interactive=interactive)
-    html = render(opened.page, drawn, vega_script() if interactive else "")
-    write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folders))
+    path = output or os.path.join(folder, PAGE)
+    opened = open_page(folder)
+    html = render(opened.page, pictures(opened.draw))
+    write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folder))
     return path
 
 
-def _elsewhere(folders: Sequence[str]) -> str:
-    return f"`{shlex.join(['dlemu', 'report', *folders])} --output FILE` writes elsewhere"
+def _elsewhere(folder: str) -> str:
+    return f"`{shlex.join(['dlemu', 'report', folder])} --output FILE` writes elsewhere"
 
 
-def write_pictures(folders: Sequence[str], kind: str, output: str) -> list[str]:
+def write_pictures(folder: str, kind: str, output: str) -> list[str]:
     """Write each figure as a file NAME.KIND (png or svg) into the folder `output`; return their paths."""
-    from dlemu.report.figure_base import DESK
-
     check_packages()
-    opened, written = _open(folders), []
-    drawn = figures(opened.draw, DESK)
+    opened, written = open_page(folder), []
+    drawn = figures(opened.draw)
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
-        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folders))
+        write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folder))
         written.append(os.path.join(output, f"{name}.{kind}"))
     return written
 
@@ -80,60 +71,13 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
         ) from error
 
 
-def _open(folders: Sequence[str]) -> Opened:
-    """Read the results in the folders; several results become points on one page."""
-    if len(folders) > 1:
-        series = open_together(folders)
-        page = Page(screen=series_screen(series), sections=list(series_sections(series)), source=series.folder)
-        return Opened(page, lambda canvas: series_charts(series, canvas))
-    kind = kind_of(folders[0])
-    if kind is None:
-        read_result(folders[0])  # raises UserError with what is missing
-    assert kind is not None
-    return open_result(kind, folders[0])
-
-
-def open_together(folders: Sequence[str]) -> RunSeries:
-    """Read several results as one series; the points of a search or sweep are named after its folder.
-
-    Raises UserError for a result without points, and for runs of different kinds.
-    """
-    points: list[Point] = []
-    common: MeasuredRun | None = None
-    for folder in folders:
-        series = points_of(folder)
-        common = common or series.run
-        if series.is_run:
-            points += [replace(point, folder=folder) for point in series.points]
-        else:
-            name = os.path.basename(os.path.abspath(folder))
-            points += [_named(point, name, folder) for point in series.points]
-    kinds = sorted({point.figures.kind for point in points})
-    if len(kinds) > 1:
-        raise UserError(f"{', '.join(folders)} hold different kinds of runs ({', '.join(kinds)}): make one page each")
-    return RunSeries(", ".join(folders), tuple(points), None, common)
-
-
-def points_of(folder: str) -> RunSeries:
-    """Return the points of the result in a folder; raises UserError for a result that has none."""
+def open_page(folder: str) -> Opened:
+    """Return the page of the result in a folder; raises UserError."""
     kind = kind_of(folder)
     if kind is None:
-        read_result(folder)  # says what is missing
+        read_result(folder)  # raises UserError with what is missing
     assert kind is not None
-    parts = kind.load()
-    if parts.points is not None:
-        series: RunSeries = parts.points(folder)
-        return series
-    if not isinstance(parts, JobParts):
-        raise UserError(f"{folder} holds {kind.noun}, which can't share a page: name it alone in `dlemu report`")
-    run = parts.read(folder)
-    where = {"folder": data} if (data := parts.conditions(run.summary).facts.get("folder")) else {}
-    return RunSeries(folder, (point_of(parts.figures(run), where),), None, run)
-
-
-def _named(point: Point, name: str, folder: str) -> Point:
-    line = ": ".join(filter(None, [name, point.line]))
-    return replace(point, line=line, folder=os.path.join(folder, point.folder))
+    return open_result(kind, folder)
 
 
 def _write(content: bytes, out: BinaryIO) -> None:

@@ -74,10 +74,8 @@ class StorageProbed:
     probe_mb_per_second: float
     mb_per_accelerator: float
     """Read rate that one accelerator needs, from the workload's nominal sizes."""
-    predicted_accelerators: int = 0
+    predicted_accelerators: int
     """The largest number that the model expects to pass; the search begins there."""
-    no_more: str = ""
-    """As in `PredictedSize`."""
 
 
 SizingEvent = (

@@ -19,9 +19,9 @@ from benchmarks.cases import Case
 from benchmarks.figure import Figure, Unmeasured, compare, each, ratio_at_least, ratio_at_most
 from benchmarks.peer import Peer, PeerFailed
 from benchmarks.peer_columns import check_reading, peer_columns, peer_subset
+from datagen.formats.format_base import Source
 from datagen.formats.parquet import Format
 from datagen.layout import nominal_sample_bytes
-from datagen.records import AllocatingSource
 from datagen.storage.storage_base import FOLDERS, open_storage
 from dlemu.config import load
 
@@ -184,7 +184,7 @@ class _Reading:
         spec, listed, storage = replace(self._columns, num_samples_per_file=rows), [], open_storage(FOLDERS)
         for path in paths:
             reader = storage.open(path)
-            groups = Format().open_groups(AllocatingSource(path, reader, storage.alignment), spec)
+            groups = Format().open_groups(Source(path, reader, storage.alignment), spec)
             batches = [groups.groups_of(first, min(batch_size, rows - first)) for first in range(0, rows, batch_size)]
             listed.append([path, [[span for group in batch for span in groups.spans(group)] for batch in batches]])
             reader.close()

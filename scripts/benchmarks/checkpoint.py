@@ -107,8 +107,6 @@ def _as_peer(bench: Bench) -> PeerSaved:
     write, read = done.summary.write, done.summary.read
     assert write is not None
     assert read is not None
-    assert write.rank0_gib_per_second is not None
-    assert read.rank0_gib_per_second is not None
     first_ns = int(done.whole["began_ns"].min()) + done.facts.journal.wall_clock_offset_ns
     shutil.rmtree(folder)
     shutil.rmtree(result)

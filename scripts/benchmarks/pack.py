@@ -42,13 +42,12 @@ class _Packing:
 
     def by_dlemu(self, processes: int) -> float:
         """Return MB/s that dlemu read."""
-        words = [f"source={self._source}", f"target={self._target}", f"processes={processes}"]
-        words += [f"resize={SMALL}x{SMALL}", "evict=false", f"output.folder={self._results}", "--no-report"]
+        words = [f"pack.source={self._source}", f"pack.target={self._target}", f"ranks={processes}"]
+        words += [f"pack.resize={SMALL}x{SMALL}", "pack.evict=false", f"output.folder={self._results}"]
         try:
-            self._bench.dlemu("pack", *words)
-            with open(os.path.join(self._results, "pack.json")) as lines:
-                figures = json.load(lines)["points"][0]["figures"]
-            return float(figures["read_mb_per_second"])
+            self._bench.dlemu("pack", *words, "output.report=false")
+            with open(os.path.join(self._results, "summary.json")) as lines:
+                return float(json.load(lines)["read_mb_per_second"])
         finally:
             shutil.rmtree(self._target, ignore_errors=True)
             shutil.rmtree(self._results, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The figures of pages, from the modules and folders that draw them: a list a page, each figure in its own words."""
+"""The figures of pages, from the modules that draw them: a list a page, each figure in its own words."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from dlemu.config.meanings import summary
 FIGURES_BEGIN = "<!-- made by scripts/docs from the folders of figures -->"
 PAGES = {
     "jobs/training/figures": "a training run",
-    "studies/series/figures": "a search, a sweep, or several folders with `--output`",
-    "studies/compare/figures": "a comparison",
+    "studies/figures": "a search or sweep (`by_count`), or a comparison",
     "jobs/checkpoint/figures": "a run of checkpoints",
     "contrib/kvcache/figures": "KV-cache offload",
     "jobs/probe/figures": "a probe",
     "jobs/training/prediction/figures": "a prediction",
-    "jobs/checkpoint/prediction/figures": "a prediction of checkpoints",
     "contrib/record/figures": "a recorded job",
 }
-"""Module or folder below dlemu/ -> whose page it is."""
+"""Module below dlemu/ -> whose page it is."""
 
 
 def figure_lists() -> str:
     """Return a list for each page; a place of figures that no page is known of is an error."""
     package = Path(__file__).parents[2] / "dlemu"
-    places = [*package.rglob("figures/"), *package.rglob("figures.py")]
+    places = package.rglob("figures.py")
     named = {place.relative_to(package).with_suffix("").as_posix(): dict(_drawn(place)) for place in places}
     drawn = {name: figures for name, figures in named.items() if figures}
     assert drawn.keys() == PAGES.keys(), drawn.keys() ^ PAGES.keys()
@@ -35,11 +33,11 @@ def figure_lists() -> str:
 
 def _drawn(place: Path) -> Iterator[tuple[str, str]]:
     """Yield name and docstring of the functions that return a figure."""
-    for path in [place] if place.suffix else sorted(place.glob("*.py")):
-        module = ast.parse(path.read_text())
-        for function in module.body:
-            if isinstance(function, ast.FunctionDef) and ast.unparse(function.returns or module) == "Figure | None":
-                yield function.name, ast.get_docstring(function) or ""
+    functions = (node for node in ast.parse(place.read_text()).body if isinstance(node, ast.FunctionDef))
+    for function in functions:
+        returned = ast.unparse(function.returns) if function.returns else ""
+        if returned == "Figure | None" and not function.name.startswith("_"):
+            yield function.name, ast.get_docstring(function) or ""
 
 
 def _list(page: str, figures: dict[str, str]) -> str:

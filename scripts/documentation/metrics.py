@@ -13,7 +13,7 @@ def metric_lists() -> str:
     parts = []
     for kind in kinds():
         if kind.is_job:
-            parts.append("\n".join([f"Of {kind.noun}:", "", *map(_line, kind.load_job().catalogue), ""]))
+            parts.append("\n".join([f"Of {kind.noun}:", "", *map(_line, kind.load_job().catalogue.compared), ""]))
     return "\n".join(parts)
 
 

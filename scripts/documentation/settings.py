@@ -20,8 +20,7 @@ Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/
 On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
 prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
 what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
-anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`. `dlemu pack` has
-settings of its own: [packing.md](../dlemu/contrib/pack/docs/packing.md).
+anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`.
 """
 
 

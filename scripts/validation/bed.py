@@ -95,6 +95,16 @@ class Ran:
         began, ended = int(self._steps("free_ns").min()), int(self._steps("met_ns").max())
         return self.watch.reading_seconds(began, ended) * 1e9 / (ended - began)
 
+    def found(self, code: str, pattern: str | None = None) -> list[Mapping[str, Any]]:
+        """Return the numbers of what dlemu found under this code."""
+        explaining = (self.summary["limited_by"] or {}).get("findings", [])
+        named = [one["numbers"] for one in (*explaining, *self.summary["findings"]) if one["code"] == code]
+        return [numbers for numbers in named if pattern is None or numbers.get("pattern") == pattern]
+
+    def not_steady(self, pattern: str) -> list[Mapping[str, Any]]:
+        """Return what dlemu found not steady of the drive in this way."""
+        return self.found("storage_not_steady", pattern)
+
     def seconds_of(self, moment_ns: int) -> float:
         """Return a moment of CLOCK_MONOTONIC as seconds since training began."""
         return (moment_ns - int(self._steps("free_ns").min())) / 1e9

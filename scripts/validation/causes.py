@@ -65,7 +65,7 @@ def _changed(bed: Bed, name: str, before: int, after: int) -> Iterator[Check]:
 
 def _check_change(name: str, ran: Ran, acted: Acted) -> Iterator[Check]:
     yield Check(name, "limited by", "storage", ran.limited_by)
-    changes = ran.summary["speed_changes"]
+    changes = ran.not_steady("speed_changed")
     yield Check(name, "changes of speed", 1.0, float(len(changes)))
     at = float(changes[0]["at_seconds"]) if changes else None
     yield Check(name, "when", ran.seconds_of(acted.at_ns), at, "s", within=1.0)
@@ -87,9 +87,9 @@ def _stalled(bed: Bed) -> Iterator[Check]:
         ran = _run(bed, FAST)
     name = f"a stall of {STALL_SECONDS:g} s"
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
-    longest = max((float(one["seconds"]) for one in ran.summary["stalls"]), default=None)
+    longest = max((float(one["seconds"]) for one in ran.not_steady("stalled")), default=None)
     checks.append(Check(name, "stall", STALL_SECONDS, longest, "s", within=0.5))
-    changes = float(len(ran.summary["speed_changes"]))
+    changes = float(len(ran.not_steady("speed_changed")))
     checks.append(Check(name, "changes of speed", 0.0, changes))
     yield from ran.beside(checks)
 
@@ -106,7 +106,7 @@ def _ran_out(bed: Bed) -> Iterator[Check]:
     with _acting(bed, *acts):
         ran = _run(bed, FAST)
     name = f"a burst credit of {CREDIT_MB} MB"
-    out = ran.summary["ran_out"]
+    out = next(iter(ran.not_steady("ran_out")), None)
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
     times = float(out["times"]) if out else None
     checks.append(Check(name, "ran out, times", float(epochs), times))
@@ -131,11 +131,8 @@ def _neighbour(bed: Bed) -> Iterator[Check]:
     name = "a neighbour on the drive"
     checks = [Check(name, "limited by", "storage", ran.limited_by)]
     others = 100 * (1 - float(ran.metrics["app_bytes"]) / (ran.watched_mb * MB))
-    text = " ".join(ran.summary["limited_by"]["evidence"])
-    named = "others read" if "others read" in text else text
-    checks.append(Check(name, "evidence", "others read", named))
-    told = ran.summary["other_readers"]
-    share = float(told["percent"]) if told else None
+    told = ran.found("other_program_on_drive")
+    share = float(told[0]["percent"]) if told else None
     checks.append(Check(name, "others' share", others, share, "%", within=5))
     yield from ran.beside(checks)
 
@@ -158,7 +155,7 @@ def _steady(bed: Bed) -> Iterator[Check]:
     """Nothing happens: no change, no stall, nobody else."""
     ran = _run(bed, 90)
     checks = list(_check_steady("nothing happens", ran))
-    others = "nobody" if ran.summary["other_readers"] is None else str(ran.summary["other_readers"])
+    others = str(ran.found("other_program_on_drive") or "nobody")
     checks.append(Check("nothing happens", "others", "nobody", others))
     yield from ran.beside(checks)
 
@@ -181,8 +178,8 @@ def _slow_folder(bed: Bed) -> Iterator[Check]:
         bed.generate(FOLDERS, source)
         with latency.model_mounted(source, latency.LATENCY_SECONDS, channels, "uniform", SLOW_FOLDER) as mount:
             ran = latency.run(bed, mount, channels, dataset=FOLDERS, latency_seconds=mean_seconds, channels=channels)
-    told = ran.summary["slow_folders"]
-    named = ", ".join(one["name"] for one in told)
+    told = ran.found("slow_drive")
+    named = ", ".join(one["folder"] for one in told)
     checks = [Check(name, "folders named", SLOW_FOLDER, named)]
     times = told[0]["ms_per_sample"] / told[0]["others_ms_per_sample"] if told else None
     checks.append(Check(name, "times the others", SLOW_TIMES, times, within=20, percent=True))
@@ -191,8 +188,8 @@ def _slow_folder(bed: Bed) -> Iterator[Check]:
 
 def _check_steady(name: str, ran: Ran) -> Iterator[Check]:
     yield Check(name, "limited by", "storage", ran.limited_by)
-    for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
-        yield Check(name, what, 0.0, float(len(ran.summary[key])))
+    for what, pattern in (("changes of speed", "speed_changed"), ("stalls", "stalled")):
+        yield Check(name, what, 0.0, float(len(ran.not_steady(pattern))))
 
 
 def _run(bed: Bed, mb_per_second: int, *settings: str, cold: bool = True) -> Ran:

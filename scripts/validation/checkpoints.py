@@ -33,11 +33,11 @@ def measure(bed: Bed) -> Iterator[Check]:
     speed = Speed(write_bytes_per_second=WRITE_MB * MB, read_bytes_per_second=READ_MB * MB)
     summary = bed.checkpoint(*SHAPE, f"ranks={RANKS}", *_numbers(2, 2, 0), speed=speed)
     answer = predicted_from_sheet()
-    for phase, limit, cause in (("write", WRITE_MB, "storage write"), ("read", READ_MB, "storage read")):
+    for phase, limit in (("write", WRITE_MB), ("read", READ_MB)):
         case = f"{RANKS} ranks {phase} 2 x 0.44 GB, direct"
         rate = 1000 * summary[phase]["wall_gb_per_second"]
         yield Check(case, "throughput", limit, rate, "MB/s", within=2, percent=True)
-        yield Check(case, "limited by", cause, summary[phase]["limited_by"]["what"])
+        yield Check(case, "limited by", "storage", summary[phase]["limited_by"]["what"])
         predicted, took = getattr(answer, phase).seconds, summary[phase]["slowest_seconds"]["mean"]
         yield Check(case, "predicted from a data sheet", predicted, took, "s", within=2, percent=True)
     drain = summary["what"]["bytes"] / (WRITE_MB * MB)

@@ -80,5 +80,5 @@ def _check(case: Case, ran: Ran) -> Iterator[Check]:
     )
     limit = "loader" if case.readers < case.channels else "storage"
     yield Check(case.name, "limited by", limit, ran.limited_by)
-    for what, key in (("changes of speed", "speed_changes"), ("stalls", "stalls")):
-        yield Check(case.name, what, 0.0, float(len(ran.summary[key])))
+    for what, pattern in (("changes of speed", "speed_changed"), ("stalls", "stalled")):
+        yield Check(case.name, what, 0.0, float(len(ran.not_steady(pattern))))

@@ -96,8 +96,8 @@ def _checks(case: ObjectCase, ran: Ran) -> Iterator[Check]:
     limited = "nothing" if case.ratio < 1 else "loader" if few else "storage"
     yield Check(case.name, "limited by", limited, ran.limited_by)
     if limited == "storage":
-        where = (ran.summary["limited_by"] or {}).get("where")
-        yield Check(case.name, "of it", "server", where)
+        full = "network" if ran.found("network_full") else "server"
+        yield Check(case.name, "of it", "server", full)
     if limited == "loader":
         yield advice(case.name, "reader.io_depth", ran.advice)
     requests = ran.summary["requests"]

@@ -35,9 +35,9 @@ SWEEP = (
 )
 """Of the README's picture: every count on the first drive."""
 WANTED = {
-    "readme-au": ("sweep", "au_by_count"),
-    "size-au": ("drive-a", "au_by_count"),
-    "compare-au": ("both", "au_by_count"),
+    "readme-au": ("sweep", "by_count"),
+    "size-au": ("drive-a", "by_count"),
+    "compare-au": ("both", "by_count"),
 }
 """Name of a picture -> the result it is of, and the figure."""
 

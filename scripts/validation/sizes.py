@@ -124,7 +124,12 @@ class Answer:
 
     @property
     def times_faster(self) -> float:
-        return float(self.answer["naive_seconds"] / self.answer["seconds"])
+        return float(self.answer["naive_seconds"] / self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all trials."""
+        return float(sum(trial["seconds"] for trial in self.answer["trials"]))
 
     @property
     def status(self) -> str:
@@ -133,7 +138,8 @@ class Answer:
     @property
     def cells(self) -> list[str]:
         answer = self.answer
-        edge = [answer["edge"][side] for side in ("pass", "fail")]
+        counts = {count["accelerators"]: count for count in answer["counts"]}
+        edge = [counts.get(answer["max_accelerators"] + more) for more in (0, 1)]
         return [
             str(self.case.mb_per_second),
             self.case.text,
@@ -142,7 +148,7 @@ class Answer:
             *(f"{at['au_sustained_percent']:.1f} +- {at['half_width_percent']:.1f}" if at else "-" for at in edge),
             answer["limited_by"]["what"],
             str(len(answer["trials"])),
-            f"{answer['seconds']:.0f} s",
+            f"{self.seconds:.0f} s",
             f"{answer['naive_seconds']:.0f} s, {self.times_faster:.0f} times as long",
         ]
 

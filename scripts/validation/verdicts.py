@@ -43,7 +43,7 @@ def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
         device_percent = float(ran.metrics["device_bytes_percent_of_app"]["mean"])
         yield Check(name, "device bytes / bytes read", 0.0, device_percent, "%", within=2)
     if name == "one slow rank":
-        ranks = ", ".join(str(one["rank"]) for one in ran.summary["stragglers"])
+        ranks = ", ".join(str(one.get("rank")) for one in ran.found("slow_rank"))
         yield Check(name, "stragglers", "1", ranks)
     if name in ADVICE:
         yield advice(name, ADVICE[name], ran.advice)

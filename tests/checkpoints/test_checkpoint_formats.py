@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from datagen.registry import find, names
-from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointPlan, plan_checkpoint
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
+from dlemu.checkpoints.checkpoint_plan import FORMATS, CheckpointFormat, CheckpointPlan, plan_checkpoint
 from dlemu.checkpoints.shards import FileLayout, Shard, Tensor
 from dlemu.config.schema import Checkpoint, Model
 from tests.checkpoints.models import transformer

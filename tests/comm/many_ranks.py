@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from typing import TypeVar
 
 import psutil
 
-from dlemu.comm.local import LocalComm
+from dlemu.comm.local import LocalComm, TreeSockets
 
 Result = TypeVar("Result")
 
@@ -22,13 +21,8 @@ def in_threads(
     size: int, work: Callable[[LocalComm], Result], timeout_seconds: float = PATIENCE_SECONDS
 ) -> list[Result | Exception]:
     """Return what each rank's `work` returned or raised."""
-    token = secrets.token_hex(8)
 
-    def run(rank: int) -> Result | Exception:
-        try:
-            comm = LocalComm(rank, size, token=token, timeout_seconds=timeout_seconds)
-        except Exception as error:
-            return error
+    def run(comm: LocalComm) -> Result | Exception:
         try:
             return work(comm)
         except Exception as error:
@@ -37,7 +31,16 @@ def in_threads(
             comm.close()
 
     with ThreadPoolExecutor(size) as pool:
-        return list(pool.map(run, range(size)))
+        return list(pool.map(run, comms(size, timeout_seconds)))
+
+
+def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[LocalComm]:
+    """Return the connected communicators of all ranks, in this process."""
+    sockets, found = TreeSockets(size), []
+    for rank in range(size):
+        sockets.make_for(rank)
+        found.append(LocalComm(sockets.tree_of(rank, timeout_seconds)))
+    return found
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -16,7 +16,7 @@ import pytest
 from datagen.errors import DlemuError
 from dlemu.comm import LocalComm, PeerLostError
 from dlemu.comm.comm_base import on_one_host
-from dlemu.comm.local import address
+from dlemu.comm.local import address, connect_tree
 from dlemu.comm.mpi import Leaders
 from tests.comm.many_ranks import PATIENCE_SECONDS, wait_until
 from tests.comm.neighbour import NOBODY, Neighbour, derived, neighbour
@@ -40,7 +40,7 @@ def test_ranks_meet_although_a_neighbour_takes_and_calls_every_address_it_knows(
     size = 6
 
     def work(rank: int) -> tuple[int, list[int] | None]:
-        comm = LocalComm(rank, size, token=TOKEN, timeout_seconds=PATIENCE_SECONDS)
+        comm = LocalComm(connect_tree(TOKEN, rank, size, PATIENCE_SECONDS))
         try:
             return comm.all_reduce_max(rank), comm.gather(rank)
         finally:
@@ -59,7 +59,7 @@ def test_ranks_meet_although_a_neighbour_takes_and_calls_every_address_it_knows(
 def test_a_rank_that_is_missed_among_strangers_is_named_in_time(beside: Neighbour) -> None:
     started_seconds = time.monotonic()
     with pytest.raises(PeerLostError, match=r"^rank 1 did not arrive within 2 s; connections .* were refused"):
-        LocalComm(0, 2, token=TOKEN, timeout_seconds=2.0)
+        LocalComm(connect_tree(TOKEN, 0, 2, 2.0))
     assert time.monotonic() - started_seconds < 60, "whoever goes on calling does not hold up the end"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -110,6 +111,32 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert (cause.rank, cause.kind, cause.status) == (9, "Signal", 137)
     assert (ends[9].status, ends[9].signal) == (137, signal.SIGKILL)
     assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
+
+
+def test_a_killed_rank_whose_worker_lives_is_seen_at_once() -> None:
+    """Nobody but the rank holds its sockets."""
+
+    def main(comm: Comm) -> int:
+        comm.all_reduce_max(0)
+        if comm.rank == 1:
+            if os.fork() == 0:
+                time.sleep(LONG_SECONDS)
+            os.kill(os.getpid(), signal.SIGKILL)
+        killed_seconds = time.monotonic()
+        with pytest.raises(PeerLostError, match="rank 1 ended without a message"):
+            comm.all_reduce_max(1)
+        return 0 if time.monotonic() - killed_seconds < 1 else 5
+
+    assert [end.status for end in run_ranks(4, main, timeout_seconds=LONG_SECONDS)] == [0, 137, 0, 0]
+
+
+def test_256_ranks_start_with_few_descriptors() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, before[1]))
+    try:
+        assert run(256, lambda comm: comm.all_reduce_max(comm.rank) - 255) == [None] * 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_status_is_an_end_too() -> None:

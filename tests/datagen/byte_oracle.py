@@ -210,7 +210,7 @@ def record(case: Case, folder: Path) -> Entry:
 def _read(spec: DatasetSpec, storage: Recorded, options: dict[str, Any]) -> None:
     """Read all samples as a batch, and then the last and the first."""
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train, **options)
+    fetch = FetchSpec(found, found.train, **options)
     samples = spec.num_samples_per_file
     out = AlignedBuffer().view(fetch.slot_bytes(max(2, samples)))
     fetcher = Fetcher(fetch, storage)

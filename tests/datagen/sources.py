@@ -7,7 +7,7 @@ from typing import Any
 
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, FormatBase
+from datagen.formats.format_base import FileJob, FormatBase, MovedError, RecordFormat, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -15,23 +15,38 @@ FILE = 7
 """Running index of the file that `written` makes."""
 
 
-class MemorySource:
+class MemorySource(Source):
     """A file that is already in memory, and how often it was read."""
 
     _made = itertools.count()
 
     def __init__(self, data: bytes, path: str = "") -> None:
-        self.path = path or f"{next(self._made)}/file.dat"  # offsets are kept for a path: another file has another
-        self._data = memoryview(data)
-        self.size_bytes = len(data)
+        # Offsets are kept for a path: another file has another
+        super().__init__(path or f"{next(self._made)}/file.dat", memory.MemoryReader(memoryview(data)))
         self.reads: list[tuple[int, int]] = []
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         self.reads.append((offset, size_bytes))
-        return self._data[offset : offset + size_bytes]
+        return super().read(offset, size_bytes)
 
-    def scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
+
+def records_of(file_format: RecordFormat, data: bytes, count: int) -> list[bytes]:
+    """Return the samples of a file of records, read one by one."""
+    source = MemorySource(data)
+    opened = file_format.open_records(source, count, lambda _number: None)
+
+    def read(index: int) -> bytes:
+        record = source.read(*opened.span(index, 1))
+        ((start, size),) = opened.samples(index, 1, record, False)
+        return bytes(record[start : start + size])
+
+    found = []
+    for index in range(count):
+        try:
+            found.append(read(index))
+        except MovedError:
+            found.append(read(index))
+    return found
 
 
 def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:

@@ -20,12 +20,6 @@ def test_a_file_appears_whole_with_the_folders_it_needs(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "run/dlio") == ["summary.json"]
 
 
-def test_a_file_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_text("", "page.html", "<p>")
-    assert os.listdir(tmp_path) == ["page.html"]
-
-
 @pytest.mark.parametrize(
     ("number", "said"), [(errno.ENOSPC, "the disk is full"), (errno.EDQUOT, "the quota is used up")]
 )
@@ -40,13 +34,6 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_of_the_new(number: int, sai
         write_file(str(tmp_path), "summary.json", fail, advice="move house")
     assert os.listdir(tmp_path) == ["summary.json"]
     assert (tmp_path / "summary.json").read_text() == "old"
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "dlio").write_text("")
-    with pytest.raises(SpaceError, match=r"dlio/summary\.json could not be written") as failed:
-        write_text(str(tmp_path / "dlio"), "summary.json", "{}")
-    assert "live/" not in str(failed.value), "only a run's own files have step logs beside them"
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a socket", "a folder", "a device", "loop"])

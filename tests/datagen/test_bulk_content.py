@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datagen.bulk_content import PIECE_BYTES, BulkContent, Pattern
-from datagen.content import identify
 
 CONTENT = BulkContent(7)
 WHOLE = np.empty(2 * PIECE_BYTES + 5000, np.uint8)
@@ -41,12 +40,6 @@ def test_no_two_blocks_are_equal_and_no_compressor_finds_anything() -> None:
     blocks = {bytes(data[at : at + 512]) for data in (WHOLE, other) for at in range(0, 2 * PIECE_BYTES, 512)}
     assert len(blocks) == 2 * 2 * PIECE_BYTES // 512
     assert len(zlib.compress(WHOLE.tobytes(), 1)) > 0.998 * len(WHOLE)
-
-
-def test_each_block_says_run_file_and_offset() -> None:
-    stamp = identify(WHOLE[PIECE_BYTES + 8192 :].data)
-    assert stamp is not None
-    assert (stamp.seed_hash, stamp.file, stamp.offset) == (CONTENT.seed_hash, 3, PIECE_BYTES + 8192)
 
 
 @pytest.mark.parametrize(("pattern", "least", "most"), [("uniform_fp16", 1.05, 1.4), ("uniform_fp32", 1.05, 1.3)])

@@ -35,26 +35,10 @@ def test_lines_are_the_records(first: int, second: int, samples: int) -> None:
         assert sample.first_difference(made.content, FILE) is None
 
 
-def test_records_longer_than_a_piece() -> None:
-    made = job("csv", (700, 500))
-    data = written(Format(), made)
-    assert data.count(b",") == 349_999
-    assert data.count(b"\n") == 1
-    sample = Format().open(MemorySource(data), 1).sample(0)
-    assert sample.first_difference(made.content, FILE) is None
-    assert 3.5 < len(data) / 350_000 < 3.65, "as long as the numbers of DLIO's files"
-
-
 def decoded(line: bytes) -> list[int]:
     sample = Format().open(MemorySource(line + b"\n"), 1).sample(0)
     assert sample.decode is not None
     return list(sample.decode())
-
-
-@given(st.lists(st.integers(0, 255), min_size=1))
-@settings(deadline=None)
-def test_any_line_of_bytes(numbers: list[int]) -> None:
-    assert decoded(",".join(map(str, numbers)).encode()) == numbers
 
 
 @given(st.binary(min_size=1, max_size=9))

@@ -89,7 +89,7 @@ class Dataset:
         self.first_file = self.found.train.path(0)
 
     def fetch_spec(self, **options: Any) -> FetchSpec:
-        return FetchSpec.for_dataset(self.found, self.found.train, **options)
+        return FetchSpec(self.found, self.found.train, **options)
 
     def read(self, samples: Sequence[int], files: StorageBase | None = None, **options: Any) -> list[bytes]:
         fetch = self.fetch_spec(**options)

@@ -129,20 +129,3 @@ def test_a_local_file_that_is_discarded_leaves_the_one_before(tmp_path: Path) ->
     writer.write(LARGE)
     writer.discard()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"whole"}
-
-
-def test_more_bytes_than_were_requested_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec.register_implementation(Store.protocol, Store, clobber=True)
-    Store.objects["bucket/a"] = LARGE
-    monkeypatch.setattr(Store, "cat_file", lambda self, path, start=0, end=None, **words: LARGE)
-    reader = open_storage(StorageSpec(type="fsspec", root="kept://bucket")).open("a")
-    with pytest.raises(OSError, match=f"{len(LARGE)} bytes arrived where 5 were requested"):
-        reader.read_into(memoryview(bytearray(5)), 1)
-
-
-def test_a_file_that_is_committed_is_there(store: StorageBase) -> None:
-    writer = store.create("folder/a")
-    writer.write(LARGE)
-    writer.commit()
-    writer.discard()
-    assert store.size_bytes("folder/a") == len(LARGE)

@@ -137,15 +137,6 @@ def test_chunked_files_hold_what_h5py_would_write(values: Settings) -> None:
 
 
 @pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
-def test_a_temporary_folder_that_is_none_is_named(
-    values: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(SpaceError, match=r"gone.*Set TMPDIR"):
-        written(Format(), made(values))
-
-
-@pytest.mark.parametrize("values", [{}, {"hdf5": Hdf5(chunk_dims=(1, 7, 50))}], ids=str)
 def test_a_temporary_folder_without_room_is_not_told_as_the_datasets(values: Settings) -> None:
     file_job = made(values)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -207,15 +198,6 @@ def test_what_is_no_dataset_of_ours() -> None:
     assert "whose bytes are not in the file" in refused(of_datasets(records_0={"shape": (1, 5), "dtype": "u1"}))
     never = {"shape": (1, 5), "dtype": "u1", "chunks": (1, 5)}
     assert "never written" in refused(of_datasets(records_0=never))
-
-
-def test_a_storage_that_fails_is_not_called_damage() -> None:
-    class Failing(MemorySource):
-        def read(self, offset: int, size_bytes: int) -> memoryview:
-            raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        Format().open(Failing(written(Format(), made({"num_samples_per_file": 2}))), 2)
 
 
 @pytest.mark.parametrize(

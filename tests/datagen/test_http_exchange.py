@@ -52,22 +52,6 @@ def until_whole(exchange: Exchange, *, wait: bool) -> None:
         assert exchange.connection.wait_for(select.POLLIN, 60)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "host", "port", "authority"),
-    [
-        ("http", "host", 80, "host"),
-        ("https", "host", 443, "host"),
-        ("https", "host", 9000, "host:9000"),
-        ("https", "::1", 9000, "[::1]:9000"),
-    ],
-)
-def test_a_server_is_named_with_its_port_unless_that_is_the_schemes(
-    scheme: str, host: str, port: int, authority: str
-) -> None:
-    """As RFC 9110, section 7.2, wants it in Host, which the signature is of."""
-    assert Address(scheme, host, port).authority == authority
-
-
 @some
 @given(places=cuts, wait=st.booleans())
 def test_a_body_lands_where_it_belongs(places: list[int], wait: bool) -> None:
@@ -115,23 +99,6 @@ def test_a_chunk_whose_size_is_none_is_refused(size: bytes) -> None:
         server.shutdown(socket.SHUT_WR)
         with pytest.raises(BrokenResponseError, match="can't be parsed"):
             until_whole(asked(connection), wait=True)
-
-
-def test_bytes_behind_an_answer_are_not_those_of_the_next_one() -> None:
-    with connected() as (connection, server):
-        exchange = asked(connection)
-        server.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n")
-        until_whole(exchange, wait=False)
-    assert (exchange.body, exchange.reusable) == (b"ok", False)
-
-
-def test_a_read_that_waits_comes_back_when_its_patience_is_over() -> None:
-    with connected(timeout_seconds=0.05) as (connection, server):
-        exchange = asked(connection, bytearray(len(BODY)))
-        assert not exchange.advance(wait=True)
-        server.sendall(HEAD + BODY[:9])
-        assert not exchange.advance(wait=True)
-        assert exchange.body_bytes == 9
 
 
 def test_a_server_that_lets_nobody_in_is_given_up_in_time() -> None:

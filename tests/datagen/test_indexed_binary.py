@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import Source
-from datagen.formats.indexed_binary import OFFSETS, SIZES, IndexedFile
+from datagen.formats.indexed_binary import IndexedFile
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
-from datagen.verify import verify
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import payload, written
+from tests.datagen.record_sources import payload
 from tests.datagen.sources import MemorySource
 from tests.datasets import storage_named
 
@@ -37,15 +35,6 @@ def opened(data: bytes, offsets: list[int] | None, sizes: list[int] | None, samp
         return None if entries is None else MemorySource(np.array(entries, "<u8").tobytes(), f"index {number}")
 
     return IndexedFile(MemorySource(data, "data"), samples, side)
-
-
-@given(shape=st.tuples(st.integers(1, 60), st.integers(1, 60)), samples=st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
-def test_files_are_records_and_two_tables(shape: tuple[int, int], samples: int) -> None:
-    spec, size = DatasetSpec(format="indexed_binary", num_samples_per_file=samples), shape[0] * shape[1]
-    assert written(spec, shape) == payload(0, size * samples)
-    offsets, sizes = (np.frombuffer(written(spec, shape, side), "<u8").tolist() for side in (OFFSETS, SIZES))
-    assert (offsets, sizes) == ([size * number for number in range(samples)], [size] * samples)
 
 
 def test_equal_records_keep_nothing_of_the_index() -> None:
@@ -101,11 +90,6 @@ def test_a_bad_index_is_told(offsets: list[int] | None, sizes: list[int] | None,
         opened(bytes(10), offsets, sizes, 3).span(2, 1)
 
 
-def test_fewer_records_than_stated() -> None:
-    with pytest.raises(DatasetError, match="no record 3: it holds 3"):
-        opened(bytes(9), None, None, 3).span(3, 1)
-
-
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> None:
@@ -120,29 +104,11 @@ def test_uneven_files_of_others(small: MakeSpec, name: str, storage: str) -> Non
     found = inspect(spec)
     assert found.max_record_bytes == 7000
     for engine in ("fast", "library") if storage == "posix" else ("fast",):
-        fetch = FetchSpec.for_dataset(found, found.train, storage=storage_named(storage), engine=engine)
+        fetch = FetchSpec(found, found.train, storage=storage_named(storage), engine=engine)
         out = memoryview(bytearray(fetch.slot_bytes(4) + 4096))
         places = Fetcher(fetch).fetch([0, 1, 2, 3], out).places
         for (at, size), start, wanted in zip(places, starts, sizes, strict=True):
             assert bytes(out[at : at + size]) == data[start : start + wanted]
-
-
-@pytest.mark.parametrize("suffix", ["", ".off.idx", ".sz.idx"])
-@pytest.mark.parametrize("damage", ["changed", "truncated", "missing"])
-def test_verify_names_each_damaged_file(made: Made, suffix: str, damage: str) -> None:
-    spec = made()
-    assert verify(spec) == []
-    path = Path(layouts(spec)[0].path(3) + suffix)
-    if damage == "changed":
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    elif damage == "truncated":
-        os.truncate(path, 17)
-    else:
-        path.unlink()
-    (finding,) = verify(spec)
-    assert (finding.path, finding.kind) == (str(path), damage)
 
 
 def test_a_lost_index_is_made_again(made: Made) -> None:

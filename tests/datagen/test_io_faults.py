@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import shutil
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from datagen.buffers import AlignedBuffer
-from datagen.engines import unreadable
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
+from datagen.formats.format_base import unreadable
 from datagen.generate import finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.spec import DatasetSpec
@@ -40,7 +39,7 @@ def make_by(spec: DatasetSpec, storage: StorageSpec, *, fsync: bool = True) -> N
 def read_all(spec: DatasetSpec) -> None:
     """Read every sample of the training set and compare its bytes, as a loader's worker does."""
     found = inspect(spec, storage=FAULTY)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=FAULTY, verify=True)
+    fetch = FetchSpec(found, found.train, storage=FAULTY, verify=True)
     out = AlignedBuffer().view(fetch.slot_bytes(2))
     fetcher = Fetcher(fetch)
     for first in range(0, found.train.num_files * found.train.num_samples_per_file, 2):
@@ -115,17 +114,6 @@ def test_a_pipe_among_the_files_is_named_before_it_is_opened(small: MakeSpec) ->
         path.unlink()
         path.write_bytes(kept)
     inspect(spec)
-
-
-def test_calls_that_signals_interrupt_are_made_again(small: MakeSpec) -> None:
-    before = signal.signal(signal.SIGALRM, lambda number, frame: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        spec = make(small(record_length_bytes=200_000))
-        assert verify(spec) == []
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("direct", [False, True])

@@ -29,11 +29,6 @@ def test_it_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME], "nothing half written stays"
 
 
-def test_no_manifest_is_none_and_no_failure(tmp_path: Path) -> None:
-    assert read(str(tmp_path), STORAGE) is None
-    assert read(str(tmp_path / "no folder"), STORAGE) is None
-
-
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -49,12 +44,6 @@ def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, n
     with pytest.raises(DatasetError, match=named) as caught:
         read(str(tmp_path), STORAGE)
     assert str(path) in str(caught.value)
-
-
-def test_a_folder_in_its_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / MANIFEST_NAME).mkdir()
-    with pytest.raises(DatasetError, match="is not a dataset's manifest"):
-        read(str(tmp_path), STORAGE)
 
 
 def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

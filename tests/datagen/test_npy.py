@@ -34,15 +34,6 @@ def test_bytes_equal_numpys(shape: tuple[int, ...], samples: int, element: str) 
     assert sizes.tolist() == [len(mine)]
 
 
-@pytest.mark.parametrize("axes", [1, 2, 7, 12])
-def test_long_headers_are_counted(axes: int) -> None:
-    shape = (1,) * (axes - 1) + (123_456,)
-    made = job("npy", shape, record_dims=shape)
-    sizes = Format().file_bytes(made.spec, np.array([shape]))
-    assert sizes is not None
-    assert sizes.tolist() == [len(written(Format(), made))]
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_arrays_of_others_are_read(order: Literal["C", "F"]) -> None:
     array = np.asarray(np.arange(24, dtype=np.int32).reshape(2, 3, 4), order=order)

@@ -52,7 +52,7 @@ def make(spec: DatasetSpec, storage: StorageSpec) -> None:
 def read(spec: DatasetSpec, storage: StorageSpec, engine: Engine) -> Fetched:
     """Read all samples and compare them with what was generated."""
     found = inspect(spec, storage=storage)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=storage, engine=engine, verify=True)
+    fetch = FetchSpec(found, found.train, storage=storage, engine=engine, verify=True)
     fetcher, samples = Fetcher(fetch), np.arange(found.train.num_samples)
     fetched = fetcher.fetch(samples, memoryview(bytearray(fetch.slot_bytes(len(samples)))))
     fetcher.close()
@@ -147,7 +147,7 @@ def test_what_a_library_of_scripts_fails_at_is_told_as_that(
     spec, storage = spec_of("hdf5", f"failing/{library}"), with_library(real_server, library)
     make(spec, storage)
     found = inspect(spec, storage=storage)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=storage, engine="library")
+    fetch = FetchSpec(found, found.train, storage=storage, engine="library")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
     fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(1)))
     with pytest.raises(DatasetError, match=rf"failing/{library}/train/.*: {library} can't read it \(.*credentials"):

@@ -23,8 +23,8 @@ import pytest
 from datagen import known_offsets
 from datagen.errors import DatasetError, UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.format_base import RecordFile
-from datagen.formats.tfrecord import TfrecordFile, masked_crc
+from datagen.formats import tfrecord, webdataset
+from datagen.formats.tfrecord import masked_crc
 from datagen.formats.webdataset import TAIL, TarRecords
 from datagen.generate import prepare
 from datagen.inspection import inspect
@@ -173,7 +173,7 @@ def test_own_files_are_read_whole_and_left_alone(
     assert (spec.format, spec.num_files_train, spec.num_samples_per_file) == (name, files, samples)
     found = inspect(spec)
     assert found.spec == spec
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     fetcher, every = Fetcher(fetch), list(range(files * samples))
     room = memoryview(bytearray(fetch.slot_bytes(len(every))))
     fetched = fetcher.fetch(every, room)
@@ -196,7 +196,7 @@ def test_own_files_are_decoded_as_what_they_hold(make: Make, engine: EngineName,
     make(tmp_path)
     spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS, decodes=True).spec
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
+    fetch = FetchSpec(found, found.train, engine=engine, decode="full", resize_bytes=40 * 40 * 3)
     for one in (fetch, replace(fetch, resize_bytes=0)):  # without a size, what there is room for
         fetched = Fetcher(one).fetch(range(6), memoryview(bytearray(one.slot_bytes(6))))
         assert fetched.app_bytes > 0.5 * sum(os.path.getsize(found.train.path(number)) for number in range(6))
@@ -236,14 +236,6 @@ def test_hdf5_with_many_samples_is_read_whole_or_cut_as_advised(
     if found is not None:
         cut = load([*words, *found[0].split()]).dataset
         assert cut.num_samples_per_file == os.path.getsize(tmp_path / "all.h5") // int(found[1])
-
-
-@pytest.mark.parametrize(("words", "files"), [([], 3), (["dataset.format=npz"], 1), (["workload=unet3d"], 1)])
-def test_most_files_decide_the_format_unless_somebody_chose_it(words: list[str], files: int, tmp_path: Path) -> None:
-    for number in range(3):
-        put(tmp_path / f"class-{number}" / "image.png", 100)
-    np.savez(tmp_path / "labels.npz", x=np.zeros(9, np.uint8))
-    assert load(["dataset.source=folder", f"dataset.data_folder={tmp_path}", *words]).dataset.num_files_train == files
 
 
 CHOICES = """
@@ -313,9 +305,9 @@ def test_files_that_count_are_chosen_once_and_others_are_told_of(choice: str, tm
 
 
 @pytest.mark.parametrize("carried", ["dataset", "fetch"])
-@pytest.mark.parametrize(("make", "walks"), [(shards, TarRecords), (records, TfrecordFile)])
+@pytest.mark.parametrize(("make", "walks"), [(shards, webdataset), (records, tfrecord)])
 def test_headers_are_read_once_and_by_no_other_process(
-    make: Make, walks: type[RecordFile], carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, walks: Any, carried: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that looks for them makes a request for each record, which no training job makes."""
     make(tmp_path)
@@ -323,9 +315,9 @@ def test_headers_are_read_once_and_by_no_other_process(
     def walk(_: object) -> None:
         raise AssertionError("the headers are read again")
 
-    monkeypatch.setattr(walks, "_walk", walk)
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
-    fetch = FetchSpec.for_dataset(found, found.train)
+    monkeypatch.setattr(walks, "offsets", walk)
+    fetch = FetchSpec(found, found.train)
     pickled = pickle.dumps({"dataset": found, "fetch": fetch}[carried])
     known_offsets._known.clear()
     with pytest.raises(AssertionError, match="read again"):
@@ -343,7 +335,7 @@ def test_a_batch_of_tables_with_small_row_groups_has_room(group: int, tmp_path: 
     spec = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS).spec
     assert spec.parquet.row_group_size == min(group, 90)
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     room = memoryview(bytearray(fetch.slot_bytes(64)))
     fetcher = Fetcher(fetch)
     read = sum(fetcher.fetch(list(range(first, first + 64)), room).app_bytes for first in range(0, 256, 64))
@@ -381,9 +373,9 @@ def test_samples_of_objects_are_those_of_files(make: Make, most: int, folder: st
         assert inspect(own.spec, storage=storage).max_record_bytes == found.max_record_bytes
         again = Counter(each.key for each in server.requests[looked:] if each.key)
         assert max(again.values()) <= most, "their sizes are listed: no HEAD for each but the one that opens it"
-        fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
+        fetch = FetchSpec(found, found.train, storage=storage)
         here = inspect(local.spec)
-        assert read_all(fetch) == read_all(FetchSpec.for_dataset(here, here.train))
+        assert read_all(fetch) == read_all(FetchSpec(here, here.train))
 
 
 @pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
@@ -405,25 +397,6 @@ def test_members_with_long_names_are_samples_of_their_own(kind: int) -> None:
         TarRecords(source, 4).span(3, 1)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"12 size=-800\n", "size '-800'"),
-        (b"5012 size=" + b"9" * 5001 + b"\n", "size '9999"),
-        (bytes(2 << 20), "extended header of 2097152 bytes"),
-    ],
-)
-def test_a_tar_with_a_damaged_extended_header_is_refused(content: bytes, said: str) -> None:
-    head = tarfile.TarInfo("head")
-    head.type, head.size = tarfile.XHDTYPE, len(content)
-    data = head.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % 512)
-    data += tarfile.TarInfo("0.jpg").tobuf(tarfile.USTAR_FORMAT) + TAIL
-    source = MemorySource(data)
-    source.path = f"s3://bucket/{len(content)}.tar"
-    with pytest.raises(DatasetError, match=said):
-        TarRecords(source, 1).span(0, 1)
-
-
 def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
     records(tmp_path)
     spec = DatasetSpec(data_folder=str(tmp_path), source="folder")
@@ -432,7 +405,7 @@ def test_a_changed_file_is_looked_at_again(tmp_path: Path) -> None:
         data = path.read_bytes()
         path.write_bytes(data[116:] + data[:116])  # the first record goes to the end
     found = inspect(spec)
-    assert read_all(FetchSpec.for_dataset(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
+    assert read_all(FetchSpec(found, found.train)) > 0.3 * found.total_bytes, "by the offsets of today"
 
 
 @pytest.mark.parametrize("damaged", ["00.npz", "02.npz"])
@@ -445,16 +418,6 @@ def test_one_damaged_file_does_not_make_all_of_them_raw(damaged: str, tmp_path: 
         inspect_own_folder(spec, FOLDERS)
     assert "datagen" not in str(caught.value), "dlemu did not make it, and can't make it again"
     assert inspect_own_folder(replace(spec, format="raw"), FOLDERS).spec.format == "raw"
-
-
-def test_files_are_in_the_order_of_their_paths_and_those_of_other_kinds_are_named(tmp_path: Path) -> None:
-    for name in ("b/1.dcm", "a/2.dcm", "a/1.dcm", "labels.txt"):
-        put(tmp_path / name, 100)
-    (tmp_path / "a" / "empty.dcm").touch()
-    own = inspect_own_folder(DatasetSpec(data_folder=str(tmp_path), source="folder"), FOLDERS)
-    assert own.layout.names == ("a/1.dcm", "a/2.dcm", "b/1.dcm")
-    assert [word for word in own.notes if ".txt (1)" in word]
-    assert [word for word in own.notes if "1 empty file is" in word]
 
 
 def test_what_is_no_dataset(tmp_path: Path) -> None:
@@ -478,7 +441,7 @@ def test_a_file_that_is_cut_off_is_the_users_own(tmp_path: Path) -> None:
     plain_arrays(tmp_path)
     found = inspect(DatasetSpec(data_folder=str(tmp_path), source="folder"))
     os.truncate(tmp_path / "3.npy", 300)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     with pytest.raises(DatasetError, match="the file is yours") as caught:
         Fetcher(fetch).fetch([3], memoryview(bytearray(fetch.slot_bytes(1))))
     assert "dlemu datagen" not in str(caught.value)
@@ -496,7 +459,7 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
     own = inspect_own_folder(spec, FOLDERS)
     assert (own.spec.num_files_train, own.spec.num_samples_per_file, own.spec.record_length_bytes) == (1, 10, 4099)
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     fetcher, room = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(2)))
     fetched = fetcher.fetch([9, 1], room)
     data = (tmp_path / "train.bin").read_bytes()
@@ -508,13 +471,3 @@ def test_tokens_in_flat_files_are_cut_into_samples_of_the_length_asked_for(tmp_p
         DatasetError, match=r"no file has the 50000 bytes of a sample: set dataset\.record_length_bytes"
     ):
         inspect_own_folder(replace(spec, record_length_bytes=50_000), FOLDERS)
-
-
-def test_a_folder_names_its_results(tmp_path: Path) -> None:
-    folder = tmp_path / "images"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(b"ab")
-    own = ["dataset.source=folder", f"dataset.data_folder={folder}"]
-    assert load(own).results_name == "images", "as its page"
-    assert load([*own, "model.name=mine"]).results_name == "mine"
-    assert load(["workload=default"]).results_name == "default"

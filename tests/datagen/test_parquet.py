@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +41,6 @@ def spec_of(samples: int, groups: ParquetSpec) -> DatasetSpec:
     return DatasetSpec(format="parquet", num_samples_per_file=samples, parquet=groups)
 
 
-def table_of(data: bytes) -> Any:
-    return pq.read_table(io.BytesIO(data))
-
-
 DTYPES = st.sampled_from(["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"])
 COLUMN_LISTS = st.lists(st.tuples(DTYPES, st.integers(1, 300)), min_size=1, max_size=20)
 
@@ -74,65 +69,6 @@ def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples:
 PACKED = ["gzip", "snappy", "zstd"]
 
 
-@given(columns=COLUMN_LISTS, samples=st.integers(1, 60), rows=st.integers(1, 70), compression=st.sampled_from(PACKED))
-@settings(max_examples=60, deadline=None)
-def test_compressed_files_hold_the_same_table(
-    columns: list[tuple[Any, int]], samples: int, rows: int, compression: Any
-) -> None:
-    named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
-    plain = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
-    packed = replace(plain, compression=compression)
-    data = written(packed, (3, 3))
-    file, whole = pq.ParquetFile(io.BytesIO(data)), pq.ParquetFile(io.BytesIO(written(plain, (3, 3))))
-    assert [str(field) for field in file.schema_arrow] == [str(field) for field in whole.schema_arrow]
-    for group, column in itertools.product(range(-(-samples // rows)), range(len(named))):
-        chunk, plain_chunk = (one.metadata.row_group(group).column(column) for one in (file, whole))
-        assert chunk.compression == compression.upper()
-        # Headers tell two sizes, each in as many bytes as it needs.
-        assert abs(chunk.total_uncompressed_size - plain_chunk.total_uncompressed_size) <= 4
-        assert values_of(file, group, column) == values_of(whole, group, column)
-    assert Format().file_bytes(packed, np.array([[3, 3]])) is None
-
-
-def values_of(file: Any, group: int, column: int) -> bytes:
-    return b"".join(bytes(chunk.buffers()[-1]) for chunk in file.read_row_group(group).column(column).chunks)
-
-
-def test_types_are_parquets_own_where_it_has_them() -> None:
-    schema = table_of(written(spec_of(3, parquet()), (1, 1))).schema
-    assert [str(field.type) for field in schema] == [
-        "float",
-        "fixed_size_binary[13]",
-        "list<element: float not null>",
-        "int64",
-    ]
-
-
-@pytest.mark.parametrize("compression", ["none", *PACKED])
-def test_each_chunk_begins_with_a_dictionary_as_pyarrows_do(compression: Any) -> None:
-    """DLIO's reader compares its offset with 0, and ends where there is none."""
-    wide = (*COLUMNS, ParquetColumn(name="bytes", dtype="uint8", size=1000))
-    data = written(replace(spec_of(90, parquet(columns=wide)), compression=compression), (1, 1))
-    metadata = pq.read_metadata(io.BytesIO(data))
-    for group, column in itertools.product(range(metadata.num_row_groups), range(len(wide))):
-        chunk = metadata.row_group(group).column(column)
-        assert 4 <= chunk.dictionary_page_offset < chunk.data_page_offset
-    assert table_of(data).num_rows == 90
-
-
-def test_without_columns_a_row_is_one_value() -> None:
-    table = table_of(written(spec_of(3, ParquetSpec()), (20, 30)))
-    assert table.column_names == ["data"]
-    assert [value.as_py() for value in table["data"]] == [payload(600 * i, 600 * i + 600) for i in range(3)]
-
-
-@pytest.mark.parametrize("width", [1 << 19, (1 << 20) + 3])
-def test_large_values_take_several_pages(width: int) -> None:
-    spec = spec_of(5, ParquetSpec(columns=(ParquetColumn(name="x", dtype="uint8", size=width),), row_group_size=3))
-    table = table_of(written(spec, (1, 1)))
-    assert [value.as_py() for value in table["x"]] == [payload(i * width, i * width + width) for i in range(5)]
-
-
 @pytest.fixture
 def dataset(small: MakeSpec) -> DatasetSpec:
     return make(small(format="parquet", num_samples_per_file=100, parquet=parquet()))
@@ -146,7 +82,7 @@ def fetched(fetch: FetchSpec, samples: list[int]) -> tuple[Fetched, list[bytes]]
 
 def fetch_of(spec: DatasetSpec, **options: Any) -> FetchSpec:
     found = inspect(spec)
-    return FetchSpec.for_dataset(found, found.train, **options)
+    return FetchSpec(found, found.train, **options)
 
 
 @pytest.mark.parametrize("storage", ["posix", "direct"])
@@ -162,25 +98,6 @@ def test_a_batch_reads_each_row_group_once_and_only_columns_asked_for(dataset: D
     if storage == "posix":
         assert result.read_calls == 2 * 4
         assert result.app_bytes == sum(map(len, stretches))
-
-
-@pytest.mark.parametrize(
-    "options", [{"engine": "fast"}, {"engine": "matched"}, {"engine": "library"}, {"decode": "full"}]
-)
-@pytest.mark.parametrize("batch", [1, 25, 41, 100])
-def test_rows_read_in_order_read_each_row_group_once(batch: int, options: dict[str, Any], dataset: DatasetSpec) -> None:
-    fetch = fetch_of(dataset, **options)
-    rows, (whole, _) = fetch.layout.num_samples, fetched(fetch, list(range(fetch.layout.num_samples)))
-    fetcher, app_bytes = Fetcher(fetch), 0
-    for first in range(0, rows, batch):
-        wanted = list(range(first, min(first + batch, rows)))
-        room = memoryview(bytearray(fetch.slot_bytes(batch)))
-        got = fetcher.fetch(wanted, room)
-        app_bytes += got.app_bytes
-        values = [bytes(room[start : start + size]) for start, size in got.places.tolist()]
-        assert values == fetched(fetch, wanted)[1], "also what an earlier batch read"
-    assert app_bytes == pytest.approx(whole.app_bytes, rel=0.02), "a library's calls may differ by some bytes"
-    assert fetch.buffer_bytes >= fetch.max_group_bytes, "the memory of the row group that is kept is counted"
 
 
 @pytest.mark.parametrize("options", [{"engine": "matched"}, {"decode": "full"}])
@@ -222,15 +139,6 @@ def test_compressed_columns_are_shipped_as_they_lie(small: MakeSpec, compression
     assert fetched(fetch_of(spec, storage=storage_named(storage), decode="full"), list(range(30, 130)))[1] == library
     assert sum(map(len, library)) == (40 + 40 + 20 + 40) * READ_BYTES
     assert result.app_bytes < sum(map(len, library)) + 8 * 8192
-
-
-@pytest.mark.parametrize("compression", PACKED)
-def test_tiny_pages_have_room_when_they_grow(small: MakeSpec, compression: Any) -> None:
-    columns = tuple(ParquetColumn(name=f"c{index}", dtype="int8") for index in range(400))
-    groups = ParquetSpec(columns=columns, row_group_size=1)
-    made = small(format="parquet", num_files_train=1, num_files_eval=0, num_samples_per_file=2, parquet=groups)
-    result, _ = fetched(fetch_of(make(replace(made, compression=compression)), verify=True), [0, 1])
-    assert result.app_bytes > 2 * 400 * 10, "compressing made them larger"
 
 
 def test_scattered_rows_are_refused(small: MakeSpec) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 from pathlib import Path
@@ -52,14 +51,3 @@ def test_a_file_is_read_up_to_a_bound_and_a_link_to_one_too(tmp_path: Path, spec
         assert bytes(read_whole(open_storage(spec), name, 10)) == b"x" * 10
         with pytest.raises(OSError, match="it has 10 bytes, wanted at most 9"):
             read_whole(open_storage(spec), name, 9)
-
-
-def test_a_descriptor_waits_as_any_other(tmp_path: Path) -> None:
-    """Where files are brought back from an archive, a read that may not wait fails."""
-    (tmp_path / "file").write_bytes(b"x")
-    descriptor = open_regular(str(tmp_path / "file"))
-    try:
-        assert os.get_blocking(descriptor)
-        assert fcntl.fcntl(descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    finally:
-        os.close(descriptor)

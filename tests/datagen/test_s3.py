@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import calendar
 import hashlib
-import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
-from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Keys, Signer, query_text
+from datagen.storage import _request_counts, _s3_upload
+from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_server import ObjectServer
 from tests.object_stores import ACCESS_KEY, BUCKET, KEYS, S3, SECRET_KEY, fault, own_server, storage_of
@@ -116,28 +115,6 @@ def test_what_goes_wrong_always_ends_with_what_it_was(kind: str, reason: str) ->
         assert counts_of(storage)["in_flight"] == counts_of(storage)["connections_open"] - len(_idle(storage)) == 0
 
 
-def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
-    """What came in all the time before is no excuse for the time-out in which nothing came."""
-    over, sent = threading.Event(), 4 * len(DATA)
-
-    def stopping() -> Iterator[bytes]:
-        yield b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n" % (2 * sent)
-        for at in range(0, sent, 100_000):  # for about five time-outs, some 200 KB in each
-            yield bytes(min(100_000, sent - at))
-            over.wait(0.05)
-        over.wait(20)
-
-    with own_server() as server:
-        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 1})
-        server.objects["a"] = bytes(2 * sent)
-        server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
-        try:
-            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB arrived in 0\.2 s"):
-                read(storage, "a", whole=False)
-        finally:
-            over.set()
-
-
 def _idle(storage: Any) -> Any:
     return storage._clients[BUCKET]._idle
 
@@ -191,50 +168,6 @@ def test_an_upload_that_is_troubled_is_sent_again_and_counted(method: str, kind:
         assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
 
 
-class SkippingClock:
-    """A time that stands still but for sleeps, which are noted and take none of the real one."""
-
-    def __init__(self) -> None:
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-
-    def monotonic(self) -> float:
-        return sum(self.pauses)
-
-    def monotonic_ns(self) -> int:
-        return round(1e9 * self.monotonic())
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-
-@pytest.mark.parametrize(
-    ("later", "pauses"),
-    [
-        ("", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
-        ("3", [3, 3, 3, 3, 3, 3.2, 6.4, 12.8, 20, 20]),
-        ("3600", 10 * [20]),
-        ("Fri, 31 Dec 1999 23:59:59 GMT", [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
-    ],
-)
-def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
-    later: str, pauses: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SkippingClock()
-    for module in (_s3_client, _http_exchange):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(random, "uniform", lambda low, high: high if (low, high) == (0.5, 1) else 0)
-    headers = {"Retry-After": later} if later else {}
-    with own_server(fault=lambda request: fault("error", headers=headers)) as server:
-        storage = storage_of(server, options={"s3_max_attempts": 11, "timeout_seconds": 600})
-        with pytest.raises(UserError, match="failed 11 times"):
-            read(storage, "a")
-        assert len(server.requests) == 11
-    assert clock.pauses == pytest.approx(pauses)
-
-
 def test_a_connection_serves_requests_until_the_server_closes_it() -> None:
     with own_server() as server:
         storage = storage_of(server)
@@ -263,16 +196,6 @@ def test_several_servers_have_connections_by_turns() -> None:
         storage = storage_of(one, options={"endpoint_url": endpoint}, range_bytes=len(DATA) // 4, io_depth=4)
         assert read(storage, "a", whole=False) == DATA
         assert (one.connections, other.connections) == (2, 2)
-
-
-def test_a_bucket_before_the_host_is_no_part_of_the_path() -> None:
-    with own_server() as server:
-        storage = storage_of(server, options={"s3_force_path_style": False})
-        write(storage, "below/a", b"x")
-        storage.preflight("")
-        put, listing = server.requests
-        assert {put.headers["host"], listing.headers["host"]} == {f"{BUCKET}.{server.endpoint.removeprefix('http://')}"}
-        assert (put.key, listing.key) == ("a", "")  # of the path all but its first part
 
 
 def test_what_is_not_there_is_no_such_file() -> None:
@@ -411,17 +334,6 @@ def test_an_object_is_one_request_and_ranges_are_as_many_as_asked() -> None:
             assert sorted(asked) == ranges
 
 
-def test_a_reader_counts_all_that_it_read() -> None:
-    with own_server() as server:
-        storage = storage_of(server, range_bytes=1000)
-        write(storage, "a")
-        for whole in (True, False):
-            reader = storage.open_whole("a") if whole else storage.open("a")
-            for offset, size in ((0, 2500), (2500, 10), (len(DATA) - 5, 99), (len(DATA), 9)):
-                reader.read_into(memoryview(bytearray(size)), offset)
-            assert (reader.app_bytes, reader.read_calls) == (2500 + 10 + 5, 3 + 1 + 1 + 1)
-
-
 def test_requests_are_counted_by_what_they_are_and_timed() -> None:
     began = time.monotonic()
     with own_server(latency_seconds=0.02) as server:
@@ -440,24 +352,6 @@ def test_requests_are_counted_by_what_they_are_and_timed() -> None:
     assert first is not None
     assert last is not None
     assert 20 <= first.p50 <= last.p50 * 1.1 <= 1100 * (time.monotonic() - began) * 1.1
-
-
-def test_files_that_are_announced_are_asked_for_before_they_are_opened() -> None:
-    with own_server() as server:
-        storage = storage_of(server, io_depth=4)
-        names = [f"a/{number}" for number in range(6)]
-        for name in names:
-            write(storage, name)
-        server.requests.clear()
-        storage.announce(names)
-        deadline = time.monotonic() + 60
-        while len(server.requests) < 4 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert sorted(request.key for request in server.requests) == names[:4]
-        for number, name in enumerate(names):
-            assert read(storage, name) == DATA
-            storage.announce(names[number + 1 :])
-        assert server.count("GET") == 6  # each once, whether or not it was announced
 
 
 @given(
@@ -523,13 +417,6 @@ def test_keys_of_both_layouts_and_prefixes() -> None:
             assert [(entry.name, entry.is_dir()) for entry in entries] == [("train", True)]
 
 
-def test_a_bucket_of_many_keys_is_listed_once_a_page() -> None:
-    with own_server(listed_keys=25_000) as server:
-        with storage_of(server).entries("data/train") as entries:
-            assert sum(1 for _ in entries) == 25_000
-        assert len(server.requests) == 25
-
-
 def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         auth = library("botocore.auth", "s3")
@@ -564,10 +451,6 @@ def test_the_signature_is_botocores(monkeypatch: pytest.MonkeyPatch) -> None:
             assert f"{ours['x-amz-date'][:8]}/eu-west-1/s3/aws4_request" in ours["authorization"]
 
 
-def test_keys_do_not_show_in_text() -> None:
-    assert SECRET_KEY not in f"{Keys(ACCESS_KEY, SECRET_KEY, '')!r} {Keys(ACCESS_KEY, SECRET_KEY, '')}"
-
-
 def test_a_real_server_refuses_a_wrong_key_and_an_unknown_bucket(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="there is no bucket 'nobucket' at"):
         open_storage(s3.spec(root="nobucket")).preflight("data")
@@ -583,25 +466,6 @@ def test_a_real_server_finds_the_signature_right_whatever_the_key(s3: S3) -> Non
         assert read(storage, f"signed/{key}") == key.encode()
 
 
-def test_a_real_server_takes_uploads_in_parts(s3: S3) -> None:
-    storage, data = open_storage(s3.spec(range_bytes=3 << 20, io_depth=4)), DATA * 90
-    write(storage, "parts/a", data)
-    assert read(storage, "parts/a") == data
-    assert storage.size_bytes("parts/a") == len(data)
-    storage.remove_unfinished("parts")
-
-
-@given(st.lists(st.floats(1e-5, 1e3), min_size=1))
-def test_percentiles_of_times_are_within_a_bin(seconds: list[float]) -> None:
-    counts = _request_counts.RequestCounts()
-    for one in seconds:
-        counts.answered(int(one * 1e9), int(one * 2e9))
-    waits = _request_counts.waits_ms(counts.first_byte)
-    assert waits is not None
-    assert max(seconds) * 999 <= waits.max <= max(seconds) * 1000 * 1.1 + 0.02
-    assert waits.p50 <= waits.p90 <= waits.p99 <= waits.max
-
-
 def test_the_files_of_a_batch_wait_for_the_server_together() -> None:
     samples, latency = 4, 0.2
     spec = DatasetSpec(data_folder="set", format="npy", num_files_train=samples, record_length_bytes=1000)
@@ -611,7 +475,7 @@ def test_the_files_of_a_batch_wait_for_the_server_together() -> None:
         generate(spec, storage)
         finish(spec, storage)
         found = inspect(spec, storage=storage)
-        fetch = FetchSpec.for_dataset(found, found.train, storage=storage)
+        fetch = FetchSpec(found, found.train, storage=storage)
         fetcher, out = Fetcher(fetch), memoryview(bytearray(fetch.slot_bytes(samples)))
         server.behaviour.latency_seconds = latency
         server.most_in_flight = 0

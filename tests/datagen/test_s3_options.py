@@ -79,14 +79,6 @@ def test_the_environment_names_the_server_where_no_option_does(
     assert Options({"endpoint_url": HERE}).endpoint == HERE
 
 
-def test_the_region_is_the_options_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "b")
-    assert Options({"endpoint_url": HERE}).region == "b"
-    monkeypatch.setenv("AWS_REGION", "a")
-    assert Options({"endpoint_url": HERE}).region == "a"
-    assert Options({"endpoint_url": HERE, "region": "r"}).region == "r"
-
-
 @pytest.mark.parametrize("way", ["option", "environment"])
 def test_a_profile_names_server_and_region(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("botocore")
@@ -117,22 +109,3 @@ def test_what_is_wrong_is_named_as_it_was_given(given: dict[str, Any], words: st
     with pytest.raises(UserError, match=words) as told:
         server(**given)
     assert "pass" not in str(told.value).replace("password", "")
-
-
-def test_all_that_is_unknown_is_named_at_once() -> None:
-    with pytest.raises(UserError) as told:
-        Options({"endpont": "x", "regon": "y", "uri_scheme": "gs"})
-    assert [line.partition(" is ")[0] for line in str(told.value).splitlines()] == [
-        f"storage.storage_options.{name}" for name in ("endpont", "regon", "uri_scheme")
-    ]
-
-
-def test_a_library_knows_of_the_server_what_the_client_knows() -> None:
-    given: dict[str, Any] = {
-        "region": "r", "s3_max_attempts": 3, "s3_profile": "p", "ca_bundle": "/ca", "s3_force_path_style": False,
-    }  # fmt: skip
-    own, usual = Options({"endpoint_url": "https://host:1"} | given), Options({"endpoint_url": "http://host:80"})
-    assert (own.client_endpoint, own.region, own.path_style) == ("https://host:1", "r", False)
-    assert (own.attempts, own.profile, own.ca_bundle) == (3, "p", "/ca")
-    assert (usual.client_endpoint, usual.region, usual.path_style) == ("http://host", "us-east-1", True)
-    assert (usual.attempts, usual.profile, usual.ca_bundle) == (5, "", "")

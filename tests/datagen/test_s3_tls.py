@@ -16,9 +16,7 @@ from tests.object_stores import (
     S3,
     Certificates,
     make_certificates,
-    own_server,
     rclone_server,
-    storage_of,
     why_no_rclone,
 )
 
@@ -86,17 +84,6 @@ def test_a_certificate_of_another_name_is_told_at_once(server: S3, certificates:
         opened(elsewhere, ca_bundle=str(certificates.authority)).preflight("")
 
 
-def test_authorities_that_cannot_be_read_are_told(
-    server: S3, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "missing.pem"))
-    with pytest.raises(UserError, match=r"missing\.pem can't be read \(No such file.*: wanted a file of certificates"):
-        opened(server)
-    (tmp_path / "text").write_text("no certificate")
-    with pytest.raises(UserError, match=r"text can't be read \(.*: wanted a file of certificates \(PEM\)"):
-        opened(server, ca_bundle=str(tmp_path / "text"))
-
-
 def test_the_wrong_one_of_http_and_https_is_told(server: S3, certificates: Certificates) -> None:
     plain = replace(server, endpoint=server.endpoint.replace("https", "http"))
     with pytest.raises(UserError, match=r"^http://.*: the server speaks TLS there: wanted its address with https://"):
@@ -105,11 +92,3 @@ def test_the_wrong_one_of_http_and_https_is_told(server: S3, certificates: Certi
         secure = replace(without_tls, endpoint=without_tls.endpoint.replace("http", "https"))
         with pytest.raises(UserError, match=r"^https://.*does not speak TLS there: wanted its address with http://"):
             opened(secure).preflight("")
-
-
-def test_without_tls_nothing_of_it_is_counted() -> None:
-    with own_server() as plain:
-        storage = storage_of(plain)
-        write(storage, "a")
-        assert read(storage, "a") == DATA
-        assert counts_of(storage)["tls_cpu_us"] == 0

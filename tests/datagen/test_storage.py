@@ -11,22 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.storage import posix
 from datagen.storage.storage_base import (
-    NULL_STORAGE,
     StorageBase,
     StorageSpec,
     StoredFile,
     open_storage,
-    read_in_transfers,
     read_whole,
-    storage_names,
     storage_spec,
 )
 
@@ -83,35 +78,6 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     assert reader.read_calls == 2
     reader.close()
     assert bytes(read_whole(backend, path)) == DATA
-
-
-@pytest.mark.parametrize("name", KEEPING)
-@given(
-    size=st.integers(1, 5 * 4096), offset=st.integers(0, 4), length=st.integers(1, 6), transfer_bytes=st.integers(0, 7)
-)
-def test_the_transfer_size_changes_no_byte(
-    name: str, size: int, offset: int, length: int, transfer_bytes: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    backend, path = storage(name), str(tmp_path_factory.mktemp("transfers") / "file")
-    write(backend, path, DATA[:size])
-    reader, buffer = backend.open(path), AlignedBuffer().view(length * 4096)
-    calls_before = reader.read_calls
-    got = read_in_transfers(reader, buffer, offset * 4096, transfer_bytes * 4096)
-    assert bytes(buffer[:got]) == DATA[:size][offset * 4096 : (offset + length) * 4096]
-    assert reader.app_bytes == got
-    if 0 < transfer_bytes < length:
-        assert reader.read_calls - calls_before == -(-got // (transfer_bytes * 4096))
-    reader.close()
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_bytes_that_were_skipped_are_zeros(name: str, tmp_path: Path) -> None:
-    backend, path = storage(name), str(tmp_path / "file")
-    writer = backend.create(path)
-    writer.skip(10)
-    writer.write(b"x")
-    writer.commit()
-    assert bytes(read_whole(backend, path)) == bytes(10) + b"x"
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -189,14 +155,6 @@ def test_free_space_and_kind_of_memory_are_known_or_not(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_paths_for_libraries_are_those_of_folders(name: str, tmp_path: Path) -> None:
-    backend, folder = storage(name), str(tmp_path)
-    assert backend.local_path(folder) == (folder if name in FOLDERS else None)
-    folders = [folder, folder, "/no/such/folder"]
-    assert list(backend.device_folders(folders)) == ([folder] if name in FOLDERS else [])
-
-
-@pytest.mark.parametrize("name", ALL)
 def test_only_folders_are_read_past_the_page_cache(name: str) -> None:
     spec = replace(SERVED.get(name, StorageSpec(type=name)), direct=True)
     if name in ("posix", "direct"):
@@ -225,15 +183,6 @@ def test_libraries_read_a_file_of_any_storage(name: str, tmp_path: Path) -> None
     file.close()
 
 
-def test_names_that_users_give() -> None:
-    assert storage_names() == ["direct", "direct_fs", "fsspec", "local_fs", "parallel_fs", "posix", "s3"]
-    assert storage_spec("local_fs") == storage_spec("parallel_fs") == storage_spec("posix") == StorageSpec()
-    assert storage_spec("direct") == storage_spec("local_fs", direct=True) == StorageSpec(direct=True)
-    own = storage_spec("my.module", root="bucket", options={"b": 1, "a": "x"})
-    assert own == StorageSpec(type="my.module", root="bucket", options=(("a", "x"), ("b", 1)))
-    assert hash(own) == hash(pickle.loads(pickle.dumps(own)))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -250,79 +199,11 @@ def test_a_name_that_is_none_is_answered_with_those_there_are(wrong: str, messag
         storage_spec(wrong)
 
 
-def test_folders_have_no_options() -> None:
-    with pytest.raises(UserError, match=r"storage_options has endpoint, but storage\.storage_type=local_fs has no"):
-        storage_spec("local_fs", options={"endpoint": "x"})
-
-
 def test_a_url_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="'s3://bucket/data', a URL"):
         posix.Storage().make_folder("s3://bucket/data")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_null_touches_nothing() -> None:
-    backend = open_storage(NULL_STORAGE)
-    assert backend.reads_nothing
-    reader = backend.open("/no/such/file")
-    assert reader.read_into(memoryview(bytearray(8)), 0) == 0
-    reader.close()
-    writer = backend.create("/no/such/file")
-    writer.write(b"abc")
-    writer.skip(2)
-    writer.write_at(b"x", 0)
-    writer.sync()
-    writer.commit()
-    writer.discard()
-    assert writer.position == 5
-    assert names_in(backend, "/no/such") == {}
-    assert backend.size_bytes("/no/such/file") == 0
-    backend.remove("/no/such/file")
-
-
-@given(sizes=st.lists(st.integers(1, 5000), min_size=1, max_size=30))
-def test_short_reads_are_continued(sizes: list[int]) -> None:
-    """The kernel may return less than asked at any time; a read goes on until it is full or at the end."""
-    remaining = iter(sizes)
-
-    def short(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        count = min(next(remaining, 1 << 20), len(buffers[0]), len(DATA) - offset)
-        buffers[0][:count] = DATA[offset : offset + count]
-        return count
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "preadv", short)
-        reader = posix.FileReader(os.open(os.devnull, os.O_RDONLY))
-        reader.size_bytes = len(DATA)
-        buffer = memoryview(bytearray(len(DATA) + 10))
-        assert reader.read_into(buffer, 0) == len(DATA)
-        assert bytes(buffer[: len(DATA)]) == DATA
-        reader.close()
-
-
-@pytest.mark.parametrize("name", KEEPING)
-def test_stretches_are_those_of_any_storage(name: str, tmp_path: Path) -> None:
-    backend, path = storage(name), f"{tmp_path}/file"
-    if backend.alignment > 1:
-        pytest.skip("its stretches are larger than what is wanted")
-    write(backend, path)
-    reader, out = backend.open(path), memoryview(bytearray(60))
-    stretches = [(7, 20), (0, 10), (len(DATA) - 5, 30)]
-    assert backend.read_stretches(reader, stretches, out) == 35
-    assert bytes(out[:35]) == DATA[7:27] + DATA[:10] + DATA[-5:]
-    assert reader.app_bytes == 35
-    reader.close()
-
-
-@pytest.mark.parametrize("name", ["direct", "posix"])
-def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(DATA)
-    reader = storage(name).open(str(path))
-    os.truncate(path, 10)
-    assert reader.read_into(AlignedBuffer().view(12288), 0) == 10
-    reader.close()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that refuses O_DIRECT: /proc")

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -79,10 +78,6 @@ def test_builds_the_whole_tree() -> None:
     assert isinstance(made.share, float)
 
 
-def test_empty_sections_mean_defaults() -> None:
-    assert build(Root, {"reader": None, "entries": None}) == Root()
-
-
 def test_nearest_key_of_the_section() -> None:
     assert problems({"reader": {"batchsize": 1}}) == "unknown key reader.batchsize: did you mean reader.batch_size?"
 
@@ -91,45 +86,6 @@ def test_key_of_another_section_is_sent_there() -> None:
     assert problems({"batch_size": 1}) == "unknown key batch_size: it belongs at reader.batch_size"
     assert problems({"reader": {"epochs": 1}}) == "unknown key reader.epochs: it belongs at epochs"
     assert problems({"bacth_size": 1}) == "unknown key bacth_size: did you mean reader.batch_size?"
-
-
-@dataclass
-class Files:
-    format: str = ""
-    num_files_train: int = 0
-    num_files_eval: int = 0
-    file_shuffle: str = ""
-
-
-@dataclass
-class Saves:
-    folder: str = ""
-    write_threads: int = 0
-
-
-@dataclass
-class Both:
-    SYNONYMS: ClassVar = {"num_gpus": "ranks"}
-    files: Files = field(default_factory=Files)
-    saves: Saves = field(default_factory=Saves)
-    ranks: int = 1
-
-
-def test_key_that_means_another_thing_in_each_section_is_sent_to_no_other() -> None:
-    for mapping, message in (
-        ({"saves": {"format": "npz"}}, "saves has folder, write_threads"),
-        ({"files": {"num_files": 8}}, "did you mean files.num_files_train or files.num_files_eval?"),
-        ({"files": {"shuffle": True}}, "did you mean files.file_shuffle?"),
-        ({"saves": {"start_method": 1}}, "saves has folder, write_threads"),
-        ({"num_gpus": 8}, "did you mean ranks?"),
-        ({"format": "npz"}, "it belongs at files.format"),
-    ):
-        with pytest.raises(UserError, match=re.escape(message)):
-            build(Both, mapping)
-
-
-def test_unknown_key_near_to_nothing_lists_the_section() -> None:
-    assert "reader has batch_size, kind, exact, pace" in problems({"reader": {"zzz": 1}})
 
 
 @pytest.mark.parametrize(
@@ -153,11 +109,6 @@ def test_wrong_values_say_seen_and_wanted(mapping: dict[str, Any], message: str)
     assert problems(mapping) == message
 
 
-def test_section_name_of_a_part() -> None:
-    with pytest.raises(UserError, match=r"dataset\.num_files_train is 'x'"):
-        build(DatasetSpec, {"num_files_train": "x"}, "dataset")
-
-
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -178,8 +129,3 @@ def test_check_names_every_impossible_value() -> None:
     text = "\n".join(spec.check())
     for key in ("num_files_train", "record_length_bytes", "compressibility", "file_prefix"):
         assert f"dataset.{key} is " in text
-
-
-def test_check_asks_the_format() -> None:
-    assert DatasetSpec(format="npz", compression="zip").check() == []
-    assert "none or zip" in DatasetSpec(format="npz", compression="gzip").check()[0]

@@ -1,15 +1,10 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
-from datagen.formats.synthetic import Format
 from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
@@ -33,28 +28,11 @@ def test_files_hold_their_running_index(dataset: DatasetSpec) -> None:
     assert verify(dataset) == []
 
 
-def test_damage_is_found_and_a_lost_file_made_again(dataset: DatasetSpec) -> None:
-    train = layouts(dataset)[0]
-    Path(train.path(3)).write_text("7")
-    Path(train.path(11)).write_text("1")
-    os.unlink(train.path(5))
-    kinds = {finding.path: finding.kind for finding in verify(dataset)}
-    assert kinds == {train.path(3): "changed", train.path(5): "missing", train.path(11): "truncated"}
-    os.unlink(train.path(3))
-    make(dataset)
-    assert verify(dataset) == []
-
-
 @pytest.mark.parametrize("storage", ["posix", "direct"])
 @pytest.mark.parametrize("resize", [0, 3000])
 def test_samples_are_made_in_memory(dataset: DatasetSpec, storage: str, resize: int) -> None:
     found = inspect(dataset)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=storage_named(storage), resize_bytes=resize, verify=True)
+    fetch = FetchSpec(found, found.train, storage=storage_named(storage), resize_bytes=resize, verify=True)
     fetched = Fetcher(fetch).fetch([0, 35], memoryview(bytearray(fetch.slot_bytes(2))))
     assert [size for _, size in fetched.places] == [resize or 141 * 141] * 2
     assert (fetched.app_bytes, fetched.read_calls, fetched.read_ns) == (0, 0, 0)
-
-
-def test_there_is_nothing_to_read(dataset: DatasetSpec) -> None:
-    with pytest.raises(UserError, match="holds no samples"):
-        Format().open(cast(Any, SimpleNamespace(path=layouts(dataset)[0].path(0))), 3)

@@ -215,7 +215,7 @@ def test_a_file_that_another_process_changes_meanwhile_is_named(place: Place, di
     spec = make_dataset(folder, num_files_train=8, record_length_bytes=200_000)
     assert verify(spec) == []
     found = inspect(spec)
-    fetch = FetchSpec.for_dataset(found, found.train, storage=StorageSpec(direct=direct), verify=True)
+    fetch = FetchSpec(found, found.train, storage=StorageSpec(direct=direct), verify=True)
     fetcher, out = Fetcher(fetch), AlignedBuffer().view(fetch.slot_bytes(1))
     paths = [Path(found.train.path(file)) for file in range(8)]
     kept = paths[3].read_bytes()

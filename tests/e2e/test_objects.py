@@ -109,7 +109,7 @@ def test_a_run_over_https_names_what_tls_took(tmp_path: Path) -> None:
             assert ended.status == 0 or (command == "train" and ended.ran), ended.err
         run = json.loads((tmp_path / "run" / "summary.json").read_text())
         assert run["requests"]["tls_cpu_seconds"] > 0
-        assert "handshakes, decrypting, copying" in " ".join((tmp_path / "run" / "log.txt").read_text().split())
+        assert "tls_cpu_seconds" in (tmp_path / "run" / "log.txt").read_text()
         around |= {"AWS_CA_BUNDLE": str(make_certificates(tmp_path / "other").authority)}
         refused = dlemu("train", *on_bucket(server, tmp_path / "refused"), **around)
         assert refused.status == 2

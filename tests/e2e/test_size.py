@@ -39,7 +39,7 @@ def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> N
     answer = json.loads((folder / "size.json").read_text())
     assert answer["trials"][0] == saved["trials"][0]
     assert len(answer["trials"]) == 2
-    assert (answer["complete"], answer["max_accelerators"], answer["passed"]) == (True, 1, False)
+    assert (answer["complete"], answer["max_accelerators"], answer["outcome"]) == (True, 1, "no verdict")
     assert json.loads(ended.out) == answer
     run = json.loads((folder / answer["trials"][1]["folder"] / "summary.json").read_text())
     assert run["complete"]

@@ -68,7 +68,7 @@ def format_interface(name: str, folder: Path) -> Case:
         try:
             layout = replace(found.train, folder=found.train.folder.replace(str(whole), str(copy)))
             for engine, decode in draw.sample([("fast", "none"), ("fast", "full"), ("library", "none")], 2):
-                fetch = FetchSpec.for_dataset(found, layout, engine=engine, decode=decode)  # type: ignore[arg-type]
+                fetch = FetchSpec(found, layout, engine=engine, decode=decode)  # type: ignore[arg-type]
                 with contextlib.suppress(DlemuError):
                     out = AlignedBuffer().view(fetch.slot_bytes(spec.num_samples_per_file))
                     Fetcher(fetch).fetch(range(spec.num_samples_per_file), out)

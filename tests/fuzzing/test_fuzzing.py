@@ -107,7 +107,7 @@ def test_nothing_in_a_dataset_is_unpickled(name: str, engine: Literal["fast", "l
         np.save(path, objects, allow_pickle=True)
     else:
         np.savez(path, x=objects, y=np.zeros(1))
-    fetch = FetchSpec.for_dataset(found, found.train, engine=engine)
+    fetch = FetchSpec(found, found.train, engine=engine)
     with pytest.raises(DatasetError, match=str(path)):
         Fetcher(fetch).fetch([0], AlignedBuffer().view(fetch.slot_bytes(1)))
     assert not (tmp_path / "owned").exists()

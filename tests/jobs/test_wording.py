@@ -5,30 +5,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from string import Formatter
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from dlemu.jobs.checkpoint import limits, summary
+from dlemu.jobs.checkpoint import summary
 from dlemu.jobs.checkpoint import wording as checkpoint_words
-from dlemu.jobs.training import summary as training_summary
 from dlemu.jobs.training import wording as words
 from dlemu.jobs.training.prediction import prediction
-from dlemu.metrics.cache import Cached, CacheProof
-from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import Advice, Seen
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.changes import not_steady
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Verdict, VerdictCode
 from dlemu.results.wording import sentence
 
+CHECKPOINT_CODES = [
+    *(Code.NO_DATA_FROM_STORAGE, Code.PAGE_CACHE, Code.MEASUREMENT_INCOMPLETE, Code.STORAGE_NOT_STEADY),
+    *(Code.EMULATOR_CEILING, Code.CPU_QUOTA, Code.NETWORK_FULL),
+]
 TABLES: list[tuple[Any, Any]] = [
     (VerdictCode, words._VERDICTS),
-    (Seen, words._SEEN),
-    (Advice, words._ADVICE),
-    (training_summary.Issue, words._ISSUES),
-    (limits.Seen, checkpoint_words._SEEN),
-    (limits.Advice, checkpoint_words._ADVICE),
-    (summary.Issue, checkpoint_words._ISSUES),
+    (get_args(summary.Cause), checkpoint_words.RELIEF),
+    ([*summary.Caveat, *CHECKPOINT_CODES], checkpoint_words._FINDINGS),
     (prediction.PredictedVerdict, prediction._VERDICTS),
     (prediction.Seen, prediction._SEEN),
     (prediction.Issue, prediction._ISSUES),
@@ -53,7 +50,7 @@ def test_every_code_has_a_sentence_with_its_numbers(codes: Any, table: Any) -> N
     for code, text in table.items():
         numbers = numbers_for(text)
         said = sentence(Finding(code, numbers=numbers), table)
-        assert said, code
+        assert said or table is checkpoint_words.RELIEF, code
         assert "7" in said or not numbers.keys() - {"ranks"}, said
     assert sentence(Finding("note", numbers={"text": "{as} it was"}), {"note": "{text}"}) == "{as} it was"
 
@@ -65,20 +62,38 @@ def test_only_a_pass_or_a_fail_says_so() -> None:
     assert "16.5 points of prefetching" in words.verdict_line(Verdict(VerdictCode.PASS, numbers))
 
 
-@pytest.mark.parametrize("code", Cached)
-@pytest.mark.parametrize("loud", [True, False])
-def test_who_served_the_bytes_is_told_loudly_where_it_was_memory(code: Cached, loud: bool) -> None:
-    numbers: dict[str, Any] = {"would_help": "", "from_storage_percent": 25.0}
-    numbers = {"file_system": "tmpfs"} if code == Cached.IN_MEMORY else numbers
-    finding = Finding(code, "loud" if loud else "caution", numbers)
-    proof = CacheProof(from_storage_percent=Mean(mean=None, per_epoch=()), dataset_to_memory=None, finding=finding)
-    always = code in (Cached.IN_MEMORY, Cached.NOTHING_READ)
-    assert (words.cache_warning(proof) or "").startswith("MEASURED ") == (loud or always)
+def test_every_finding_of_a_training_has_its_sentences() -> None:
+    assert {key.partition(".")[0] for key in words._FINDINGS} == set(Code)
+    for key, texts in words._FINDINGS.items():
+        code, _, pattern = key.partition(".")
+        numbers: dict[str, Any] = {"pattern": pattern} if pattern else {}
+        for text in texts:
+            numbers |= numbers_for(text)
+        found, _ = words.said(Finding(code, numbers=numbers))
+        assert found
+        assert "7" in found or not numbers_for(texts[0]), found
 
 
-def test_why_checkpoints_are_incomplete() -> None:
-    partial = summary.PartialCheckpoint(
-        phase="write", checkpoint=3, folder="/c/3", ranks=1, files=2, of_files=8, bytes=2**29, of_bytes=2**31
+@pytest.mark.parametrize(
+    ("code", "numbers"),
+    [
+        (Code.PAGE_CACHE, {"would_help": "", "from_storage_percent": 25, "least_percent": 1, "most_percent": 50}),
+        (Code.PAGE_CACHE, {"pattern": "not_known", "would_help": "", "wanted_ratio": 5.0}),
+        (Code.NO_DATA_FROM_STORAGE, {"pattern": "in_memory", "file_system": "tmpfs"}),
+        (Code.NO_DATA_FROM_STORAGE, {}),
+    ],
+)
+def test_who_served_the_bytes_is_told_loudly_where_it_was_memory(code: Code, numbers: dict[str, Any]) -> None:
+    said = [words.memory_warning(Finding(code, how, numbers)) or "" for how in ("loud", "caution")]
+    assert said[0].startswith("MEASURED ")
+    assert code == Code.NO_DATA_FROM_STORAGE or not said[1].startswith("MEASURED ")
+
+
+def test_findings_of_one_kind_are_said_one_by_one_up_to_a_number() -> None:
+    stalls = [not_steady("stalled", at_seconds=at, seconds=2) for at in range(9)]
+    *said, more = words.issue_lines([*stalls, Finding(Code.PAGE_CACHE)])
+    assert (len(said), said[0], more) == (
+        4,
+        "the storage stalled for 2.0 s at 00:00",
+        "5 more findings: storage_not_steady",
     )
-    said = checkpoint_words.why_incomplete("no space", [1, 2], partial)
-    assert all(part in said for part in ("no space", "checkpoints 1, 2", "checkpoint 3", "2 of 8 files"))

@@ -15,7 +15,6 @@ import numpy as np
 import psutil
 import pytest
 
-from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError
 from datagen.fetch import FetchSpec
 from datagen.inspection import inspect
@@ -39,18 +38,8 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> DatasetSpec:
 
 def make_spec(dataset: DatasetSpec, *, resize: int = 0, verify: bool = False, **changes: Any) -> LoaderSpec:
     found = inspect(dataset)
-    fetch = FetchSpec(
-        layout=found.train,
-        format="npz",
-        resize_bytes=resize,
-        verify=verify,
-        content=Content(dataset.seed, dataset.compressibility),
-        max_file_bytes=found.max_file_bytes,
-        nominal_sample_bytes=int(dataset.record_length_bytes),
-    )
-    null = FetchSpec(
-        layout=found.train, format="npz", storage=NULL_STORAGE, nominal_sample_bytes=40_000, resize_bytes=resize
-    )
+    fetch = FetchSpec(found, found.train, resize_bytes=resize, verify=verify)
+    null = FetchSpec(found, found.train, storage=NULL_STORAGE, resize_bytes=resize)
     plan = Plan(
         num_files=found.train.num_files,
         num_samples_per_file=1,
@@ -243,7 +232,12 @@ def test_a_damaged_file_is_named(name: str, verify: bool, tmp_path: Path) -> Non
 def test_what_a_worker_fails_on_at_its_start_is_told(name: str, dataset: DatasetSpec) -> None:
     spec = make_spec(dataset)
     phase = spec.phases["train"]
-    unknown = replace(phase, fetch=replace(phase.fetch, format="sculpture"))
+    unknown = replace(
+        phase,
+        fetch=replace(
+            phase.fetch, found=replace(phase.fetch.found, spec=replace(phase.fetch.dataset, format="sculpture"))
+        ),
+    )
 
     def read() -> None:
         with ExitStack() as stack:

@@ -19,6 +19,7 @@ from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import NULL_STORAGE
 from dlemu.config.schema import Duration
+from dlemu.jobs.training.plan import planned_dataset
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.loaders.loader_base import Batch, Interleave, LoaderSpec, Phase
 from dlemu.metrics.delivery import audit_epoch
@@ -57,7 +58,7 @@ def dataset(tmp_path: Path) -> DatasetSpec:
         format="tfrecord",
         num_files_train=FILES,
         num_samples_per_file=SAMPLES,
-        record_length_bytes=RECORD,
+        record_dims=(1, RECORD),
     )
 
 
@@ -95,13 +96,7 @@ def make_plan(**changes: Any) -> StreamPlan:
 def make_spec(
     dataset: DatasetSpec, plan: StreamPlan, rank: int = 0, resize: int = 0, files_ahead: int = 0, **changes: Any
 ) -> LoaderSpec:
-    fetch = FetchSpec(
-        layout=layouts(dataset)[0],
-        format="tfrecord",
-        resize_bytes=resize,
-        nominal_sample_bytes=RECORD,
-        dataset=dataset,
-    )
+    fetch = FetchSpec(planned_dataset(dataset), layouts(dataset)[0], resize_bytes=resize)
     settings: dict[str, Any] = {
         "rank": rank,
         "phases": {

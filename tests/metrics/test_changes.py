@@ -142,17 +142,21 @@ def test_a_credit_that_runs_out_again_and_again_is_told_by_its_bytes() -> None:
     rows = steps_on(credit(0.4, fast=100, slow=40, pause_at=(14.0, 28.0)), demand=150, steps=2400)
     out = find_ran_out(find_speed_changes(rows))
     assert out is not None
-    assert out.times == 3
-    assert out.gb == pytest.approx(0.4, rel=0.1)
-    assert (out.mb_per_second_before, out.mb_per_second_after) == pytest.approx((100, 40), rel=0.1)
+    assert out.numbers == {
+        "pattern": "ran_out",
+        "times": 3,
+        "gb": pytest.approx(0.4, rel=0.1),
+        "mb_per_second_before": pytest.approx(100, rel=0.1),
+        "mb_per_second_after": pytest.approx(40, rel=0.1),
+    }
 
 
 def test_one_that_ran_out_once_is_a_hint() -> None:
     rows = steps_on(credit(0.5, fast=100, slow=40), demand=150)
     out = find_ran_out(find_speed_changes(rows))
     assert out is not None
-    assert out.times == 1
-    assert out.gb == pytest.approx(0.5, rel=0.1)
+    assert out.numbers["times"] == 1
+    assert out.numbers["gb"] == pytest.approx(0.5, rel=0.1)
 
 
 @pytest.mark.parametrize(

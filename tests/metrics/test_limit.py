@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -11,30 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlemu.jobs.training.steplog import StepRows
-from dlemu.jobs.training.wording import in_words
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import Causes, Work, find_causes, work_of
-from dlemu.metrics.changes import RanOut, SpeedChange, Stall
-from dlemu.metrics.findings import Number
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import (
     BUSY_PERCENT,
     FEW_REQUESTS,
     MIN_LOSS_PERCENT,
     STARVED_SHARE,
-    Advice,
     Context,
     Device,
-    HotDrive,
     Limit,
-    ObjectRequests,
-    OtherReaders,
     Scaling,
-    Seen,
     judge_limit,
     reads_may_be_too_few,
 )
 from dlemu.metrics.loss import kept_loss_percent
-from dlemu.metrics.slow_folders import SlowFolder
 from tests.metrics.test_loss import MS, any_rows, make_steps
 
 
@@ -50,7 +42,12 @@ def late_steps(*, cpu_ms: float = 1, cpu_wait_ms: float = 0, burned_ms: float = 
 def limit_of(rows: StepRows, *, preprocesses: bool = False, workers: int = 8, **around: Any) -> Limit:
     causes = find_causes(rows, preprocesses=preprocesses, workers=workers)
     work = work_of(rows, preprocesses=preprocesses)
-    return in_words(judge_limit(au_percent(rows), causes, work, Context(**around)))
+    return judge_limit(au_percent(rows), causes, work, Context(**around))
+
+
+def found(limit: Limit) -> dict[str, dict[str, Number]]:
+    """The numbers of what explains it, by their codes."""
+    return {finding.code: finding.numbers for finding in limit.findings}
 
 
 @given(rows=any_rows())
@@ -65,26 +62,15 @@ def test_the_causes_add_up_to_the_loss(rows: StepRows) -> None:
 
 def test_blocked_in_reads_is_the_storage() -> None:
     limit = limit_of(late_steps())
-    assert (limit.what, limit.confidence) == ("storage", "high")
-    assert Seen.RATES in seen(limit)
+    assert (limit.what, limit.confidence, limit.findings) == ("storage", "high", ())
+    assert limit.numbers["app_mb_per_second"] == pytest.approx(2 * 80 * 1.048576 / 0.04, rel=0.1)
 
 
 def test_a_busy_device_is_the_limit_though_somebody_lacks_memory() -> None:
     limit = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=99))
-    assert (limit.what, limit.confidence) == ("storage", "medium")
-    assert seen(limit)[Seen.MEMORY_PRESSURE] == {"percent": 30.0}
+    assert (limit.what, limit.confidence, found(limit)) == ("storage", "medium", {"memory_pressure": {"percent": 30.0}})
     idle = limit_of(late_steps(), memory_some_percent=30.0, device=Device(mean_depth=8, busy_percent=50))
-    assert idle.what == "memory"
-
-
-def seen(limit: Limit) -> dict[str, dict[str, Number]]:
-    """The numbers of the evidence, by its codes."""
-    return {found.code: found.numbers for found in limit.seen}
-
-
-def to_do(limit: Limit) -> dict[str, dict[str, Number]]:
-    """The same of the advice."""
-    return {found.code: found.numbers for found in limit.to_do}
+    assert (idle.what, [*found(idle)]) == ("host CPU", [Code.MEMORY_PRESSURE])
 
 
 def test_nobody_waited() -> None:
@@ -113,14 +99,15 @@ def test_nobody_waited() -> None:
         ({}, {"ceiling_au": 50.0}, "emulator"),
         ({}, {"ceiling_au": 50.0, "collates": True}, "host CPU"),
         ({}, {"ceiling_au": 89.0}, "storage"),
-        ({}, {"memory_some_percent": 30.0}, "memory"),
+        ({}, {"memory_some_percent": 30.0}, "host CPU"),
     ],
 )
 def test_each_kind_of_limit_is_told_from_the_others(changes: dict[str, Any], around: dict[str, Any], what: str) -> None:
     limit = limit_of(late_steps(**changes), **around)
     assert limit.what == what
-    assert limit.seen
-    assert limit.to_do
+    shares = dict(zip(("storage", "loader", "host CPU", "emulator"), astuple(limit.shares), strict=True))
+    assert sum(shares.values()) == pytest.approx(100)
+    assert max(shares, key=lambda name: shares[name]) == what
 
 
 def test_batches_that_queue_behind_busy_workers_wait_for_what_these_do() -> None:
@@ -227,9 +214,9 @@ def more_got(mb_per_second: float) -> dict[str, Scaling]:
 def test_too_few_readers_are_told_from_slow_storage(
     work: Work, around: dict[str, Any], what: str, confidence: str
 ) -> None:
-    limit = in_words(judge_limit(25.0, WAITING, work, Context(read_threads=1, **around)))
+    limit = judge_limit(25.0, WAITING, work, Context(read_threads=1, **around))
     assert (limit.what, limit.confidence) == (what, confidence)
-    assert (limit.to_do[0].code == Advice.MORE_READERS) == (what == "loader")
+    assert found(limit) == ({Code.TOO_FEW_READERS: {"read_threads": 1}} if what == "loader" else {})
 
 
 def test_readers_whose_cpu_is_not_known_are_blamed_with_less_confidence() -> None:
@@ -252,59 +239,49 @@ def test_a_loader_that_tells_no_calls_is_not_said_to_make_one() -> None:
     rows["read_calls"] = 0
     limit = limit_of(rows)
     assert (limit.what, limit.confidence) == ("storage", "medium")
-    assert Seen.READS not in seen(limit)
-    assert Advice.TRY_MORE_READERS in to_do(limit)
+    assert "call_bytes" not in limit.numbers
 
 
 BUSY = {"host_busy_percent": 99.0}
 
 
+OTHERS = {"busy_percent": 99.0, "own_percent": 20.0}
+
+
 @pytest.mark.parametrize(
-    ("around", "advice", "code", "numbers"),
+    ("around", "findings"),
     [
-        (
-            BUSY | {"own_busy_percent": 20.0},
-            [Advice.STOP_OTHER_PROGRAMS],
-            Seen.CORES,
-            {"percent": 99.0, "own_percent": 20.0},
-        ),
-        (BUSY | {"own_busy_percent": 90.0}, [Advice.MORE_CORES], Seen.CORES, {"percent": 99.0, "own_percent": 90.0}),
+        (BUSY | {"own_busy_percent": 20.0}, {Code.OTHER_PROGRAM_ON_CORES: OTHERS}),
+        (BUSY | {"own_busy_percent": 90.0}, {}),
         (
             BUSY | {"own_busy_percent": 20.0, "cpu_throttled_percent": 40.0},
-            [Advice.STOP_OTHER_PROGRAMS, Advice.RAISE_CPU_LIMIT_TOO],
-            Seen.THROTTLED,
-            {"percent": 40.0},
+            {
+                Code.OTHER_PROGRAM_ON_CORES: OTHERS,
+                Code.CPU_QUOTA: {"used_percent": 0.0, "throttled_percent": 40.0},
+            },
         ),
         (
-            {"host_busy_percent": 66.0, "own_busy_percent": 1.0, "cpu_limit_cores": 0.3, "cpu_limit_used_percent": 99},
-            [Advice.RAISE_CPU_LIMIT],
-            Seen.CPU_LIMIT,
-            {"used_cores": pytest.approx(0.297), "limit_cores": 0.3},
+            {"host_busy_percent": 66.0, "own_busy_percent": 1.0, "cpu_limit_used_percent": 99.0},
+            {Code.CPU_QUOTA: {"used_percent": 99.0, "throttled_percent": 0.0}},
         ),
     ],
 )
-def test_who_has_the_cores_decides_what_helps(
-    around: dict[str, Any], advice: list[Advice], code: Seen, numbers: dict[str, Any]
-) -> None:
+def test_who_has_the_cores_is_found(around: dict[str, Any], findings: dict[str, Any]) -> None:
     limit = limit_of(late_steps(cpu_ms=70, cpu_wait_ms=29), **around)
-    assert limit.what == "host CPU"
-    assert list(to_do(limit)) == advice
-    assert seen(limit)[code] == numbers
+    assert (limit.what, found(limit)) == ("host CPU", findings)
 
 
 def test_a_cpu_limit_that_is_far_off_limits_nothing() -> None:
     rows = late_steps(cpu_ms=99)
-    assert limit_of(rows, host_busy_percent=4.0, cpu_limit_cores=32.0, cpu_limit_used_percent=6.0).what == "loader"
+    assert limit_of(rows, host_busy_percent=4.0, cpu_limit_used_percent=6.0).what == "loader"
 
 
 def test_other_readers_of_the_device_are_named_whatever_more_readers_got() -> None:
     """More readers get more of a drive that is shared: that says nothing of what it had left."""
     more = Scaling(readers=4, mb_per_second=60, more_readers=16, more_mb_per_second=110, again_mb_per_second=0.0)
-    others = OtherReaders(mb_per_second=52, percent=38)
-    limit = limit_of(late_steps(), scaling=more, others=others)
-    assert limit.what == "storage"
-    assert seen(limit)[Seen.OTHER_READERS] == {"mb_per_second": 52, "percent": 38}
-    assert list(to_do(limit)) == [Advice.STOP_OTHER_READERS]
+    others = Finding.of(Code.OTHER_PROGRAM_ON_DRIVE, mb_per_second=52, percent=38)
+    limit = limit_of(late_steps(), scaling=more, other_program=others)
+    assert (limit.what, limit.findings) == ("storage", (others,))
 
 
 def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers_were_too_few() -> None:
@@ -322,54 +299,49 @@ def test_a_storage_that_became_faster_during_the_trial_does_not_say_that_readers
 @pytest.mark.parametrize("changes", [{}, {"started_ns": 29, "finished_ns": 30, "read_ns": 1}])
 def test_who_used_up_its_cpu_limit_waits_for_that_whatever_it_looks_blocked_in(changes: dict[str, Any]) -> None:
     rows = late_steps(**changes)
-    limit: dict[str, Any] = {"cpu_limit_cores": 0.4, "cpu_limit_used_percent": 99.0}
+    limit: dict[str, Any] = {"cpu_limit_used_percent": 99.0}
     limited = limit_of(rows, **limit)
-    assert limited.what == "host CPU"
-    assert Advice.RAISE_CPU_LIMIT in to_do(limited)
+    assert (limited.what, [*found(limited)]) == ("host CPU", [Code.CPU_QUOTA])
     assert limit_of(rows, ceiling_au=30.0, **limit).what == "host CPU"
-    held_back = limit_of(rows, cpu_limit_cores=4.0, cpu_limit_used_percent=60.0, cpu_throttled_percent=80.0)
+    held_back = limit_of(rows, cpu_limit_used_percent=60.0, cpu_throttled_percent=80.0)
     assert held_back.what == "host CPU"
-    assert seen(held_back)[Seen.THROTTLED] == {"percent": 80.0}
+    assert found(held_back)[Code.CPU_QUOTA]["throttled_percent"] == 80.0
     full = Device(mean_depth=8, busy_percent=99)
     assert limit_of(late_steps(), device=full, **limit).what == "storage"
 
 
-OBJECT_REQUESTS = ObjectRequests(requests=1000, slow_down=40, retried=50, first_byte_ms=80.0, last_byte_ms=100.0)
-
-
-def test_of_an_object_store_the_server_or_the_network_is_named() -> None:
-    server = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, network_percent=30.0)
-    assert (server.what, server.where) == ("storage", "server")
-    assert seen(server)[Seen.ANSWERS] == {"first_byte_ms": 80.0, "last_byte_ms": 100.0}
-    assert seen(server)[Seen.SLOW_DOWN] == {"answers": 40, "percent": 4.0}
-    assert seen(server)[Seen.RETRIED] == {"retried": 50, "requests": 1000}
-    network = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, network_percent=97.0)
-    assert (network.what, network.where) == ("storage", "network")
-    assert Advice.FASTER_NETWORK in to_do(network)
-    assert limit_of(late_steps()).where is None
-
-
-def test_of_a_lack_of_processors_tls_is_named_where_it_took_most_of_them() -> None:
-    computing = late_steps(cpu_ms=99)
-    tls = limit_of(computing, host_busy_percent=97.0, object_requests=replace(OBJECT_REQUESTS, tls_cpu_percent=72.0))
-    assert (tls.what, tls.where) == ("host CPU", "TLS")
-    assert seen(tls)[Seen.TLS] == {"percent": 72.0}
-    assert Advice.WITHOUT_TLS in to_do(tls)
-    little = limit_of(computing, host_busy_percent=97.0, object_requests=replace(OBJECT_REQUESTS, tls_cpu_percent=20.0))
-    assert (little.what, little.where) == ("host CPU", None)
-    assert seen(little)[Seen.TLS] == {"percent": 20.0}
-    assert Advice.WITHOUT_TLS not in to_do(little)
-    assert Seen.TLS not in seen(limit_of(computing, host_busy_percent=97.0, object_requests=OBJECT_REQUESTS))
+def test_of_an_object_store_a_full_network_is_named() -> None:
+    for percent, findings in ((30.0, {}), (97.0, {Code.NETWORK_FULL: {"percent": 97.0}})):
+        limit = limit_of(late_steps(), is_object_store=True, network_percent=percent)
+        assert (limit.what, found(limit)) == ("storage", findings)
 
 
 def test_few_requests_at_a_long_latency_want_more_in_flight() -> None:
     trial = Scaling(readers=8, mb_per_second=1e5, more_readers=32, more_mb_per_second=3.8e5, again_mb_per_second=1e5)
-    limit = limit_of(late_steps(), object_requests=OBJECT_REQUESTS, scaling=trial)
-    assert limit.what == "loader"
-    assert list(to_do(limit)) == [Advice.MORE_REQUESTS]
+    limit = limit_of(late_steps(), is_object_store=True, scaling=trial)
+    assert (limit.what, found(limit)) == (
+        "loader",
+        {Code.TOO_FEW_READERS: {"read_threads": 1, "pattern": "requests"}},
+    )
 
 
-# Each figure of the evidence
+@pytest.mark.parametrize(
+    ("trials", "code", "setting"),
+    [
+        ({"fewer_readers": 2, "fewer_mb_per_second": 2e5}, Code.TOO_MANY_READERS, {"read_threads": 1}),
+        ({"larger_request_bytes": 4096, "larger_mb_per_second": 2e5}, Code.REQUESTS_TOO_SMALL, {"transfer_size": 4096}),
+        ({"fewer_readers": 2, "fewer_mb_per_second": 1.2e5}, None, {}),
+    ],
+)
+def test_the_trial_that_got_more_after_the_run_is_the_cause(
+    trials: dict[str, Any], code: Code | None, setting: dict[str, int]
+) -> None:
+    scaling = Scaling(readers=8, mb_per_second=1e5, again_mb_per_second=1e5, **trials)
+    limit = limit_of(late_steps(), scaling=scaling, read_threads=4)
+    assert [*found(limit)] == ([code] if code else [])
+    assert limit.what == ("loader" if code else "storage")
+    assert not code or setting.items() <= found(limit)[code].items()
+
 
 LIMITED_BY = {
     "storage": "storage",
@@ -384,7 +356,7 @@ FULL = Device(mean_depth=FEW_REQUESTS, busy_percent=BUSY_PERCENT)
 
 
 def limit_at(au: float = 40.0, causes: Causes | None = None, work: Work = ENOUGH, **around: Any) -> Limit:
-    return in_words(judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around)))
+    return judge_limit(au, causes or Causes(storage=60.0), work, Context(read_threads=5, **around))
 
 
 def told(limit: Limit) -> tuple[str, str]:
@@ -434,9 +406,6 @@ def test_where_ranks_wake_late_the_workers_that_began_nothing_are_no_limit_of_th
     queued = Causes(queueing=60)
     limit = limit_at(causes=queued, work=replace(ENOUGH, late_share=STARVED_SHARE))
     assert told(limit) == ("emulator", "medium")
-    assert list(seen(limit)) == [Seen.WAITED, Seen.NOT_BEGUN, Seen.WOKE_LATE]
-    assert seen(limit)[Seen.WOKE_LATE] == {"percent": pytest.approx(100 * STARVED_SHARE)}
-    assert list(to_do(limit)) == [Advice.RELIEVE_EMULATOR]
     assert told(limit_at(causes=queued, work=replace(ENOUGH, late_share=STARVED_SHARE - 0.01))) == ("loader", "high")
     watched = limit_at(causes=queued, work=replace(ENOUGH, late_share=0.5), host_busy_percent=BUSY_PERCENT)
     assert told(watched) == ("host CPU", "high")
@@ -457,52 +426,6 @@ def test_how_late_ranks_woke_is_a_share_of_all_their_time() -> None:
 
 def few(**changes: Any) -> Work:
     return replace(ENOUGH, app_mb_per_second=1.0, **changes)
-
-
-def fall(percent: float) -> SpeedChange:
-    return SpeedChange(at_seconds=66, mb_per_second_before=100, mb_per_second_after=percent, percent=percent)
-
-
-HOT = HotDrive(name="x", celsius=84.4, limit_celsius=80.2)
-FOLDER = SlowFolder(name="b7", ms_per_sample=40.44, others_ms_per_sample=5.05)
-OUT = RanOut(gb=12.345, times=2, mb_per_second_before=9, mb_per_second_after=1234)
-OTHERS = OtherReaders(mb_per_second=52.25, percent=38.4)
-
-
-@pytest.mark.parametrize(
-    ("around", "code", "numbers"),
-    [
-        ({"speed_changes": (fall(99.9),)}, Advice.BECAME_SLOWER, {"at_seconds": 66}),
-        ({"speed_changes": (fall(100.0),)}, None, {}),
-        ({"speed_changes": (fall(50.0), fall(130.0))}, None, {}),
-        ({"speed_changes": (fall(130.0), fall(50.0))}, Advice.BECAME_SLOWER, {"at_seconds": 66}),
-        (
-            {"slow_folders": (FOLDER,) * 2},
-            Advice.SLOW_FOLDER,
-            {"folder": "b7", "ms_per_sample": 40.44, "others_ms_per_sample": 5.05, "folders": 2},
-        ),
-        ({"slow_hosts": ("n1", "n2")}, Advice.SLOW_HOSTS, {"hosts": "n1, n2"}),
-        ({"hot_drive": HOT}, Advice.COOL_DRIVE, {"drive": "x", "celsius": 84.4, "limit_celsius": 80.2}),
-        ({"ran_out": OUT}, Advice.SPEED_THAT_LASTS, {"mb_per_second": 1234, "gb": 12.345, "times": 2}),
-        ({"stalls": (Stall(at_seconds=5, seconds=2),)}, Advice.STOOD_STILL, {"times": 1}),
-    ],
-)
-def test_what_did_not_stay_the_same_is_to_be_looked_at(
-    around: dict[str, Any], code: Advice | None, numbers: dict[str, Any]
-) -> None:
-    more = {} if code is None else {code: numbers}
-    assert to_do(limit_at(**around)) == {Advice.FASTER_STORAGE: {}, **more}
-    shared = limit_at(**around, others=OTHERS)
-    assert told(shared) == ("storage", "high")
-    assert to_do(shared) == {Advice.STOP_OTHER_READERS: {}, **({} if "ran_out" in around else more)}
-
-
-def test_a_fall_is_told_by_its_cause() -> None:
-    """What ran out explains it, and heat or others explain what seems to have run out."""
-    falls: dict[str, Any] = {"ran_out": OUT, "speed_changes": (fall(50.0),)}
-    assert list(to_do(limit_at(**falls))) == [Advice.FASTER_STORAGE, Advice.SPEED_THAT_LASTS]
-    assert Advice.SPEED_THAT_LASTS not in to_do(limit_at(**falls, hot_drive=HOT))
-    assert Advice.SPEED_THAT_LASTS not in to_do(limit_at(**falls, others=OTHERS))
 
 
 @pytest.mark.parametrize(

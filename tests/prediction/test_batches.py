@@ -46,7 +46,7 @@ def test_row_groups_are_read_in_the_batches_in_which_workers_read_them(
         worker_streams=workers if streams else 1,
     )
     found = inspect(tables)
-    fetch = FetchSpec.for_dataset(found, found.train)
+    fetch = FetchSpec(found, found.train)
     room, read = memoryview(bytearray(fetch.slot_bytes(batch))), np.zeros((ranks, plan.steps_per_epoch))
     for rank in range(ranks):
         fetchers = [Fetcher(fetch) for _ in range(workers)]

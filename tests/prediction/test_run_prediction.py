@@ -67,7 +67,7 @@ def test_what_others_take_is_named_and_never_all(tmp_path: Path) -> None:
     assert "20000 MB/s as given, whatever the number of readers, of which others take 14,000 MB/s" in " ".join(
         shown.split()
     )
-    assert "of which others take 14,000 MB/s" in Path(write_page([str(tmp_path / "p")])).read_text()
+    assert "of which others take 14,000 MB/s" in Path(write_page(str(tmp_path / "p"))).read_text()
     again = [*WORDS, "ranks=3", "--from", str(tmp_path / "p"), f"output.folder={tmp_path / 'q'}"]
     assert "others take" not in run(*again, status=0)
     refused = CliRunner().invoke(command, [*words, "20000", f"output.folder={tmp_path / 'r'}"])
@@ -79,7 +79,7 @@ def test_without_a_count_the_most_that_pass_and_a_page(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     text = run(*WORDS, f"output.folder={folder}", "output.report=false", "--mb-per-second", "9000", status=0)
     assert "speed / demand alone says" in text
-    page = Path(write_page([str(folder)])).read_text()
+    page = Path(write_page(str(folder))).read_text()
     assert "Predicted AU against accelerators" in page
     again = dlemu.predict([*WORDS, "ranks=2", f"output.folder={tmp_path / 'q'}"], from_folder=folder)
     assert again.calibration.curve[0].mb_per_second == 9000

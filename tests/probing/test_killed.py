@@ -15,8 +15,8 @@ import pytest
 import dlemu
 from datagen.errors import DlemuError
 from dlemu.jobs.probe import requests
-from dlemu.jobs.probe.requests import CellSpec, measure_cell
-from dlemu.jobs.probe.result import Engine, ProbeAnswer
+from dlemu.jobs.probe.requests import measure_cell
+from dlemu.jobs.probe.result import CellSpec, Engine, ProbeAnswer
 from dlemu.telemetry.probe_base import AbsentError
 from tests.comm.many_ranks import wait_until
 from tests.e2e.harness import assert_gone
@@ -75,12 +75,12 @@ def test_a_command_that_has_to_stop_removes_the_file_that_it_measured(number: si
     words = ["--engine", "threads", "--seconds", "60", "--file-size", "1m", "--output", str(tmp_path / "results")]
     command = [sys.executable, "-m", "dlemu", "probe", str(tmp_path), *words]
     probe = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert wait_until(lambda: any(tmp_path.glob("dlemu-probe-*")))
+    assert wait_until(lambda: any(tmp_path.glob("*dlemu-probe-*")))
     probe.send_signal(number)
     _, complaint = probe.communicate(timeout=60)
     assert probe.returncode == 128 + number
     assert "interrupted by" in complaint
-    assert not list(tmp_path.glob("dlemu-probe-*"))
+    assert not list(tmp_path.glob("*dlemu-probe-*"))
 
 
 def test_requests_that_never_end_are_given_up(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

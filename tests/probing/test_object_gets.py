@@ -17,7 +17,8 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.cli.probe import command
 from dlemu.jobs.probe.object_gets import GetStream, objects_to_read, run_gets
-from dlemu.jobs.probe.run import Grid, probe_objects
+from dlemu.jobs.probe.result import Access, CellSpec
+from dlemu.jobs.probe.run import probe_target
 from dlemu.studies.pages import write_page
 from tests.object_stores import BUCKET, KEYS, S3, fault, own_server, storage_of
 
@@ -36,7 +37,9 @@ def word(server: Any) -> str:
 
 
 def stream_of(storage: StorageSpec, objects: tuple[str, ...], **asked: Any) -> GetStream:
-    return GetStream(storage=storage, objects=objects, size_bytes=16 * KIB, seed=1, **asked)
+    access: Access = "randread" if asked.pop("random") else "read"
+    cell = CellSpec(access=access, size_bytes=16 * KIB, depth=asked.pop("depth"), jobs=1)
+    return GetStream(cell=cell, storage=storage, objects=objects, seed=1, **asked)
 
 
 def test_requests_are_always_in_flight_and_wait_for_the_server() -> None:
@@ -122,24 +125,24 @@ def test_an_object_that_is_there_is_only_read(tmp_path: Path) -> None:
         writer = storage_of(server).create(f"{TARGET}/mine")
         writer.write(bytes(64 * KIB))
         writer.commit()
-        grid = Grid(sizes=(16 * KIB,), depths=(2,))
-        answer, _ = probe_objects(
-            f"{TARGET}/mine", options=[word(server)], grid=grid, seconds=0.2, folder=str(tmp_path / "r")
+        grid: dict[str, Any] = {"sizes": (16 * KIB,), "depths": (2,)}
+        answer, _ = probe_target(
+            f"{TARGET}/mine", options=[word(server)], **grid, seconds=0.2, folder=str(tmp_path / "r")
         )
         assert answer.cells[0].iops > 0
         assert list(server.objects) == ["mine"]
         with pytest.raises(UserError, match="has 65536 bytes"):
-            probe_objects(f"{TARGET}/mine", options=[word(server)], folder=str(tmp_path / "s"))
+            probe_target(f"{TARGET}/mine", options=[word(server)], folder=str(tmp_path / "s"))
 
 
 def test_what_cannot_be_asked_of_a_bucket_is_said(tmp_path: Path) -> None:
     folder = str(tmp_path / "r")
     with pytest.raises(UserError, match="probed by GET"):
-        probe_objects(TARGET, grid=Grid(accesses=("write",)), folder=folder)
+        probe_target(TARGET, accesses=("write",), folder=folder)
     with pytest.raises(UserError, match="names no bucket"):
-        probe_objects("s3://", folder=folder)
+        probe_target("s3://", folder=folder)
     with pytest.raises(UserError, match="no other setting"):
-        probe_objects(TARGET, options=["reader.batch_size=4"], folder=folder)
+        probe_target(TARGET, options=["reader.batch_size=4"], folder=folder)
     with own_server() as server:
         answer = CliRunner().invoke(command, [TARGET, word(server), "--engine", "threads"])
         assert answer.exit_code == 2
@@ -165,8 +168,7 @@ def test_a_bucket_of_a_real_server_is_probed_by_command_and_in_python(s3: S3, tm
     ]
     assert all(0 < cell["first_byte_ms"]["p50"] <= cell["latency_ms"]["p50"] for cell in answer["cells"])
     assert not list(s3.folder.glob("dlemu-probe-*/*"))
-    page = Path(write_page([str(tmp_path / "p")])).read_text()
-    assert "first byte" in page
+    assert "first byte" in Path(write_page(str(tmp_path / "p"))).read_text()
     settings: dict[str, Any] = {"storage.storage_options.endpoint_url": s3.endpoint}
     grid: dict[str, Any] = {"sizes": [16 * KIB], "depths": [2], "seconds": 0.2, "file_bytes": 64 * KIB}
     again = dlemu.probe(TARGET, folder=str(tmp_path / "q"), **grid, **settings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -11,92 +10,40 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from datagen.errors import DlemuError, SpaceError, UserError
-from dlemu.jobs.probe.probe_file import _host, probe_file, remove_leftovers
-from dlemu.jobs.probe.requests import CellSpec, measure_cell
-from dlemu.jobs.probe.run import Grid, probe_requests
+from dlemu.jobs.probe.probe_file import probe_file
+from dlemu.jobs.probe.requests import measure_cell
+from dlemu.jobs.probe.result import CellSpec
+from dlemu.jobs.probe.run import probe_target
 from dlemu.jobs.probe.thread_reads import open_target
 
 MIB = 1 << 20
-GONE = 2**22 + 1
-"""More than the kernel gives out (/proc/sys/kernel/pid_max): no process has it."""
 READ = CellSpec(access="randread", size_bytes=4096, depth=1, jobs=1)
-
-
-def left(folder: Path, process: int, *, host: str = _host()) -> Path:
-    """A file as a probe leaves it that is killed."""
-    path = folder / f"dlemu-probe-{process}-{host}-abcdef"
-    path.write_bytes(bytes(5000))
-    return path
-
-
 HOLDS = """
 import sys
-from dlemu.jobs.probe.probe_file import _host, probe_file
+from dlemu.jobs.probe.probe_file import probe_file
 with probe_file(sys.argv[1], 5000) as path:
     print(path, flush=True)
     input()
 """
 
 
-def test_what_a_killed_probe_left_is_removed_and_named(tmp_path: Path) -> None:
+def test_what_a_killed_probe_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     command, pipe = [sys.executable, "-c", HOLDS, str(tmp_path)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as probe:
         assert probe.stdout is not None
         path = Path(probe.stdout.readline().strip())
-        assert remove_leftovers(str(tmp_path)) == [], "a probe that lives keeps its file"
-        assert path.stat().st_size == 5000
+        others = [path.with_name(path.name.replace("probe-", "probe-0")), tmp_path / f"{path.name}.txt"]
+        for other in others:
+            other.write_bytes(b"of another host, or the user's")
+        with probe_file(str(tmp_path), 5000):
+            assert path.stat().st_size == 5000, "a probe that lives keeps its file"
         probe.send_signal(signal.SIGKILL)
-    (said,) = remove_leftovers(str(tmp_path))
-    assert str(path) in said
-    assert "was left by a probe that was killed: removed it" in said
-    assert not path.exists()
-
-
-def test_a_number_that_another_process_has_now_keeps_nothing(tmp_path: Path) -> None:
-    old, new = left(tmp_path, os.getpid()), left(tmp_path, os.getppid())
-    os.utime(old, (1e9, 1e9))
-    remove_leftovers(str(tmp_path))
-    assert not old.exists(), "written before this process began"
-    assert new.exists(), "its process lives"
-
-
-def test_only_files_of_probes_are_removed(tmp_path: Path) -> None:
-    """Names that are nearly theirs, links, folders, pipes, files that are held, those of other hosts and users."""
-    users = tmp_path / "mine"
-    users.write_bytes(b"mine")
-    (tmp_path / f"dlemu-probe-{GONE}-{_host()}-aaaaaa").symlink_to(users)
-    (tmp_path / f"dlemu-probe-{GONE}-{_host()}-bbbbbb").mkdir()
-    os.mkfifo(tmp_path / f"dlemu-probe-{GONE}-{_host()}-cccccc")
-    for name in (
-        f"dlemu-probe-{GONE}-{_host()}-abcdef.txt",
-        f"my-dlemu-probe-{GONE}-{_host()}-abcdef",
-        f"dlemu-probe-{GONE}-abcdef",
-    ):
-        (tmp_path / name).write_bytes(b"x")
-    elsewhere = left(tmp_path, GONE, host="00000000")
-    if os.geteuid() == 0:
-        os.chown(left(tmp_path, GONE + 1), 12345, -1)
-    held = left(tmp_path, GONE)
-    before = sorted(os.listdir(tmp_path))
-    with open(held, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert [said for said in remove_leftovers(str(tmp_path)) if str(elsewhere) not in said] == []
-    assert sorted(os.listdir(tmp_path)) == before
-    assert users.read_bytes() == b"mine"
-
-
-def test_what_a_process_holds_that_nobody_may_look_at_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(process: int) -> None:
-        raise psutil.AccessDenied(process)
-
-    file = left(tmp_path, GONE)
-    monkeypatch.setattr(psutil, "Process", denied)
-    assert remove_leftovers(str(tmp_path)) == []
-    assert file.exists()
+    with probe_file(str(tmp_path), 5000):
+        assert not path.exists()
+    assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
 @pytest.mark.parametrize("kind", ["/dev/null", "pipe", "loop", "gone"])
@@ -109,7 +56,7 @@ def test_an_odd_target_is_named(tmp_path: Path, kind: str) -> None:
     with pytest.raises(
         UserError, match=rf"{target} (is a|does not exist).*wanted a folder of the storage, or a file to read"
     ):
-        probe_requests(target, folder=str(tmp_path / "out"), seconds=0.1, grid=Grid(depths=(1,)))
+        probe_target(target, folder=str(tmp_path / "out"), seconds=0.1, depths=(1,))
 
 
 def test_what_is_written_to_is_no_link(tmp_path: Path) -> None:

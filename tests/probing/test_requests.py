@@ -6,6 +6,7 @@ import fcntl
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +14,20 @@ import numpy as np
 import pytest
 
 from datagen.errors import SpaceError, UserError
-from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
-from dlemu.jobs.probe.result import PROBE, ProbeAnswer
-from dlemu.jobs.probe.run import PRESETS, Grid, probe_requests, read_probe
+from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.result import PROBE, CellSpec, ProbeAnswer
+from dlemu.jobs.probe.run import PRESETS, probe_target, read_probe
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.studies.pages import write_page
 
 MIB = 1 << 20
 READ = CellSpec(access="randread", size_bytes=4096, depth=8, jobs=1)
+WRITE = replace(READ, access="randwrite")
 
 
-def stream(path: Path, **changes: Any) -> Stream:
-    settings: dict[str, Any] = {
-        "path": str(path),
-        "writes": False,
-        "random": True,
-        "size_bytes": 4096,
-        "depth": 8,
-        "begin": 0,
-        "end": MIB,
-        "seconds": 0.1,
-        "seed": 1,
-    }
-    return Stream(**(settings | changes))
+def stream(path: Path, cell: CellSpec = READ, **changes: Any) -> Stream:
+    settings: dict[str, Any] = {"path": str(path), "begin": 0, "end": MIB, "seconds": 0.1, "seed": 1}
+    return Stream(cell=cell, **(settings | changes))
 
 
 @pytest.fixture
@@ -48,7 +40,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("writes", [False, True])
 def test_requests_begin_and_end_while_they_are_measured(writes: bool, file: Path) -> None:
     began_ns, cpu_seconds = time.monotonic_ns(), time.process_time()
-    done = run_threads(stream(file, writes=writes))
+    done = run_threads(stream(file, WRITE if writes else READ))
     ended_ns, used_seconds = time.monotonic_ns(), time.process_time() - cpu_seconds
     assert len(done.end_ns) == len(done.latency_ns) >= 8
     assert (done.latency_ns > 0).all()
@@ -74,15 +66,15 @@ def test_requests_go_past_the_page_cache(writes: bool, file: Path) -> None:
 def test_requests_stay_in_their_part_in_order_or_at_random(random: bool, file: Path) -> None:
     """Each of 64 places of the middle half is written; in order the first is the first."""
     before, size = file.read_bytes(), MIB // 128
-    middle: dict[str, Any] = {"writes": True, "size_bytes": size, "begin": MIB // 4, "end": 3 * MIB // 4}
-    run_threads(stream(file, **middle, random=False, depth=2, seconds=0))
+    middle = {"begin": MIB // 4, "end": 3 * MIB // 4}
+    run_threads(stream(file, replace(WRITE, access="write", size_bytes=size, depth=2), **middle, seconds=0))
     some = file.read_bytes()
     assert [at for at in range(0, MIB, size) if some[at : at + size] != before[at : at + size]] == [
         MIB // 4,
         MIB // 4 + size,
     ]
     if random:
-        run_threads(stream(file, **middle, seconds=0.2))
+        run_threads(stream(file, replace(WRITE, size_bytes=size), **middle, seconds=0.2))
         after = file.read_bytes()
         assert (after[: MIB // 4], after[3 * MIB // 4 :]) == (before[: MIB // 4], before[3 * MIB // 4 :])
         assert after != some
@@ -137,17 +129,17 @@ def test_presets_are_those_of_the_documents() -> None:
 
 
 def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path) -> None:
-    writes = Grid(accesses=("randwrite",), sizes=(4096,), depths=(1,))
+    writes: dict[str, Any] = {"accesses": ("randwrite",), "sizes": (4096,), "depths": (1,)}
     before = file.read_bytes()
     with pytest.raises(UserError, match="would destroy it"):
-        probe_requests(str(file), grid=writes, folder=str(tmp_path / "r1"))
+        probe_target(str(file), **writes, folder=str(tmp_path / "r1"))
     assert file.read_bytes() == before
     with pytest.raises(UserError, match="multiple of 512"):
-        probe_requests(str(tmp_path), grid=Grid(sizes=(1000,)), folder=str(tmp_path / "r3"))
+        probe_target(str(tmp_path), sizes=(1000,), folder=str(tmp_path / "r3"))
     with pytest.raises(UserError, match="does not exist"):
-        probe_requests(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
+        probe_target(str(tmp_path / "nowhere"), folder=str(tmp_path / "r4"))
     with pytest.raises(SpaceError, match="GB free"):
-        probe_requests(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))
+        probe_target(str(tmp_path), file_bytes=1 << 60, folder=str(tmp_path / "r5"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "what is refused leaves nothing behind"
 
 
@@ -155,9 +147,9 @@ def test_nothing_of_the_users_is_written(tmp_path: Path, file: Path) -> None:
 def test_a_folder_is_probed_and_left_as_it_was(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    grid = Grid(accesses=("randread", "write"), sizes=(4096,), depths=(4,), jobs=(2,))
-    answer, folder = probe_requests(
-        str(place), grid=grid, seconds=0.2, engine="threads", file_bytes=4 * MIB, folder=str(tmp_path / "results")
+    grid: dict[str, Any] = {"accesses": ("randread", "write"), "sizes": (4096,), "depths": (4,), "jobs": (2,)}
+    answer, folder = probe_target(
+        str(place), **grid, seconds=0.2, engine="threads", file_bytes=4 * MIB, folder=str(tmp_path / "results")
     )
     assert not list(place.iterdir())
     assert [(cell.access, cell.in_flight) for cell in answer.cells] == [("randread", 8), ("write", 8)]
@@ -166,6 +158,6 @@ def test_a_folder_is_probed_and_left_as_it_was(tmp_path: Path) -> None:
     assert again == answer
     assert isinstance(again, ProbeAnswer)
     assert stat.S_ISREG(os.stat(os.path.join(folder, PROBE)).st_mode)
-    assert "Speed against requests in flight" in Path(write_page([folder])).read_text()
+    assert "Speed against requests in flight" in Path(write_page(folder)).read_text()
     with pytest.raises(UserError, match="holds another result"):
-        probe_requests(str(place), folder=folder)
+        probe_target(str(place), folder=folder)

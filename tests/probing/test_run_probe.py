@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,19 +25,16 @@ from dlemu.config import load
 from dlemu.jobs.probe import requests
 from dlemu.jobs.probe import run as run_probe
 from dlemu.jobs.probe.object_gets import GetStream, _ranges
-from dlemu.jobs.probe.probe_file import _host, probe_file
+from dlemu.jobs.probe.probe_file import probe_file
 from dlemu.jobs.probe.requests import (
-    CellSpec,
     _cell_of_requests,
-    _streams,
     choose_engine,
-    fio_version,
     latency_stats,
     measure_cell,
     measure_gets,
 )
-from dlemu.jobs.probe.result import Fed, ProbeCell
-from dlemu.jobs.probe.run import Grid, probe_objects, probe_requests, probe_workload, read_probe
+from dlemu.jobs.probe.result import CellSpec, Fed, ProbeCell
+from dlemu.jobs.probe.run import probe_target, probe_workload, read_probe
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.metrics.cache import WANTED_RATIO
 from dlemu.metrics.demand import demand
@@ -97,16 +93,6 @@ def test_a_cell_is_of_the_requests_that_count_and_its_cpu_time_of_all() -> None:
     assert late.iops == pytest.approx(100, rel=0.01), "time is counted from the start"
 
 
-def test_random_jobs_share_the_whole_file_each_in_an_order_of_its_own() -> None:
-    jobs = list(_streams(CellSpec(access="randwrite", size_bytes=4096, depth=3, jobs=4), "x", MIB, 1.5))
-    assert {(job.begin, job.end, job.depth, job.seconds, job.path) for job in jobs} == {(0, MIB, 3, 1.5, "x")}
-    assert all(job.writes and job.random for job in jobs)
-    assert len({job.seed for job in jobs}) == 4
-    parts = list(_streams(CellSpec(access="read", size_bytes=100_000, depth=1, jobs=3), "x", MIB, 1.0))
-    assert [job.begin for job in parts] == [0, 300_000, 600_000], "whole requests"
-    assert not any(job.writes or job.random for job in parts)
-
-
 @pytest.mark.parametrize(
     ("asked", "fio", "engine"),
     [("auto", True, "fio"), ("auto", False, "threads"), ("fio", True, "fio"), ("threads", True, "threads")],
@@ -115,14 +101,13 @@ def test_an_engine_is_the_one_that_is_asked_for_or_the_best_that_is_here(
     asked: str, fio: bool, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/fio" if fio and name == "fio" else None)
-    assert choose_engine(asked) == (engine, "" if fio else "fio is not installed")
+    assert choose_engine(asked) == engine
     if not fio:
         with pytest.raises(DlemuError, match="apt-get install fio"):
             choose_engine("fio")
 
 
 FIO = """#!/bin/sh
-if [ "$1" = --version ]; then echo fio-3.33; exit; fi
 printf '%s\\n' "$@" > "$(dirname "$0")/asked"
 echo "fio: a warning before the answer"
 echo '{"jobs": [{"usr_cpu": 10, "sys_cpu": 30, "WRITTEN": {"io_bytes": 0, "runtime": 0, "bw_bytes": 0, "iops": 0,'
@@ -172,7 +157,6 @@ def test_fio_is_asked_for_the_cell(access: Any, moved: str, increment: str | Non
         "randrepeat": "0", "group_reporting": "1", "thread": "1", "output-format": "json",
         "refill_buffers": str(int(access.endswith("write"))),  # else a drive may find all writes equal
     } | ({} if increment is None else {"offset_increment": increment})  # fmt: skip
-    assert fio_version() == "fio-3.33"
 
 
 @pytest.mark.parametrize(
@@ -210,9 +194,7 @@ def test_power_stands_beside_the_rate(fio: Any, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(requests, "PowerProbe", Meter)
     fio("read")
     (tmp_path / "target").touch()
-    (power,) = measure_cell(READ, str(tmp_path / "target"), MIB, 0.1, "fio").power
-    assert (power.source, power.watts) == ("nvme0", 50.0)
-    assert power.gb_per_second_per_watt == pytest.approx(0.04)
+    assert measure_cell(READ, str(tmp_path / "target"), MIB, 0.1, "fio").watts == {"nvme0": 50.0}
 
 
 # objects
@@ -222,7 +204,8 @@ def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
     sizes = {"a": 2000, "b": 900, "c": 3500}
     objects: Any = [SimpleNamespace(size_bytes=size, name=name) for name, size in sizes.items()]
     spec = StorageSpec(type="s3")
-    stream = GetStream(storage=spec, objects=(), random=False, size_bytes=1000, depth=1, seconds=1, seed=1)
+    wanted = CellSpec(access="read", size_bytes=1000, depth=1, jobs=1)
+    stream = GetStream(cell=wanted, storage=spec, objects=(), seconds=1, seed=1)
 
     def first(count: int, stream: GetStream) -> list[tuple[str, int]]:
         ranges: Any = itertools.islice(_ranges(stream, objects), count)
@@ -230,7 +213,7 @@ def test_a_range_is_of_one_object_and_all_have_their_turn() -> None:
 
     places = [("a", 0), ("a", 1000), ("c", 0), ("c", 1000), ("c", 2000)]
     assert first(6, stream) == [*places, places[0]]
-    assert set(first(200, replace(stream, random=True))) == set(places)
+    assert set(first(200, replace(stream, cell=replace(wanted, access="randread")))) == set(places)
 
 
 def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,8 +238,12 @@ def test_each_job_has_its_stream_and_all_of_the_time(monkeypatch: pytest.MonkeyP
     ]
     assert len({one.seed for one in get_streams}) == 2
     assert get_streams[0] == replace(get_streams[1], seed=get_streams[0].seed)
-    assert (get_streams[0].storage, get_streams[0].objects, get_streams[0].random) == (spec, ("a", "b"), False)
-    assert (get_streams[0].size_bytes, get_streams[0].depth, get_streams[0].seconds) == (4096, 3, 2.0)
+    assert (get_streams[0].storage, get_streams[0].objects, get_streams[0].cell) == (spec, ("a", "b"), wanted)
+    assert get_streams[0].seconds == 2.0
+    asked.clear()
+    measure_cell(replace(wanted, access="randread"), "x", MIB, 1.5, "threads")
+    assert {(job.begin, job.end) for job in asked[0][2]} == {(0, MIB)}, "random jobs share the whole file"
+    assert len({job.seed for job in asked[0][2]}) == 2, "each in an order of its own"
 
 
 def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -275,16 +262,16 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
 
     with own_server() as server:
         word = f"storage.storage_options.endpoint_url={server.endpoint}"
-        answer, folder = probe_objects(
-            f"s3://{BUCKET}", options=[word], preset="mine", grid=Grid(sizes=(4096,), depths=(2, 3)), seconds=0.7,
-            total_bytes=8192, folder=str(tmp_path / "r"),
+        answer, folder = probe_target(
+            f"s3://{BUCKET}", options=[word], sizes=(4096,), depths=(2, 3), seconds=0.7,
+            file_bytes=8192, folder=str(tmp_path / "r"),
             on_event=look,
         )  # fmt: skip
     assert [(len(told.cells), told.complete) for _, told in kept] == [(1, False), (2, False)]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
     question = answer.question
-    assert (question.target, question.preset, question.seconds) == (f"s3://{BUCKET}", "mine", 0.7)
+    assert (question.target, question.seconds) == (f"s3://{BUCKET}", 0.7)
     assert question.overrides == (word,)
     assert (answer.complete, answer.engine, answer.storage) == (True, "s3", None)
     assert answer.issues == ("retried 5 requests that had failed",)
@@ -292,10 +279,8 @@ def test_cells_of_a_bucket_are_kept_at_once_with_what_failed(monkeypatch: pytest
     monkeypatch.setattr(run_probe, "measure_gets", lambda wanted, *_: cell(wanted))
     with own_server() as server:
         word = f"storage.storage_options.endpoint_url={server.endpoint}"
-        clean, _ = probe_objects(
-            f"s3://{BUCKET}", options=[word], grid=Grid(), total_bytes=MIB, folder=str(tmp_path / "s")
-        )
-    assert (clean.issues, clean.question.preset) == ((), "")
+        clean, _ = probe_target(f"s3://{BUCKET}", options=[word], file_bytes=MIB, folder=str(tmp_path / "s"))
+    assert clean.issues == ()
 
 
 # answers
@@ -316,15 +301,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any], tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
-    began = time.monotonic()
-    grid = Grid(accesses=("randread", "write"), sizes=(4096, 8192), depths=(1, 4), jobs=(2,))
+    grid: dict[str, Any] = {"accesses": ("randread", "write"), "sizes": (4096, 8192), "depths": (1, 4), "jobs": (2,)}
     kept: list[Any] = []
 
     def look(event: Any) -> None:
         kept.append((event.part, read_probe(str(tmp_path / "results"))))
 
-    answer, folder = probe_requests(
-        str(tmp_path / "place"), grid=grid, preset="mine", seconds=0.7, engine="threads", file_bytes=3 * MIB,
+    answer, folder = probe_target(
+        str(tmp_path / "place"), **grid, seconds=0.7, engine="threads", file_bytes=3 * MIB,
         folder=str(tmp_path / "results"), on_event=look,
     )  # fmt: skip
     assert folder == str(tmp_path / "results")
@@ -337,13 +321,8 @@ def test_every_cell_of_the_grid_is_measured_and_kept_at_once(measured: list[Any]
     assert tuple(one for one, _ in kept) == answer.cells
     assert read_probe(folder) == answer
     assert answer.complete
-    assert (answer.question.target, answer.question.preset, answer.question.seconds) == (
-        str(tmp_path / "place"), "mine", 0.7,
-    )  # fmt: skip
-    assert (answer.engine, answer.extra, answer.storage is not None) == ("threads", {}, True)
-    assert 0 < answer.seconds <= time.monotonic() - began
-    assert answer.best is not None
-    assert answer.best.access == "write"
+    assert (answer.question.target, answer.question.seconds) == (str(tmp_path / "place"), 0.7)
+    assert (answer.engine, answer.storage is not None) == ("threads", True)
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -352,31 +331,27 @@ def test_writes_are_repeated_until_they_are_steady(monkeypatch: pytest.MonkeyPat
     rates = [1000.0 * 0.9**turn for turn in range(8)] + [430.0] * 20
     turns = iter(rates)
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
-    grid = Grid(accesses=("write", "randread"), sizes=(MIB,), depths=(1,))
+    grid: dict[str, Any] = {"accesses": ("write", "randread"), "sizes": (MIB,), "depths": (1,)}
     place, doing = tmp_path / "place", []
     place.mkdir()
-    answer, _ = probe_requests(
-        str(place), grid=grid, engine="threads", file_bytes=2 * MIB, precondition=3, steady=True,
+    answer, _ = probe_target(
+        str(place), **grid, engine="threads", file_bytes=2 * MIB, steady=True,
         folder=str(tmp_path / "r"), on_event=lambda event: doing.append(event) if isinstance(event, Doing) else None,
     )  # fmt: skip
     written, read = answer.cells
-    assert written.rounds == tuple(rates[: len(written.rounds)])
-    assert written.mb_per_second == pytest.approx(np.mean(written.rounds[-5:]))
+    assert written.mb_per_second == pytest.approx(np.mean(rates[len(doing) - 5 : len(doing)]))
     assert written.iops == pytest.approx(written.mb_per_second * 1e6 / MIB)
-    assert 8 < len(written.rounds) < 14
-    assert (written.steady, read.steady, read.rounds, answer.issues) == (True, None, (), ())
-    assert answer.question.precondition == 3
-    passes, rounds = doing[:3], doing[3:]
-    assert all(one.what.startswith("writing 6.3 MB to precondition ") for one in passes)
-    assert [one.what[-11:] for one in passes] == ["pass 1 of 3", "pass 2 of 3", "pass 3 of 3"]
-    assert rounds[0].what == "round 1 of at most 25: 1,000.0 MB/s"
-    assert len(rounds) == len(written.rounds)
+    assert (written.steady, read.steady, answer.issues) == (True, None, ())
+    assert doing[0].what == "round 1 of at most 25: 1,000.0 MB/s"
+    assert 8 < len(doing) < 14
+    with pytest.raises(UserError, match="--steady is for writes"):
+        probe_target(str(place), steady=True, folder=str(tmp_path / "s"))
 
 
 @pytest.mark.parametrize(
     ("steady", "words"),
     [
-        (True, "not steady after 25 rounds: 1 write; try --precondition 2"),
+        (True, "not steady after 25 rounds: 1 write"),
         (False, "not known whether writes had reached their steady state"),
     ],
 )
@@ -385,43 +360,20 @@ def test_writes_that_are_not_known_to_be_steady_say_so(
 ) -> None:
     turns = itertools.cycle([100.0, 200.0])
     monkeypatch.setattr(run_probe, "measure_cell", lambda wanted, *_: cell(wanted, next(turns)))
-    grid = Grid(accesses=("randwrite",), sizes=(4096,), depths=(1,))
-    answer, _ = probe_requests(
-        str(tmp_path), grid=grid, engine="threads", file_bytes=MIB, steady=steady, folder=str(tmp_path / "r")
+    grid: dict[str, Any] = {"accesses": ("randwrite",), "sizes": (4096,), "depths": (1,)}
+    answer, _ = probe_target(
+        str(tmp_path), **grid, engine="threads", file_bytes=MIB, steady=steady, folder=str(tmp_path / "r")
     )
     (written,) = answer.cells
-    assert (written.steady, len(written.rounds)) == ((False, 25) if steady else (None, 0))
+    assert written.steady is (False if steady else None)
     (issue,) = answer.issues
     assert words in issue
 
 
-def test_what_is_preconditioned_is_written_whole_by_bytes_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(MIB))
-    run_probe._precondition(str(path), MIB, 1, lambda _: None)
-    once = path.read_bytes()
-    run_probe._precondition(str(path), MIB, 1, lambda _: None)
-    twice = path.read_bytes()
-    pages = {data[at : at + 4096] for data in (once, twice) for at in range(0, MIB, 4096)}
-    assert len(pages) == 2 * MIB // 4096, "no page is like another, nor like that of the pass before"
-    link = tmp_path / "link"
-    link.symlink_to(path)
-    with pytest.raises(UserError, match="can't be written"):
-        run_probe._precondition(str(link), MIB, 1, lambda _: None)
-
-
-def test_only_writes_have_a_steady_state(tmp_path: Path) -> None:
-    for words in ({"steady": True}, {"precondition": 1}):
-        with pytest.raises(UserError, match="are for writes"):
-            probe_requests(str(tmp_path), engine="threads", folder=str(tmp_path / "r"), **words)
-        with pytest.raises(UserError, match="a bucket is probed by GET"):
-            run_probe.probe_target("s3://bucket", **words)
-
-
 def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_path: Path) -> None:
     """As many as get their threshold's share of what they take when they never wait; writes feed nobody."""
-    grid = Grid(accesses=("randread", "write"), sizes=(4096,), depths=(1, 4))
-    answer, _ = probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=MIB, folder=str(tmp_path / "r"))
+    grid: dict[str, Any] = {"accesses": ("randread", "write"), "sizes": (4096,), "depths": (1, 4)}
+    answer, _ = probe_target(str(tmp_path), **grid, engine="threads", file_bytes=MIB, folder=str(tmp_path / "r"))
     feeds = {(fed.workload, fed.accelerator): fed for fed in answer.feeds}
     assert ("unet3d", "h100") in feeds
     for (name, accelerator), fed in feeds.items():
@@ -429,8 +381,8 @@ def test_what_a_probe_would_feed_is_by_its_best_reads(measured: list[Any], tmp_p
         assert (fed.mb_per_second_each, fed.threshold_percent) == (one.mb_per_second, one.au_threshold_percent)
         each = fed.mb_per_second_each * fed.threshold_percent / 100
         assert fed.accelerators * each <= 4000 < (fed.accelerators + 1) * each
-    writes, _ = probe_requests(
-        str(tmp_path), grid=Grid(accesses=("write",), sizes=(4096,)), engine="threads", file_bytes=MIB,
+    writes, _ = probe_target(
+        str(tmp_path), accesses=("write",), sizes=(4096,), engine="threads", file_bytes=MIB,
         folder=str(tmp_path / "w"),
     )  # fmt: skip
     assert writes.feeds == ()
@@ -454,16 +406,16 @@ def test_a_full_disk_of_results_neither_ends_nor_hides_a_probe(
 def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
     measured: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dlemu.jobs.probe.run.FILE_BYTES", 4096)
-    grid = Grid(sizes=(MIB,), depths=(1,), jobs=(3,))
-    probe_requests(str(tmp_path), grid=grid, engine="threads", folder=str(tmp_path / "r"))
+    monkeypatch.setattr(run_probe, "FILE_BYTES", 4096)
+    grid: dict[str, Any] = {"sizes": (MIB,), "depths": (1,), "jobs": (3,)}
+    probe_target(str(tmp_path), **grid, engine="threads", folder=str(tmp_path / "r"))
     assert measured[0][2] == 3 * MIB
-    with pytest.raises(UserError, match=r"wanted a --file-size of at least 3\.1 MB"):
-        probe_requests(str(tmp_path), grid=grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "t"))
+    with pytest.raises(UserError, match=r"wanted at least 3\.1 MB"):
+        probe_target(str(tmp_path), **grid, engine="threads", file_bytes=4096, folder=str(tmp_path / "t"))
     short = tmp_path / "short"
     short.write_bytes(bytes(3 * MIB - 512))
-    with pytest.raises(UserError, match=f"has {3 * MIB - 512} bytes: wanted at least {3 * MIB}"):
-        probe_requests(str(short), grid=grid, engine="threads", folder=str(tmp_path / "s"))
+    with pytest.raises(UserError, match=r"3\.1 MB is too small for the largest request of each job"):
+        probe_target(str(short), **grid, engine="threads", folder=str(tmp_path / "s"))
     assert short.stat().st_size == 3 * MIB - 512
 
 
@@ -471,8 +423,8 @@ def test_a_file_is_large_enough_for_each_job_and_one_that_is_there_must_be(
 def test_requests_are_whole_sectors(size_bytes: int, fits: bool, measured: list[Any], tmp_path: Path) -> None:
     refused = contextlib.nullcontext() if fits else pytest.raises(UserError, match="multiple of 512")
     with refused:
-        probe_requests(
-            str(tmp_path), grid=Grid(sizes=(size_bytes,), depths=(1,)), engine="threads", file_bytes=MIB,
+        probe_target(
+            str(tmp_path), sizes=(size_bytes,), depths=(1,), engine="threads", file_bytes=MIB,
             folder=str(tmp_path / "r"),
         )  # fmt: skip
     assert len(measured) == int(fits)
@@ -602,7 +554,7 @@ def test_a_folder_with_another_result_is_left_alone(name: str, measured: list[An
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / name).write_text(mine := '{"schema_version": 1}')
     with pytest.raises(UserError, match=r"/r holds another result, .*; set --output to a new folder"):
-        probe_requests(str(tmp_path), grid=Grid(sizes=(4096,)), engine="threads", folder=str(tmp_path / "r"))
+        probe_target(str(tmp_path), sizes=(4096,), engine="threads", folder=str(tmp_path / "r"))
     assert (tmp_path / "r" / name).read_text() == mine
     assert (measured, os.listdir(tmp_path)) == ([], ["r"])
 
@@ -610,34 +562,21 @@ def test_a_folder_with_another_result_is_left_alone(name: str, measured: list[An
 def test_a_file_that_is_there_is_read_in_all_its_size(measured: list[Any], tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(5 * 4096))
-    answer, _ = probe_requests(
-        str(file), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", folder=str(tmp_path / "r")
-    )
+    answer, _ = probe_target(str(file), sizes=(4096,), depths=(1,), engine="threads", folder=str(tmp_path / "r"))
     assert [call[1:3] for call in measured] == [(str(file), 5 * 4096)]
     assert file.stat().st_size == 5 * 4096
     assert answer.storage is not None
-    assert (answer.question.preset, answer.issues) == ("", ())
+    assert answer.issues == ()
     place = describe_folder(str(tmp_path))
     assert replace(answer.storage, free_bytes=place.free_bytes) == place, "of the folder where it lies"
 
 
-def test_what_a_killed_probe_left_is_told_in_the_answer(measured: list[Any], tmp_path: Path) -> None:
-    left = tmp_path / f"dlemu-probe-{2**22 + 1}-{_host()}-abcdef"
-    left.write_bytes(bytes(20_000_000))
-    answer, _ = probe_requests(
-        str(tmp_path), grid=Grid(sizes=(4096,), depths=(1,)), engine="threads", file_bytes=MIB,
-        folder=str(tmp_path / "r"),
-    )  # fmt: skip
-    assert answer.issues == (f"{left} (20.0 MB) was left by a probe that was killed: removed it",)
-    assert not left.exists()
-
-
-@pytest.mark.parametrize("file_system", ["tmpfs", "ext4"])
 def test_a_probe_of_memory_says_that_it_is_none_of_a_storage(
-    file_system: str, measured: list[Any], tmp_path: Path
+    measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, folder = probe_requests(str(tmp_path), file_bytes=4 * MIB, folder=str(tmp_path / "out"))
+    monkeypatch.setattr(run_probe, "describe_folder", lambda path: replace(describe_folder(path), file_system="tmpfs"))
+    answer, folder = probe_target(str(tmp_path), engine="threads", file_bytes=4 * MIB, folder=str(tmp_path / "out"))
     assert answer.storage is not None
-    shown = replace(answer, storage=replace(answer.storage, file_system=file_system))
     said = f"{answer.storage.folder} is tmpfs, which is memory: no storage was measured"
-    assert (said in details("probe", shown, folder)) == (file_system == "tmpfs")
+    assert answer.issues == (said,)
+    assert said in details("probe", answer, folder)

@@ -100,20 +100,16 @@ def write_size(folder: Path) -> Path:
         "schema_version": 1,
         "complete": True,
         "question": {"workload": "handmade", "accelerator": "h100", "overrides": ["ranks=1"], "settings_digest": ""},
-        "hosts": [HOST],
         "verdict": "8 x h100 pass (AU 98.2 % +- 0.8), 9 fail (88.2 % +- 0.8): limited by storage",
         "max_accelerators": 8,
         "at_least": None,
-        "passed": True,
+        "outcome": "pass",
         "limited_by": {"what": "storage", "evidence": ["the device was busy 99 % of the time"]},
-        "edge": {"pass": counts[1], "fail": counts[2]},
-        "for_one_more": {"accelerators": 9, "wanted_mb_per_second": 81.0, "most_delivered_mb_per_second": 77.5},
+        "wanted_mb_per_second": 81.0,
         "counts": counts,
         "probe_mb_per_second": 80.0,
-        "storage_mb_per_second": 80.0,
         "trials": trials,
         "issues": [],
-        "seconds": 75.0,
         "naive_seconds": 900.0,
     }
     _write_json(folder, "size.json", answer)
@@ -134,22 +130,32 @@ def write_sweep(folder: Path) -> Path:
         for ranks in (1, 2, 4, 8, 16)
     ]
     settings = {"dataset.data_folder": "slow", "ranks": "32"}
-    points.append({"settings": settings, "folder": "x", "failure": "no memory for 32 ranks", "figures": None})
+    points.append(
+        {"settings": settings, "folder": "x", "failure": "no memory for 32 ranks\nuse fewer", "figures": None}
+    )
     question = {"overrides": ["ranks=1,2,4,8,16"], "settings_digest": ""}
     _write_json(folder, "sweep.json", {"schema_version": 1, "complete": True, "question": question, "points": points})
     return folder
 
 
 def _trial(accelerators: int, au_percent: float) -> dict[str, Any]:
-    rates = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
-    known = {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators, "seconds": 15.0}
-    trial = {
+    metrics = {"samples_per_second": 10.0 * accelerators, "app_mb_per_second": 9.7 * accelerators}
+    metrics |= {"ceiling_au_percent": 99.5, "device_mb_per_second": 9.8 * accelerators}
+    return {
         "accelerators": accelerators,
         "folder": "trial-01",
         "au_sustained_percent": au_percent,
         "half_width_percent": 0.9,
+        "seconds": 15.0,
+        "settled": True,
+        "limited_by": _limit("storage"),
+        "figures": {
+            "kind": "training",
+            "workload": "handmade",
+            "ranks": accelerators,
+            "metrics": {name: {"mean": value} for name, value in metrics.items()},
+        },
     }
-    return trial | rates | known | {"settled": True, "limited_by": _limit("storage")}
 
 
 def _limit(what: str) -> dict[str, Any]:

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from dlemu.jobs.training.page import sections
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.screen import screen
-from dlemu.metrics.cache import Cached
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding, Severity
 from dlemu.report.page import Page, render
+from dlemu.report.units import explained
 from dlemu.studies.pages import write_page
 from tests.report.folders import hand_made_run, with_summary, write_run
 from tests.shown import details
@@ -49,19 +48,16 @@ def read_page(page: Path) -> _Read:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(write_page([str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))]))
+    return Path(write_page(str(write_run(tmp_path_factory.mktemp("run"), ranks=4, epochs=3, steps=20))))
 
 
 def html(run: Run, config: str = "") -> str:
     """The page without its figures."""
-    page = Page(
-        screen=screen(run.summary, ""), sections=list(sections(run.summary, "")), config=config, source=run.folder
-    )
-    return render(page)
+    return render(Page(screen=screen(run.summary, ""), config=config, source=run.folder))
 
 
-def _not_read(would_help: str, code: Cached = Cached.NOT_READ) -> Finding:
-    return Finding.of(code, "loud" if code == Cached.NOT_READ else "caution", would_help=would_help)
+def _not_read(would_help: str, severity: Severity = "loud") -> Finding:
+    return Finding.of(Code.PAGE_CACHE, severity, would_help=would_help)
 
 
 def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) -> Run:
@@ -70,12 +66,10 @@ def from_memory(finding: Finding, served: float | None = 0.0, **changes: Any) ->
     assert run.summary.metrics.app_mb_per_second is not None
     warning = "MEASURED MEMORY, NOT STORAGE: the page cache served 100 %"
     share = replace(run.summary.page_cache.from_storage_percent, mean=served)
-    cache = replace(
-        run.summary.page_cache, warning=warning, finding=finding, served_percent=served, from_storage_percent=share
-    )
+    cache = replace(run.summary.page_cache, warning=warning, served_percent=served, from_storage_percent=share)
     rate = replace(run.summary.metrics.app_mb_per_second, mean=207.0)
     metrics = replace(run.summary.metrics, app_mb_per_second=rate)
-    return with_summary(run, page_cache=cache, limited_by=None, metrics=metrics, **changes)
+    return with_summary(run, page_cache=cache, findings=(finding,), limited_by=None, metrics=metrics, **changes)
 
 
 def printed(run: Run) -> str:
@@ -84,7 +78,7 @@ def printed(run: Run) -> str:
 
 @pytest.mark.parametrize(("passed", "state"), [(None, "open"), (False, "failed")])
 def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, state: str) -> None:
-    run = from_memory(Finding(Cached.NOT_READ, "loud"), passed=passed, verdict="AU")
+    run = from_memory(Finding(Code.PAGE_CACHE, "loud"), passed=passed, verdict="AU")
     text, said = html(run), printed(run)
     assert re.findall('<dl class="said verdict (\\w+)">', text) == [state]
     assert {"open": "\x1b[1;33m", "failed": "\x1b[1;31m"}[state] in said
@@ -94,12 +88,15 @@ def test_memory_is_warned_of_beside_any_verdict_but_a_pass(passed: bool | None, 
 @pytest.mark.parametrize(
     ("ranks", "served", "finding", "wanted"),
     [
-        (18, 0.0, _not_read("reader.odirect, reader.evict_page_cache"), "all 18 accelerators were busy. They read "
-         "207.0 MB/s, all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
-        (1, 30.0, _not_read("reader.odirect"), "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
+        (18, 0.0, _not_read("reader.odirect=true"), "all 18 accelerators were busy. They read 207.0 MB/s, "
+         "all of it from memory: this is no result of your drive. Next: measure the drive with reader"),
+        (1, 30.0, _not_read("reader.odirect=true"),
+         "its accelerator was busy. It read 207.0 MB/s, 70 % of it from memory: "
          "this is no result of your drive. Next: measure the drive with reader.odirect=true (metric.cached=true "),
-        (4, 80.0, _not_read("", Cached.PARTLY_READ), "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
-        (2, None, Finding.of(Cached.IN_MEMORY, "loud", file_system="tmpfs"), "drive with a dataset.data_folder on it"),
+        (4, 80.0, _not_read("a larger dataset", "caution"),
+         "They read 207.0 MB/s, 20 % of it from memory: this is no result"),
+        (2, None, Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system="tmpfs"),
+         "drive with a dataset on it"),
     ],
 )  # fmt: skip
 def test_a_pass_from_memory_is_no_pass_of_the_storage(
@@ -119,11 +116,11 @@ def test_a_pass_from_memory_is_no_pass_of_the_storage(
 
 def test_an_edited_summary_is_computed_again(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    measured = read_page(Path(write_page([str(folder)]))).words
+    measured = read_page(Path(write_page(str(folder)))).words
     summary = json.loads((folder / "summary.json").read_text())
     summary["metrics"]["au_percent"]["mean"], summary["verdict"], summary["passed"] = 99.9, "PASS: forged", True
     (folder / "summary.json").write_text(json.dumps(summary))
-    page = read_page(Path(write_page([str(folder)])))
+    page = read_page(Path(write_page(str(folder))))
     assert page.words == measured
 
 
@@ -160,8 +157,10 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
     for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
-    for section in ("Result", "Epochs", "How it was measured", "Host node0", "Every key of summary.json"):
+    for section in ("Metrics", "Each epoch", "summary.json: how", "environment.hosts", "telemetry.devices"):
         assert section in text
+    for key, value, _ in explained(read_run(str(page.parent)).summary):
+        assert value in (None, ()) or key.rpartition(".")[2] in text, "every key that has a value"
 
 
 def test_texts_of_others_are_escaped() -> None:
@@ -175,6 +174,6 @@ def test_texts_of_others_are_escaped() -> None:
 
 def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
-    text = Path(write_page([str(folder)], str(tmp_path / "elsewhere.html"))).read_text()
+    text = Path(write_page(str(folder), str(tmp_path / "elsewhere.html"))).read_text()
     assert 'id="utilisation"' in text
     assert 'id="latency"' not in text

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dlemu.jobs.training.activity import activity_during
+from dlemu.jobs.training.activity import activity_during, find_hot_drive
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
-from dlemu.metrics.limit import Activity, HotDrive
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Activity
 from dlemu.telemetry import DeviceFacts, HostTelemetry, Series
 from tests.results import handmade
 from tests.runs import MS, make_job, make_log, with_telemetry
@@ -38,35 +39,28 @@ FACTS = (DeviceFacts(probe="block", name="nvme0n1", kind="disk", counted=True),)
 def test_the_busiest_host_and_all_devices_count() -> None:
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
-    written = ("block", "nvme0n1", "write_mb_per_second")
-    hosts = (
-        host(log, 0, cores(80) | DISK | {written: 5.0}, devices=FACTS),
-        host(log, 1, cores(5, 2) | DISK | {written: 7.0}, devices=FACTS),
-    )
+    hosts = host(log, 0, cores(80) | DISK, devices=FACTS), host(log, 1, cores(5, 2) | DISK, devices=FACTS)
     activity = during(job, replace(log, telemetry=hosts))
     assert activity.host_busy_percent == pytest.approx(93)
     assert activity.device is not None
     assert activity.device.mean_depth == pytest.approx(6)
-    assert activity.device.write_mb_per_second == pytest.approx(12)
     assert activity.device.busy_percent == pytest.approx(80)
     assert activity.memory_some_percent is None
 
 
-def test_writes_are_taken_from_each_hosts_own_training_time() -> None:
-    """The second host's ranks train an hour later by its clock: earlier writes there are not counted."""
+def test_readings_are_taken_from_each_hosts_own_training_time() -> None:
+    """The second host's ranks train an hour later by its clock: earlier readings there do not count."""
     job = make_job()
     log = make_log(job, rank_nodes=(0, 1))
-    written = ("block", "nvme0n1", "write_mb_per_second")
-    first = host(log, 0, DISK | {written: 5.0}, devices=FACTS)
+    first = host(log, 0, DISK, devices=FACTS)
     later = log.rows["rank"] == 1
     for name in ("free_ns", "asked_ns", "started_ns", "finished_ns", "ready_ns", "met_ns"):
         log.rows[name][later] += 3_600_000 * MS
-    second = host(log, 1, DISK | {written: 7.0}, devices=FACTS)
+    second = host(log, 1, DISK, devices=FACTS)
     before = second.time_ns < int(log.rows["free_ns"][later].min()) - 100 * MS
     second = replace(second, value=np.where(before, 1000.0, second.value))
     device = during(job, replace(log, telemetry=(first, second))).device
     assert device is not None
-    assert device.write_mb_per_second == pytest.approx(12)
     assert device.mean_depth == pytest.approx(6)
 
 
@@ -90,7 +84,7 @@ def test_memory_pressure_reaches_the_verdict() -> None:
     assert limit.what == "storage"
     limit = make_run(job, replace(log, telemetry=(pressed,))).summary.limited_by
     assert limit is not None
-    assert limit.what == "memory"
+    assert (limit.what, [found.code for found in limit.findings]) == ("host CPU", [Code.MEMORY_PRESSURE])
     assert "40 %" in " ".join(limit.evidence)
 
 
@@ -108,7 +102,6 @@ def test_cpu_time_of_the_run_and_of_other_programs_are_distinguished() -> None:
     activity = during(job, log)
     assert activity.host_busy_percent == pytest.approx(95)
     assert activity.own_busy_percent == pytest.approx(100 * 2 / 8)
-    assert activity.cpu_limit_cores == 2.5
     assert activity.cpu_limit_used_percent == pytest.approx(100 * 2 / 2.5)
 
 
@@ -118,10 +111,9 @@ def test_device_reads_beyond_the_runs_own_are_attributed_to_others(share: float,
     job = make_job()
     log = make_log(job)
     log.rows["storage_bytes"] = ahead * log.rows["app_bytes"]
-    others = make_run(job, with_telemetry(log, device_share=share)).summary.other_readers
-    assert (others is not None) == named
-    if others is not None:
-        assert others.percent == pytest.approx(100 * (share - ahead) / share, abs=3)
+    others = make_run(job, with_telemetry(log, device_share=share)).summary.found(Code.OTHER_PROGRAM_ON_DRIVE)
+    wanted = [pytest.approx(100 * (share - ahead) / share, abs=3)] if named else []
+    assert [found["percent"] for found in others] == wanted
 
 
 def test_a_devices_queue_depth_is_taken_while_accelerators_waited() -> None:
@@ -192,5 +184,6 @@ def test_a_drive_is_hot_if_it_reaches_its_own_limit(device: str, drive: str, cel
     job = make_job()
     log = make_log(job)
     watching = host(log, 0, temperature(drive, celsius, 82.0), devices=below(device))
-    found = during(job, replace(log, telemetry=(watching,))).hot_drive
-    assert found == (HotDrive(name=drive, celsius=celsius, limit_celsius=82.0) if is_hot else None)
+    found = find_hot_drive(make_run(job, replace(log, telemetry=(watching,))), log.rows)
+    hot = {"pattern": "hot_drive", "drive": drive, "celsius": celsius, "limit_celsius": 82.0}
+    assert (found and found.numbers) == (hot if is_hot else None)

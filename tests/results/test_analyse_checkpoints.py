@@ -12,14 +12,14 @@ from datagen.storage._request_counts import COUNTERS, RequestCounts
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.checkpoint.summary import CheckpointSummary, Issue, Outcome
-from dlemu.metrics.findings import Number
+from dlemu.jobs.checkpoint.summary import CheckpointSummary, Outcome
+from dlemu.metrics.findings import Code, Number
 from dlemu.results.file_names import KILLED
 from tests.results.handmade import checkpoint_run
 
 
-def numbers_of(summary: CheckpointSummary, code: Issue) -> dict[str, Number] | None:
-    """The numbers of the one issue with this code, None without."""
+def numbers_of(summary: CheckpointSummary, code: str) -> dict[str, Number] | None:
+    """The numbers of the one finding with this code, None without."""
     found = [finding.numbers for finding in summary.findings if finding.code == code]
     assert len(found) < 2
     return found[0] if found else None
@@ -41,7 +41,6 @@ def served(run: CheckpointRun, share: float) -> CheckpointRun:
 def test_the_verdict_says_what_was_done_by_its_name() -> None:
     both = checkpoint_run().summary
     assert both.write is not None
-    assert both.write.slowest_seconds is not None
     assert both.verdict_code == Outcome.WRITTEN_AND_READ
     assert f"{both.write.slowest_seconds.mean:.2f} s per checkpoint, limited by: " in both.verdict
     assert both.verdict.count("; READ: ") == 1
@@ -60,7 +59,6 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
     assert f"checkpoint {under_way.checkpoint} {files}" in summary.verdict
     assert summary.partial is not None
     assert (summary.partial.phase, summary.partial.checkpoint) == (phase, under_way.checkpoint)
-    assert summary.partial.folder.startswith("/mnt/drive/saved/")
     assert (summary.partial.ranks, summary.partial.files) == ((2, 4) if phase == "read" else (0, 0))
     nothing = checkpoint_run(order=[], failure="no space").summary
     assert nothing.verdict == "INCOMPLETE: no space; no checkpoint is complete"
@@ -75,10 +73,8 @@ def test_what_was_under_way_is_told_with_what_is_left(phase: Any, files: str) ->
 )
 def test_what_a_killed_run_left_half_written_is_named(failure: str, phase: Any, told: bool) -> None:
     run = noted(checkpoint_run(failure=failure), under_way=UnderWay(phase=phase, checkpoint=4))
-    left = numbers_of(run.summary, Issue.PARTIAL_LEFT)
-    assert (left is not None) == told
-    assert left is None or str(left["folder"]).startswith("/mnt/drive/saved/")
-    assert numbers_of(checkpoint_run(failure=KILLED).summary, Issue.PARTIAL_LEFT) is None, "nothing was under way"
+    assert ("/mnt/drive/saved/global_epoch1_step4 holds it: delete it" in run.summary.verdict) == told
+    assert "holds it" not in checkpoint_run(failure=KILLED).summary.verdict, "nothing was under way"
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.49, 51.0), (0.51, None), (0.0, 100.0)])
@@ -86,9 +82,12 @@ def test_that_memory_served_more_than_half_is_said_loudly(share: float, told: fl
     summary = served(checkpoint_run(), share).summary
     assert summary.read is not None
     assert summary.read.from_storage_percent == pytest.approx(100 * share, abs=0.01)
-    numbers = numbers_of(summary, Issue.NOT_READ)
-    assert (numbers["cache_percent"] if numbers else None) == (told and pytest.approx(told, abs=0.01))
-    assert len(summary.loud_issues) == (told is not None)
+    numbers = numbers_of(summary, Code.PAGE_CACHE)
+    assert (numbers["from_storage_percent"] if numbers else None) == (told and pytest.approx(100 - told, abs=0.01))
+    assert summary.issues[0].startswith("MEASURED MEMORY") == (told is not None)
+    assert [finding.severity == "loud" for finding in summary.findings if finding.code == Code.PAGE_CACHE] == [True] * (
+        told is not None
+    )
 
 
 def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all() -> None:
@@ -98,7 +97,7 @@ def test_what_is_not_accounted_for_is_not_known_and_an_object_store_serves_all()
     unknown = noted(run, storage=replace(storage, file_system="fuse")).summary
     assert unknown.read is not None
     assert unknown.read.from_storage_percent is None
-    assert numbers_of(unknown, Issue.NOT_READ) is None
+    assert numbers_of(unknown, Code.PAGE_CACHE) is None
     counts = RequestCounts()
     counts.values[: len(COUNTERS)] = 3
     objects = noted(run, requests=tuple(counts.values.tolist())).summary
@@ -122,7 +121,7 @@ def test_of_many_ranks_the_slowest_are_listed() -> None:
     assert (slowest[0].mean_seconds, slowest[0].max_seconds) == pytest.approx((10.75, 11))
     assert slowest[0].bytes == (3 << 30) + 19
     assert slowest[0].max_fsync_seconds == pytest.approx(0.2 * 11)
-    assert (summary.hosts, summary.ranks_per_host) == (("node0", "node1"), (10, 10))
+    assert summary.hosts == ("node0", "node1")
 
 
 def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:
@@ -157,10 +156,6 @@ def test_asynchronous_checkpoints_cost_training_the_time_until_it_goes_on() -> N
     assert summary.asynchronous.snapshot_seconds == pytest.approx(snapshot)
     assert summary.training.stall_seconds == pytest.approx(snapshot)
     assert summary.training.percent == pytest.approx(100 * snapshot / (60 + snapshot))
-    assert summary.asynchronous.compute_seconds == 2
-    assert summary.asynchronous.per_hour == pytest.approx(
-        3600 / (summary.asynchronous.shortest_interval_seconds / (summary.asynchronous.au_threshold_percent / 100))
-    )
     assert checkpoint_run().summary.asynchronous is None
 
 
@@ -170,7 +165,6 @@ def test_asynchronous_checkpoints_are_not_advised_more_often_than_they_drain() -
     ).summary
     assert summary.training is not None
     assert summary.asynchronous is not None
-    assert summary.asynchronous.drain_seconds is not None
     assert summary.training.best_interval_seconds == summary.asynchronous.drain_seconds.mean
     assert summary.training.percent > 90, "most of the time training waits for the checkpoint before"
 
@@ -190,7 +184,7 @@ def test_writing_that_slows_down_is_not_steady() -> None:
         summary = as_if(*seconds)
         assert summary.write is not None
         assert summary.write.steady is steady
-        numbers = numbers_of(summary, Issue.NOT_STEADY)
+        numbers = numbers_of(summary, Code.STORAGE_NOT_STEADY)
         assert (numbers is None) is steady
     assert numbers is not None
     first, last = numbers["first_gib_per_second"], numbers["last_gib_per_second"]

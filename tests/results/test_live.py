@@ -15,8 +15,7 @@ from datagen.errors import SpaceError, UserError
 from dlemu.jobs.checkpoint.measured import UnderWay
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.training.result import RunLog, make_facts, make_run, read_run
-from dlemu.jobs.training.summary import Issue
-from dlemu.metrics.findings import Number
+from dlemu.metrics.findings import Code, Number
 from dlemu.results import live
 from dlemu.results.file_names import KILLED, LIVE
 from dlemu.results.live import goes_on, going_on, write_live_facts
@@ -63,11 +62,11 @@ def test_ranks_of_a_failed_run_of_which_no_step_was_kept_are_named() -> None:
 
     def lost(log: RunLog, failure: str | None = None) -> list[dict[str, Number]]:
         findings = make_run(job, log, failure).summary.findings
-        return [found.numbers for found in findings if found.code == Issue.STEPS_LOST]
+        return [found.numbers for found in findings if found.code == Code.MEASUREMENT_INCOMPLETE]
 
     assert lost(log, "why") == []
     assert lost(some) == []
-    assert lost(some, "why") == [{"ranks": "ranks 1, 2", "host": "node1"}]
+    assert lost(some, "why") == [{"pattern": "steps", "of_ranks": "ranks 1, 2", "host": "node1"}]
 
 
 def test_a_result_that_was_half_written_gives_way_to_the_live_part(tmp_path: Path) -> None:

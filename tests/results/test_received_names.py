@@ -104,10 +104,10 @@ def read_planted(file: Path, read: Callable[[int | None], object]) -> int:
 
 def read_every_way(folder: Path, number: int | None) -> None:
     """Load a folder of results, and do with it what else there is to be done: all of it, or one after the other."""
-    from dlemu.studies.pages import _open
+    from dlemu.studies.pages import open_page
 
     others: list[Callable[[], object]] = [
-        lambda: _open([str(folder)]),
+        lambda: open_page(str(folder)),
         lambda: dlemu.compare(folder, folder),
         lambda: dlemu.predict(ranks=1, from_folder=str(folder)),
         *(partial(read, str(folder)) for read in of_parts("READERS").values()),

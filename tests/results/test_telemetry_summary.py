@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
-from dlemu.jobs.training.summary import Issue, Summary, TelemetrySummary
-from dlemu.metrics.findings import Number
+from dlemu.jobs.training.summary import Summary, TelemetrySummary
+from dlemu.metrics.findings import Code, Number
 from dlemu.results.measured import write_run
 from tests.runs import make_job, make_log, with_telemetry
 
@@ -98,6 +98,7 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
     killed = make_run(job, kept_readings(log, lambda seconds: seconds < 3)).summary
     (gap,) = cuts_of(killed)
     assert gap == {
+        "pattern": "gap",
         "host": "node0",
         "from_seconds": pytest.approx(2.5, abs=0.5),
         "to_seconds": pytest.approx(float(log.rows["met_ns"].max() - log.rows["free_ns"].min()) / 1e9),
@@ -116,4 +117,4 @@ def test_a_recorder_that_was_killed_or_stopped_is_an_issue_and_its_devices_are_n
 
 def cuts_of(summary: Summary) -> list[dict[str, Number]]:
     """The times that a recorder missed."""
-    return [found.numbers for found in summary.findings if found.code == Issue.TELEMETRY_CUT_SHORT]
+    return [found.numbers for found in summary.findings if found.code == Code.MEASUREMENT_INCOMPLETE]

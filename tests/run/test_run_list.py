@@ -17,7 +17,6 @@ from dlemu.results.figures import JobFigures, Value
 from dlemu.runner.run_list import RunEnded
 from dlemu.studies.answers import SIZE, SWEEP, Trial
 from dlemu.studies.size.find_size import Search
-from dlemu.studies.size.search import Limits
 from dlemu.studies.sweep import run as run_sweep
 from tests.parts import of_parts
 from tests.run.studies import Children, Study
@@ -43,7 +42,7 @@ def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch)
 
     runs = Search(str(folder), question(workload=word), (), children.watch)
     runs.resume()
-    runs.search(known(), Limits(first=16, most=4096), Storage(16.4 * 0.9 * DEMAND))
+    runs.search(known(), 16, Storage(16.4 * 0.9 * DEMAND))
     return runs.save(complete=True)
 
 

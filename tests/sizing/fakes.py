@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from datagen.errors import UserError
-from dlemu.metrics.findings import Finding
 from dlemu.metrics.t_interval import estimate
+from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.answers import Question, Trial
-from dlemu.studies.size.size_verdict import Known, Seen
+from dlemu.studies.size.size_verdict import Known
 
 DEMAND = 100.0
 """MB/s of one accelerator."""
@@ -24,20 +24,15 @@ def make_trial(accelerators: int, values: list[float], **changes: Any) -> Trial:
         "au_sustained_percent": found.au_percent,
         "half_width_percent": found.half_width_percent,
         "settled": True,
-        "stretch_au_percent": tuple(values),
+        "window_au_percent": tuple(values),
         "seconds": 10.0,
-        "au_whole_percent": found.au_percent,
-        "ceiling_au_percent": 100.0,
-        "samples_per_second": 1.0,
-        "app_mb_per_second": found.au_percent / 100 * accelerators * DEMAND,
-        "device_mb_per_second": None,
-        "device_bytes_percent_of_app": None,
         "mb_per_accelerator": DEMAND,
-        "training_seconds": 8.0,
-        "limited_by": None,
-        "page_cache_warning": None,
     }
-    return Trial(**(settings | changes))
+    metrics = {"ceiling_au_percent": 100.0, "app_mb_per_second": found.au_percent / 100 * accelerators * DEMAND}
+    metrics |= {name: changes.pop(name) for name in metrics if name in changes}
+    values_of = {name: Value(value) for name, value in metrics.items()}
+    figures = JobFigures(kind="training", workload="unet3d", ranks=accelerators, metrics=values_of)
+    return Trial(**(settings | changes), figures=figures)
 
 
 class FakeRunner:
@@ -64,7 +59,6 @@ def question(**changes: Any) -> Question:
     settings: dict[str, Any] = {
         "workload": "unet3d",
         "accelerator": "h100",
-        "scale": "",
         "overrides": ("workload=unet3d",),
         "launcher": "",
         "threshold_percent": 90.0,
@@ -78,11 +72,10 @@ def question(**changes: Any) -> Question:
 
 def known(**changes: Any) -> Known:
     settings: dict[str, Any] = {
-        "hosts": ("here",),
         "probe_mb_per_second": 1000.0,
         "mb_per_accelerator": DEMAND,
         "most": 4096,
-        "most_why": Finding(Seen.MOST_ASKED, numbers={"most": 4096}),
+        "most_why": "--most 4096 was the limit",
         "naive_seconds_per_trial": 800.0,
     }
     return Known(**(settings | changes))

@@ -17,7 +17,8 @@ from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_known
 from dlemu.jobs.training.result import Run, make_run
-from dlemu.metrics.limit import Advice, Limit
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.results.answer_files import save_answer
 from dlemu.results.measured import write_run
@@ -26,7 +27,7 @@ from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
 from dlemu.studies.pages import write_page
 from dlemu.studies.size import find_size
-from dlemu.studies.size.points import figures_of_count
+from dlemu.studies.size.page import figures_of_count
 from dlemu.studies.size.size_verdict import outcome_of
 from tests.datasets import make_dataset
 from tests.prediction.test_calibration import workload
@@ -66,7 +67,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     limit = run.summary.limited_by
     assert limit is not None
     assert (limit.what, run.summary.outcome) == ("host CPU", "no verdict")
-    assert [found.code for found in limit.to_do] == [Advice.STOP_OTHER_PROGRAMS]
+    assert [found.code for found in limit.findings] == [Code.OTHER_PROGRAM_ON_CORES]
 
     fails = [trial(5, au, limited_by=limit) for au in (84, 86)]
     sized = answer_of(trial(4, 95), trial(4, 94), *fails, others=f"{doctor.observed}: {doctor.advice}")
@@ -86,7 +87,7 @@ def test_busy_programs_are_the_same_cause_to_every_command(tmp_path: Path, monke
     compared = compare(*read_sides([str(tmp_path / "size"), str(tmp_path / "none")]))
     assert "A feeds at least 4 accelerators, B was not judged" in compared.verdict
     for folder in ("run", "size"):
-        page = Path(write_page([str(tmp_path / folder)])).read_text().lower()
+        page = Path(write_page(str(tmp_path / folder))).read_text().lower()
         assert f"limited by: {limit.what} (confidence".lower() in page.replace("confidence: ", "confidence ")
         assert "limited by storage" not in page
 
@@ -144,7 +145,7 @@ def named(what: Any, confidence: Any) -> Limit:
     return Limit(what=what, confidence=confidence, evidence=(f"{what} it was",))
 
 
-CPU, MEMORY, EMULATOR = named("host CPU", "high"), named("memory", "medium"), named("emulator", "medium")
+CPU, EMULATOR = named("host CPU", "high"), named("emulator", "medium")
 UNSURE = named("storage", "low")
 
 
@@ -152,8 +153,8 @@ UNSURE = named("storage", "low")
     ("passed", "failed", "what", "confidence"),
     [
         ((None, CPU), (UNSURE, UNSURE), "host CPU", "low"),  # who passes decides with them
-        ((None, None), (CPU, MEMORY, UNSURE, UNSURE, UNSURE, UNSURE), "host CPU", "low"),
-        ((None, None), (MEMORY, MEMORY), "memory", "medium"),
+        ((None, None), (CPU, EMULATOR, UNSURE, UNSURE, UNSURE, UNSURE), "host CPU", "low"),
+        ((None, None), (EMULATOR, EMULATOR), "emulator", "medium"),
         ((None, None), (EMULATOR, UNSURE), "emulator", "low"),
         ((None, None), (CPU, STORAGE, STORAGE), "storage", "medium"),
         ((CPU, CPU), (STORAGE, STORAGE), "storage", "high"),
@@ -182,7 +183,7 @@ def test_the_trials_at_the_edge_decide_by_their_confidence(
 def test_a_count_left_open_above_the_one_that_passes_decides_too() -> None:
     """With none that fails it would be said that no more were tried."""
     answer = answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=CPU), most=5)
-    assert (answer.max_accelerators, answer.edge.failing, answer.limited_by.what) == (4, None, "host CPU")
+    assert (answer.max_accelerators, answer.failing, answer.limited_by.what) == (4, None, "host CPU")
     assert answer_of(trial(4, 95), trial(5, 90.2, 2.0, limited_by=STORAGE), most=5).limited_by.what == "count"
 
 

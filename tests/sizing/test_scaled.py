@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dlemu.config import load, load_received, to_yaml
 from dlemu.config.sections import full_size
-from dlemu.jobs.probe.run import _fed_by
+from dlemu.jobs.probe.run import fed_by
 from dlemu.jobs.training.host_checks.ceiling import judge
 from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.screen import screen
@@ -19,16 +19,15 @@ from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.demand import demand, sample_divisor
 from dlemu.report.any_run import open_result, show
 from dlemu.report.page import render
-from dlemu.report.series import RunSeries, point_of
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import kind_named
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import SIZE, SWEEP, FullSize, HostOnly, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
+from dlemu.studies.answers import SIZE, SWEEP, FullSize, SizeLimit, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import side_of_runs
 from dlemu.studies.size.find_size import _full_size
-from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence, with_evidence
+from dlemu.studies.size.size_verdict import at_full_size, build_answer, sentence
 from tests.goldens.render import RESULTS
 from tests.shown import details
 from tests.sizing.fakes import known, make_trial, question
@@ -113,7 +112,7 @@ def test_what_one_accelerator_needs_at_full_size(
 def test_size_says_what_the_storage_feeds_at_full_size(
     full: FullSize, accelerator: str, storage_mb: float, line: str, tmp_path: Path
 ) -> None:
-    asked, small = question(scale="laptop", accelerator=accelerator), scaled(full.sample_divisor, "laptop")
+    asked, small = question(accelerator=accelerator), scaled(full.sample_divisor)
     trials = [make_trial(number, [au] * 8, app_mb_per_second=1.0) for number, au in ((7, 94.0), (8, 83.0)) * 2]
     answer = build_answer(asked, known(full_size=full, probe_mb_per_second=storage_mb), trials)
     answer = replace(answer, complete=True, verdict=sentence(answer))
@@ -122,7 +121,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     assert answer.full_size is not None
     assert answer.full_size.accelerators == (0 if line == "none (0)" else int(line))
     assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (AU 94.0 %" in answer.verdict
-    by_host = at_full_size(replace(answer, host_only=HostOnly(storage_could_feed=9)))
+    by_host = at_full_size(replace(answer, limited_by=SizeLimit(what="host CPU")))
     assert by_host.endswith(f"would feed at least {answer.full_size.accelerators}."), "the host kept it from more"
     if accelerator == "h100":
         assert last.startswith("Full-size samples are 256 times larger (3,177 MB/s an H100): ")
@@ -154,11 +153,9 @@ def test_a_run_is_of_accelerators_with_smaller_samples(
 
 
 def test_nothing_is_added_at_full_size() -> None:
-    answer = with_evidence(build_answer(question(), known(), [make_trial(4, [95.0] * 8)]))
+    answer = build_answer(question(), known(), [make_trial(4, [95.0] * 8)])
     assert (at_full_size(answer), answer.full_size) == ("", None)
     assert sentence(answer).startswith("4 x h100 pass (AU")
-    old = with_evidence(build_answer(question(scale="laptop"), known(), [make_trial(4, [95.0] * 8)]))
-    assert sentence(old).startswith("4 x h100 at scale=laptop pass (AU"), "an older result does not know"
 
 
 @pytest.mark.parametrize(
@@ -197,11 +194,9 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(
         SweepAnswer(complete=True, question=SweepQuestion(settings_digest=""), points=tuple(swept)),
     )
     shown = details("sweep", read_sweep(str(tmp_path)), str(tmp_path))
-    series = RunSeries("x", tuple(point_of(run, {}) for run in runs))
-    for divisor, point in zip((a, b), series.points, strict=True):
+    for divisor, run in zip((a, b), runs, strict=True):
         assert scaled(divisor) in shown
-        assert point.line == f"w h100{scaled(divisor)}"
-    assert series.scaled == (scaled(a) if a == b else "")
+        assert run.title == f"w h100{scaled(divisor)}"
 
 
 @pytest.mark.parametrize(
@@ -216,4 +211,6 @@ def test_comparisons_sweeps_and_pages_name_the_size_of_samples(
 def test_doctor_and_probe_name_the_size_of_samples(words: list[str], small: str, own: str) -> None:
     need = demand("w", load([f"workload={own}" if word == "own" else word for word in words]))
     assert f" x {need.accelerator or 'accelerator'}{small} on this host" in judge(need, 8, 99.0).observed
-    assert _fed_by(need, 12.0, 80.0).kind == f"{need.accelerator or 'accelerator'}{small} on w"
+    fed = fed_by(replace(need, mb_per_second=12.0), 80.0)
+    assert fed is not None
+    assert fed.kind == f"{need.accelerator or 'accelerator'}{small} on w"

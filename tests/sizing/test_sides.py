@@ -13,13 +13,11 @@ from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.checkpoint.summary import Issue
 from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
@@ -74,22 +72,29 @@ def test_device_figures_are_those_of_counted_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "phases"),
-    [(Cached.NOT_READ, (RUN,)), (Cached.IN_MEMORY, (RUN,)), (Cached.PARTLY_READ, ()), (Cached.NOT_KNOWN, ())],
+    ("code", "severity", "phases"),
+    [
+        (Code.PAGE_CACHE, "loud", (RUN,)),
+        (Code.NO_DATA_FROM_STORAGE, "loud", (RUN,)),
+        (Code.PAGE_CACHE, "caution", ()),
+    ],
 )
-def test_a_run_that_memory_served_says_so(code: Cached, phases: tuple[str, ...]) -> None:
+def test_a_run_that_memory_served_says_so(code: Code, severity: Severity, phases: tuple[str, ...]) -> None:
     job = make_job()
-    cache = PageCache(from_storage_percent=Mean(mean=3.0), finding=Finding(code))
-    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache)
+    cache = PageCache(from_storage_percent=Mean(mean=3.0))
+    found = (Finding(code, severity),)
+    summary = replace(make_run(job, make_log(job)).summary, page_cache=cache, findings=found)
     assert conditions(summary).from_memory == phases
 
 
 @pytest.mark.parametrize(
-    ("code", "phases"), [(Issue.NOT_READ, (READING,)), (Issue.IN_MEMORY, (WRITING, READING)), (None, ())]
+    ("code", "phases"), [(Code.PAGE_CACHE, (READING,)), (Code.NO_DATA_FROM_STORAGE, (WRITING, READING)), (None, ())]
 )
-def test_of_checkpoints_memory_may_serve_reading_alone(code: Issue | None, phases: tuple[str, ...]) -> None:
+def test_of_checkpoints_memory_may_serve_reading_alone(code: Code | None, phases: tuple[str, ...]) -> None:
     summary = read_checkpoint_run(str(RESULTS / "checkpoint")).summary
-    found = conditions_of_checkpoints(replace(summary, findings=(Finding(code),) if code else ()))
+    numbers: dict[str, Number] = {"from_storage_percent": 3.0, "would_help": "", "file_system": "tmpfs"}
+    findings = (Finding(code, "loud", numbers),) if code else ()
+    found = conditions_of_checkpoints(replace(summary, findings=findings))
     assert found.from_memory == phases
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dlemu.metrics.limit import Limit
-from dlemu.studies.answers import CountResult, HostOnly, SizeAnswer, SizeLimit, Trial
-from dlemu.studies.size.search import Count, pool
-from dlemu.studies.size.size_verdict import HOST, Seen, build_answer, outcome_of, sentence, with_evidence
+from dlemu.studies.answers import HOST, CountResult, SizeAnswer, SizeLimit, Trial
+from dlemu.studies.size.search import pool
+from dlemu.studies.size.size_verdict import build_answer, outcome_of, sentence
 from tests.sizing.fakes import known, make_trial, question
 
 # pooling trials
@@ -22,24 +22,22 @@ def trial(accelerators: int, au: float, spread: float = 0.5, **changes: Any) -> 
     return make_trial(accelerators, [au + spread, au - spread] * 4, **changes)
 
 
-def count_of(*trials: Trial) -> Count:
+def count_of(*trials: Trial) -> CountResult:
     (count,) = pool(trials, 90.0, 0.95)
     return count
 
 
 def test_the_width_of_a_count_is_the_wider_of_within_and_between() -> None:
-    one = count_of(trial(4, 95)).result.half_width_percent
+    one = count_of(trial(4, 95)).half_width_percent
     # t of 7 degrees, 2.3646; standard deviation 0.5 sqrt(8 / 7), of 8 values.
     assert one == pytest.approx(2.3646 * 0.5 * math.sqrt(8 / 7) / math.sqrt(8), rel=0.003)
-    assert count_of(trial(4, 95), trial(4, 95)).result.half_width_percent == pytest.approx(one / math.sqrt(2))
-    assert count_of(trial(4, 95), trial(4, 97)).result.half_width_percent == pytest.approx(1.0), "half their difference"
+    assert count_of(trial(4, 95), trial(4, 95)).half_width_percent == pytest.approx(one / math.sqrt(2))
+    assert count_of(trial(4, 95), trial(4, 97)).half_width_percent == pytest.approx(1.0), "half their difference"
     three = count_of(trial(4, 95), trial(4, 96), trial(4, 97))
-    assert three.result.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), (
-        "t of 2 degrees, deviation 1"
-    )
+    assert three.half_width_percent == pytest.approx(4.3027 / math.sqrt(3), rel=0.001), "t of 2 degrees, deviation 1"
     wide = trial(4, 95, spread=5.0)
-    assert count_of(wide, wide, wide).result.half_width_percent == pytest.approx(10 * one / math.sqrt(3))
-    assert pool([trial(4, 95)], 90.0, 0.5)[0].result.half_width_percent < one, "less confidence is narrower"
+    assert count_of(wide, wide, wide).half_width_percent == pytest.approx(10 * one / math.sqrt(3))
+    assert pool([trial(4, 95)], 90.0, 0.5)[0].half_width_percent < one, "less confidence is narrower"
 
 
 # the answer
@@ -50,14 +48,8 @@ CPU = Limit(what="host CPU", confidence="high", evidence=("no core was free",))
 
 
 def answer_of(*trials: Trial, refusal: str = "", **changes: Any) -> SizeAnswer:
-    answer = with_evidence(build_answer(question(), known(**changes), trials, refusal=refusal))
+    answer = build_answer(question(), known(**changes), trials, refusal=refusal)
     return replace(answer, verdict=sentence(answer))
-
-
-def said(answer: SizeAnswer) -> list[tuple[str, str]]:
-    """The evidence, as codes and as sentences."""
-    codes = [finding.code for finding in answer.limited_by.seen]
-    return list(zip(codes, answer.limited_by.evidence, strict=True))
 
 
 def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
@@ -67,8 +59,8 @@ def test_the_limit_is_what_most_of_the_failing_trials_name() -> None:
     assert answer_of(*others, fails[0], fails[0], fails[1]).limited_by.what == "host CPU"
     unknown = answer_of(*others, trial(5, 80))
     assert unknown.limited_by.what == "not known"
-    assert said(unknown) == [(Seen.NOT_KNOWN, "the trials' summaries do not record it")]
-    rates = "396.0 MB/s of the 1.00 GB/s that the storage delivers"
+    assert unknown.limited_by.evidence == ("the trials' summaries do not record it",)
+    rates = "396 MB/s of the 1.0 GB/s that the storage delivers"
     assert unknown.verdict.endswith(f": what limits it is unknown; {rates}")
 
 
@@ -80,7 +72,7 @@ def test_a_host_that_gives_out_first_is_told_with_what_it_reaches() -> None:
     assert limited(5).limited_by.evidence[0].startswith("with 5 accelerators this host reaches an AU of 65.0 %")
     assert limited(1).limited_by.evidence[0].startswith("with 1 accelerator this host")
     refused = answer_of(trial(4, 99), refusal="5 ranks want more memory")
-    assert (refused.limited_by.what, said(refused)) == ("host", [(Seen.REFUSED, "5 ranks want more memory")])
+    assert refused.limited_by == SizeLimit(what="host", evidence=("5 ranks want more memory",))
     assert "this host can't hold more: 5 ranks want more memory; at the rate it delivered" in refused.verdict
 
 
@@ -89,13 +81,13 @@ def test_what_the_storage_could_have_fed_is_told_where_the_host_is_the_limit(wha
     limit = replace(CPU, what=what)
     answer = answer_of(trial(4, 99), trial(5, 80, limited_by=limit))
     # 1000 MB/s of the probe by 90 MB/s each.
-    assert answer.host_only == HostOnly(storage_could_feed=11)
+    assert answer.storage_could_feed == 11
     assert f"limited by {what}" in answer.verdict or what == "host"
     assert "; at the rate it delivered, the storage could have fed about 11" in answer.verdict
     fed_more = answer_of(trial(4, 99), trial(5, 80, limited_by=limit), probe_mb_per_second=10.0)
-    assert fed_more.host_only == HostOnly(storage_could_feed=4), "no less than were fed"
+    assert fed_more.storage_could_feed == 4, "no less than were fed"
     free = answer_of(trial(4, 99), trial(5, 80, limited_by=limit), mb_per_accelerator=0.0)
-    assert free.host_only == HostOnly(storage_could_feed=None)
+    assert free.storage_could_feed is None
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,20 @@ import pytest
 
 from datagen.engines import READER_VERSION
 from datagen.storage._request_counts import BINS, COUNTERS, FINE, GROWTH, INDEX, LOWEST_US, RequestCounts
-from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, SavedCheckpoint
+from dlemu.checkpoints.io_rows import IO_DTYPE, PROGRESS_DTYPE, READ, WRITE, SavedCheckpoint
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.config import load
 from dlemu.config.overrides import override
 from dlemu.config.schema import Workload
-from dlemu.jobs.checkpoint.limits import Advice as CheckpointAdvice
-from dlemu.jobs.checkpoint.limits import Seen as CheckpointEvidence
-from dlemu.jobs.checkpoint.limits import What as CheckpointCause
+from dlemu.jobs.checkpoint.analyse import accounted_percent, time_shares
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts, UnderWay
 from dlemu.jobs.checkpoint.metrics import figures as checkpoint_figures
-from dlemu.jobs.checkpoint.prediction.prediction import Issue as PredictedCheckpointIssue
+from dlemu.jobs.checkpoint.prediction.prediction import OTHER_RANKS
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.jobs.checkpoint.summary import Issue as CheckpointIssue
-from dlemu.jobs.checkpoint.summary import PhaseSummary
-from dlemu.jobs.probe.requests import CellSpec, _cell_of_requests, cell_of_fio
+from dlemu.jobs.checkpoint.summary import Cause as CheckpointCause
+from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary
+from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
+from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import Facts, Journal
@@ -43,18 +42,16 @@ from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
-from dlemu.jobs.training.summary import Issue as TrainIssue
 from dlemu.metrics.au import kept_rows
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.causes import find_causes
-from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import Advice as TrainAdvice
-from dlemu.metrics.limit import Limit, Scaling
-from dlemu.metrics.limit import Seen as TrainEvidence
+from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
+from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
 from dlemu.results.journal import RunJournal
 from dlemu.results.measured import RunFacts
@@ -62,7 +59,6 @@ from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial
 from dlemu.studies.compare.compare_sides import compare_runs
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of
-from dlemu.studies.size.size_verdict import Seen as SizeEvidence
 from dlemu.telemetry import DeviceFacts, HostTelemetry, RecorderHead, Series
 from tests.truth.frozen import Columns, FrozenRun
 from tests.truth.frozen import read as read_frozen
@@ -87,27 +83,21 @@ def numbers_of(frozen: FrozenRun) -> Numbers:
     return numbers
 
 
-_PARTS_OF_CAUSES = (
-    *(f"loader, {part}" for part in ("prefetch", "readers", "requests")),
-    *("storage, server", "storage, network", "host CPU, TLS"),
+_CHECKPOINT_CODES = (
+    *(Code.NO_DATA_FROM_STORAGE, Code.PAGE_CACHE, Code.MEASUREMENT_INCOMPLETE, Code.STORAGE_NOT_STEADY),
+    *(Code.EMULATOR_CEILING, Code.CPU_QUOTA, Code.NETWORK_FULL),
 )
 CODES: dict[str, dict[str, Iterable[str]]] = {
     "train": {
-        "cause": [*get_args(TrainCause), *_PARTS_OF_CAUSES],
-        "evidence": TrainEvidence,
-        "advice": TrainAdvice,
-        "issue": TrainIssue,
-        "page_cache": Cached,
+        "cause": get_args(TrainCause),
+        "finding": Code,
     },
     "checkpoint": {
         "cause": get_args(CheckpointCause),
-        "evidence": CheckpointEvidence,
-        "advice": CheckpointAdvice,
-        "issue": CheckpointIssue,
+        "finding": [*Caveat, *_CHECKPOINT_CODES],
     },
     "predict": {"cause": get_args(PredictedCause), "evidence": PredictedEvidence, "issue": PredictedIssue},
-    "predict_checkpoints": {"issue": PredictedCheckpointIssue},
-    "size": {"evidence": SizeEvidence},
+    "predict_checkpoints": {"finding": [OTHER_RANKS, Code.STORAGE_NOT_STEADY, Code.PAGE_CACHE]},
 }
 """Kind -> origin -> the codes that there are; those of a packing by `pack_codes`."""
 
@@ -115,10 +105,9 @@ CODES: dict[str, dict[str, Iterable[str]]] = {
 def pack_codes() -> dict[str, Iterable[str]]:
     """Return origin -> the codes that there are of a packing."""
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import ADVICE, EVIDENCE
-    from dlemu.contrib.pack.result import What
+    from dlemu.contrib.pack.summary import ADVICE, What
 
-    return {"cause": get_args(What), "evidence": EVIDENCE, "advice": ADVICE}
+    return {"cause": get_args(What), "advice": ADVICE}
 
 
 # What all kinds of run have
@@ -131,8 +120,8 @@ def _workload(frozen: FrozenRun) -> Workload:
 
 def _structured(columns: Columns, dtype: np.dtype[np.void]) -> Any:
     rows = np.zeros(len(next(iter(columns.values()))), dtype)
-    for name, values in columns.items():
-        rows[name] = values
+    for name in columns.keys() & set(dtype.names or ()):  # columns that nothing is computed from are gone
+        rows[name] = columns[name]
     return rows
 
 
@@ -325,20 +314,25 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         "lost_in_counted_steps_percent": summary.kept_loss_percent,
         "lost_in_epochs_percent": summary.loss_percent_per_epoch,
         "lost_by_cause_percent": _causes(run),
-        "cause": limit.name if limit else None,
+        "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
-        "au_percent_without_cause": {cause.name: cause.au_percent for cause in limit.causes} if limit else {},
+        "au_percent_without_cause": {_cause_name(cause): cause.au_percent for cause in limit.causes} if limit else {},
         "findings": sorted(_train_findings(summary)),
         "from_storage_percent": cache and _mean(cache.from_storage_percent),
         "served_by_storage_percent": cache and cache.served_percent,
         "dataset_to_memory_ratio": cache and cache.dataset_to_memory_ratio,
-        "speed_changes": summary.speed_changes,
-        "stalls": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folders": summary.slow_folders,
-        "stragglers": [_without(straggler, "where") for straggler in summary.stragglers],  # in words
-        "other_readers": summary.other_readers,
+        "speed_changes": [
+            {"read_ms_before": None, "read_ms_after": None, **change} for change in _unsteady(summary, "speed_changed")
+        ],
+        "stalls": _unsteady(summary, "stalled"),
+        "ran_out": next(iter(_unsteady(summary, "ran_out")), None),
+        "first_touch": next(iter(_unsteady(summary, "first_touch")), None),
+        "slow_folders": [
+            {"name" if name == "folder" else name: value for name, value in folder.items()}
+            for folder in summary.found(Code.SLOW_DRIVE)
+        ],
+        "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
+        "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
         "evaluation": summary.evaluation,
         "checkpoints": summary.checkpoints,
         "asynchronous_checkpoints": summary.asynchronous_checkpoints,
@@ -425,23 +419,24 @@ def _causes(run: Run) -> Numbers | None:
     }
 
 
+def _unsteady(summary: Summary, pattern: str) -> list[Numbers]:
+    return [_unnamed(numbers) for numbers in summary.found(Code.STORAGE_NOT_STEADY, pattern)]
+
+
+def _unnamed(numbers: Mapping[str, Any]) -> Numbers:
+    return {name: value for name, value in numbers.items() if name != "pattern"}
+
+
+def _cause_name(cause: Cause) -> str:
+    """Return the name that the cause had: a part of the loader by the setting that removes it."""
+    parts = {"prefetch_size": "prefetch", "read_threads": "readers", "transfer_size": "requests"}
+    part = parts.get((cause.setting or "").removeprefix("reader.").partition("=")[0])
+    return f"{cause.what}, {part}" if part else cause.what
+
+
 def _train_findings(summary: Summary) -> set[str]:
-    found = {
-        "speed_changed": summary.speed_changes,
-        "stalled": summary.stalls,
-        "ran_out": summary.ran_out,
-        "first_touch": summary.first_touch,
-        "slow_folder": summary.slow_folders,
-        "straggler": summary.stragglers,
-        "other_readers": summary.other_readers,
-    }
-    cached = (summary.page_cache.finding,) if summary.page_cache and summary.page_cache.finding else ()
-    return (
-        _findings_of_limit(summary.limited_by)
-        | _codes("issue", summary.findings)
-        | _codes("page_cache", cached)
-        | {f"pattern.{name}" for name, value in found.items() if value}
-    )
+    explaining = summary.limited_by.findings if summary.limited_by else ()
+    return {finding.code for finding in (*explaining, *summary.findings)}
 
 
 # Checkpoints
@@ -457,7 +452,6 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
         under_way=under_way and UnderWay(**under_way),
         complete=tuple(facts["complete_checkpoints"]),
         removed=tuple(facts.get("removed_checkpoints", ())),
-        eviction_seconds=facts.get("eviction_seconds"),
         peak_memory_bytes=tuple(facts.get("peak_memory_bytes_of_ranks", ())),
     )
     return CheckpointRun(
@@ -470,40 +464,37 @@ def _checkpoint_run(frozen: FrozenRun) -> CheckpointRun:
 
 
 def _checkpoint_numbers(frozen: FrozenRun) -> Numbers:
-    summary = _checkpoint_run(frozen).summary
-    phases = (summary.write, summary.read)
+    run = _checkpoint_run(frozen)
+    summary, what = run.summary, run.summary.what
     partial = summary.partial
-    findings = _codes("issue", summary.findings).union(
-        *(_findings_of_limit(phase.limited_by) for phase in phases if phase)
-    )
     return {
         "complete": summary.complete,
         "outcome": summary.verdict_code,
-        "files": summary.what.files,
-        "bytes": summary.what.bytes,
-        "tensor_bytes": summary.what.tensor_bytes,
-        "parameters": summary.what.parameters,
-        "write": _phase_numbers(summary.write),
-        "read": _phase_numbers(summary.read),
-        "training_cost": summary.training,
-        "asynchronous": summary.asynchronous,
+        "files": what.files,
+        "bytes": what.bytes,
+        "tensor_bytes": what.tensor_bytes,
+        "parameters": what.parameters,
+        "write": _phase_numbers(run, WRITE, summary.write),
+        "read": _phase_numbers(run, READ, summary.read),
+        "training_cost": _training_cost(run),
+        "asynchronous": _asynchronous(run),
         "ceiling_gb_per_second": summary.ceiling_gb_per_second,
         "peak_memory_mb": summary.peak_memory_mb,
         "cpu_seconds": summary.cpu_seconds,
         "total_seconds": summary.total_seconds,
         "complete_checkpoints": summary.complete_checkpoints,
-        "partial": partial and _without(partial, "folder"),
+        "partial": partial and asdict(partial) | {"of_files": what.files, "of_bytes": what.bytes},
         "object_requests": _object_requests(summary.requests, frozen),
-        "findings": sorted(findings),
+        "findings": sorted(finding.code for finding in summary.findings),
     }
 
 
-def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
+def _phase_numbers(run: CheckpointRun, number: int, phase: PhaseSummary | None) -> Numbers | None:
     if phase is None:
         return None
     limit = phase.limited_by
     return {
-        "checkpoints": phase.checkpoints,
+        "checkpoints": [_times(run, number, times) for times in phase.checkpoints],
         "slowest_rank_gib_per_second": phase.slowest_gib_per_second,
         "slowest_rank_seconds": phase.slowest_seconds,
         "rank0_gib_per_second": phase.rank0_gib_per_second,
@@ -521,6 +512,45 @@ def _phase_numbers(phase: PhaseSummary | None) -> Numbers | None:
     }
 
 
+def _times(run: CheckpointRun, phase: int, times: CheckpointTimes) -> Numbers:
+    rows = run.whole[(run.whole["phase"] == phase) & (run.whole["checkpoint"] == times.checkpoint)]
+    return asdict(times) | {
+        "rank0_gib_per_second": times.rank0_gib_per_second,
+        "slowest_gib_per_second": times.slowest_gib_per_second,
+        "wall_gb_per_second": times.wall_gb_per_second,
+        "starved_percent": time_shares(rows)["starved_percent"],
+        "from_storage_percent": accounted_percent(run.facts, rows) if phase == READ else None,
+    }
+
+
+def _training_cost(run: CheckpointRun) -> Numbers | None:
+    """Return the cost, with what follows from it by a formula that is applied to another interval, or is another's."""
+    cost, read, behind = run.summary.training, run.summary.read, run.summary.asynchronous
+    if cost is None:
+        return None
+    recovery, drain = read and read.slowest_seconds.mean, behind.drain_seconds.mean if behind else 0.0
+    mtbf = (cost.mtbf_hours or 0.0) * 3600
+    now = mtbf and wasted_percent(cost.interval_seconds, cost.stall_seconds, recovery or 0.0, mtbf, drain)
+    return asdict(cost) | {
+        "recovery_seconds": recovery,
+        "young_interval_seconds": max(young_seconds(cost.stall_seconds, mtbf), drain) if mtbf else None,
+        "wasted_percent_now": now or None,
+    }
+
+
+def _asynchronous(run: CheckpointRun) -> Numbers | None:
+    """Return the numbers of asynchronous checkpoints, with the settings that they were once beside."""
+    behind, workload = run.summary.asynchronous, run.facts.workload
+    if behind is None:
+        return None
+    shortest = behind.shortest_interval_seconds
+    return asdict(behind) | {
+        "compute_seconds": max(0.0, workload.checkpoint.time_between_checkpoints),
+        "per_hour": 3600 / (shortest / workload.metric.au) if shortest > 0 else math.inf,
+        "au_threshold_percent": 100 * workload.metric.au,
+    }
+
+
 # KV cache
 
 
@@ -534,7 +564,6 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
     facts = RunFacts(kind="kvcache", **_run_facts(frozen), journal=RunJournal(**_journal(frozen.facts)))
     run = RowsRun("", facts, _structured(frozen.rows("kvcache_prompts"), dtype), _telemetry(frozen), JOB)
     summary: KvSummary = run.summary
-    limit = summary.limited_by
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
@@ -570,7 +599,7 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
         "ceiling_times": summary.ceiling_times,
         "cpu_seconds_per_gb": summary.cpu_seconds_per_gb,
         "late_p99_ms": summary.late_ms_p99,
-        "cause": limit.what if limit else None,
+        "cause": summary.limited_by,
         "findings": [],
     }
 
@@ -580,37 +609,58 @@ def _kv_numbers(frozen: FrozenRun) -> Numbers:
 
 def _pack_numbers(frozen: FrozenRun) -> Numbers:
     pytest.importorskip("dlemu.contrib.pack")
-    from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures
+    from dlemu.comm.environment import HostFacts, StorageFacts
+    from dlemu.contrib.pack.job import JOB
+    from dlemu.contrib.pack.summary import PackSummary
 
-    facts = frozen.facts
-    telemetry = _telemetry(frozen)
-    packed = [file["images"] for file in facts["packed_files"]]
-    figures = compute_figures(
-        PackMeasurement(
-            rows=_packing_rows(frozen.rows("pack_processes")),
-            begin_ns=facts["began_ns"],
-            end_ns=facts["ended_ns"],
-            telemetry=telemetry[0] if telemetry else None,
-            cores=facts["cores"],
-            file_system=facts["file_system"],
-        ),
-        images=sum(packed),
-        kept_images=sum(packed[: facts["files_packed_before"]]),
-        images_per_file=facts["images_per_file"],
+    own = frozen.facts
+    packed = [file["images"] for file in own["packed_files"]]
+    whole = {"began_ns": own["began_ns"], "ended_ns": own["ended_ns"], "images_per_file": own["images_per_file"]}
+    rows = _packing_rows(frozen.rows("pack_processes"), {**whole, "set_images": sum(packed)})
+    journal = RunJournal(
+        wall_clock_offset_ns=0,
+        started_ns=0,
+        hosts=(HostFacts(host="host", cpu_usable=own["cores"]),),
+        storage=StorageFacts(folder="", file_system=own["file_system"]),
     )
-    limit = figures.limited_by
+    workload = load(["workload=default", "pack.target=packed"])
+    facts = RunFacts(kind="pack", workload=workload, ranks=len(rows), seed=0, started_at="", journal=journal)
+    summary: PackSummary = RowsRun("", facts, rows, _telemetry(frozen), JOB).summary
+    limit = summary.limited_by
+    assert limit is not None
+    times = ("reading", "computing", "wanting_core", "writing", "idle")
     return {
-        **_without(figures, "limited_by", "train", "warnings", "shares", "device"),
-        "skipped": sum(file["damaged"] for file in facts["packed_files"]),  # no image is left out any more
-        "time_percent": figures.shares,
-        "device": figures.device,
+        **{key: getattr(summary, key) for key in PACK_NUMBERS},
+        "skipped": sum(file["damaged"] for file in own["packed_files"]),  # no image is left out any more
+        "time_percent": {name: getattr(summary, f"{name}_percent") for name in times},
+        "device": summary.device,
         "cause": limit.what,
         "cause_confidence": limit.confidence,
-        "findings": sorted(_findings_of_limit(limit)),
+        "findings": [f"advice.{limit.advice}"],
     }
 
 
-def _packing_rows(columns: Columns) -> Any:
+PACK_NUMBERS = (
+    "images",
+    "kept_images",
+    "processes",
+    "files",
+    "images_per_file",
+    "seconds",
+    "images_per_second",
+    "read_bytes",
+    "written_bytes",
+    "read_mb_per_second",
+    "write_mb_per_second",
+    "from_storage_percent",
+    "cpu_seconds",
+    "cpu_percent",
+    "cpu_seconds_per_gb",
+    "host_busy_percent",
+)
+
+
+def _packing_rows(columns: Columns, whole: Mapping[str, int]) -> Any:
     """Return rows of processes that read, compute and write in turn.
 
     The frozen ones read and wrote in other threads: the time that the computing one waited for such a thread is divided
@@ -628,7 +678,12 @@ def _packing_rows(columns: Columns) -> Any:
         times[f"{part}_whole_ns"] = waited_ns
         for spent in ("cpu_ns", "cpu_wait_ns"):
             times[f"{part}_{spent}"] = waited_ns * total[f"{part}_{spent}"] / total[f"{part}_ns"]
-    rows = _structured(counters, np.dtype([(name, float if name in times else int) for name in [*counters, *times]]))
+    names = [*counters, *whole, "sample_bytes", *times]
+    rows = np.zeros(
+        len(next(iter(columns.values()))), np.dtype([(one, float if one in times else int) for one in names])
+    )
+    for name, values in {**counters, **whole}.items():
+        rows[name] = values
     for name, value in times.items():
         rows[name][0] = value
     return rows
@@ -691,11 +746,10 @@ def _predict_numbers(frozen: FrozenRun) -> Numbers:
 def _size_numbers(frozen: FrozenRun) -> Numbers:
     facts = frozen.facts
     known = Known(
-        hosts=("here",),
         probe_mb_per_second=facts["probe_mb_per_second"],
         mb_per_accelerator=facts["mb_per_second_of_an_accelerator"],
         most=facts["most_accelerators"],
-        most_why=Finding("most_asked"),
+        most_why="",
         naive_seconds_per_trial=facts["seconds_of_a_whole_run"],
     )
     question = Question(
@@ -706,13 +760,12 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
         settings_digest="",
     )
     answer = build_answer(question, known, [_trial(trial) for trial in facts["trials"]], refusal=facts["refusal"])
-    one_more, edge = answer.for_one_more, answer.edge
     return {
         "outcome": outcome_of(answer, facts["accelerators_wanted"]),
         "max_accelerators": answer.max_accelerators,
-        "too_close_to_tell": answer.too_close_to_tell,
-        "passing": edge.passing and edge.passing.accelerators,
-        "failing": edge.failing and edge.failing.accelerators,
+        "too_close_to_tell": [count.accelerators for count in answer.too_close_to_tell],
+        "passing": answer.passing and answer.passing.accelerators,
+        "failing": answer.failing and answer.failing.accelerators,
         "counts": {
             str(count.accelerators): {
                 "au_sustained_percent": count.au_sustained_percent,
@@ -722,14 +775,18 @@ def _size_numbers(frozen: FrozenRun) -> Numbers:
             }
             for count in answer.counts
         },
-        "one_more_wants_mb_per_second": one_more.wanted_mb_per_second,
-        "most_delivered_mb_per_second": one_more.most_delivered_mb_per_second,
+        "one_more_wants_mb_per_second": answer.wanted_mb_per_second,
+        "most_delivered_mb_per_second": max(trial.mb_per_second for trial in answer.trials),
         "storage_mb_per_second": answer.storage_mb_per_second,
-        "storage_could_feed": answer.host_only and answer.host_only.storage_could_feed,
+        "storage_could_feed": answer.storage_could_feed,
         "naive_seconds": answer.naive_seconds,
         "cause": answer.limited_by.what,
-        "findings": sorted(_codes("evidence", answer.limited_by.seen)),
+        "findings": _FINDINGS_OF_SIZES.get(answer.limited_by.what, []),
     }
+
+
+_FINDINGS_OF_SIZES = {"host": ["refused_by_the_host"], "emulator": ["emulator_ceiling"]}
+"""Cause of a search -> what its sentence says."""
 
 
 def _trial(trial: Mapping[str, Any]) -> Trial:
@@ -740,13 +797,16 @@ def _trial(trial: Mapping[str, Any]) -> Trial:
         au_sustained_percent=au,
         half_width_percent=0.0,
         settled=True,
-        stretch_au_percent=tuple(trial["au_of_windows_percent"]),
+        window_au_percent=tuple(trial["au_of_windows_percent"]),
         seconds=trial["seconds"],
-        ceiling_au_percent=trial["ceiling_au_percent"],
-        samples_per_second=0.0,
-        app_mb_per_second=trial["app_mb_per_second"],
         mb_per_accelerator=trial["mb_per_second_of_an_accelerator"],
         limited_by=Limit(what=trial["cause"], confidence="high") if trial["cause"] else None,
+        figures=JobFigures(
+            kind="training",
+            workload="",
+            ranks=trial["accelerators"],
+            metrics={name: Value(trial[name]) for name in ("ceiling_au_percent", "app_mb_per_second")},
+        ),
     )
 
 

@@ -37,7 +37,7 @@ def dataset(folder: Path, name: str, sample_bytes: int, samples_per_file: int, *
 
 
 def by_dlemu(found: Dataset, batch: int, engine: EngineName = "matched") -> None:
-    fetch = FetchSpec.for_dataset(found, found.train, engine=engine)
+    fetch = FetchSpec(found, found.train, engine=engine)
     fetcher, out = Fetcher(fetch), AlignedBuffer().view(fetch.slot_bytes(batch))
     for first in range(0, found.train.num_samples, batch):
         fetcher.fetch(range(first, first + batch), out)

@@ -14,7 +14,8 @@ from dlemu.config.schema import Reader, Train
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.changes import find_speed_changes
-from dlemu.metrics.limit import Advice, Limit, Scaling
+from dlemu.metrics.findings import Code
+from dlemu.metrics.limit import Limit, Scaling
 from tests.runs import make_job, make_log
 
 TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}
@@ -46,20 +47,24 @@ def limit_of(run: Run) -> Limit:
 
 
 def repaired(limit: Limit) -> dict[str, float]:
-    return {cause.name: cause.au_percent for cause in limit.causes}
+    """The AU without each cause, by its name and the setting that removes it."""
+    return {(cause.setting or cause.what).partition("=")[0]: cause.au_percent for cause in limit.causes}
+
+
+def what(limit: Limit) -> tuple[str, str, list[str]]:
+    return limit.what, limit.confidence, [finding.code for finding in limit.findings]
 
 
 def test_a_queue_too_shallow_is_told_from_a_slow_drive(drives: Any) -> None:
     """8 channels give 320 batches a second and 294 are asked for, but one slow read holds back all that follow."""
     drive, shallow = drives.lognormal(8, 0.025, 1.2), drives.Training(**TAILS)
     limit = limit_of(run_on(drives, drive, shallow))
-    assert (limit.what, limit.where) == ("loader", "prefetch")
-    (advice,) = limit.to_do
-    assert advice.code == Advice.DEEPER_QUEUE
+    (advice,) = limit.findings
+    assert (limit.what, advice.code) == ("loader", Code.PREFETCH_TOO_SHALLOW)
     times = int(advice.numbers["prefetch_size"] or 0) // 16
     truths = [au_percent(drives.train(drive, replace(shallow, ahead=2 * times), seed)) for seed in range(10)]
     assert advice.numbers["now_au_percent"] == pytest.approx(au_percent(drives.train(drive, shallow, 1)), abs=0.01)
-    assert repaired(limit)["loader, prefetch"] == pytest.approx(sum(truths) / 10, abs=10)
+    assert repaired(limit)["reader.prefetch_size"] == pytest.approx(sum(truths) / 10, abs=10)
     assert repaired(limit)["storage"] > 99
 
 
@@ -69,7 +74,7 @@ def test_readers_that_get_enough_by_themselves_say_so(drives: Any) -> None:
     wanted = 0.187 / 0.0068
     enough = Scaling(readers=8, mb_per_second=1.1 * wanted, again_mb_per_second=1.1 * wanted)
     limit = limit_of(run_on(drives, drive, shallow, scaling=enough))
-    assert (limit.what, limit.where) == ("loader", "prefetch")
+    assert what(limit)[::2] == ("loader", [Code.PREFETCH_TOO_SHALLOW])
 
 
 def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(drives: Any) -> None:
@@ -84,10 +89,10 @@ def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(dr
         limit_of(run_on(drives, drive, shallow, scaling=replace(untried, more_readers=more, more_mb_per_second=rate)))
         for more, rate in ((0, 0.0), (32, 1.02 * short), (32, 1.5 * short))
     ]
-    assert [(limit.what, limit.where, limit.confidence) for limit in found] == [
-        ("loader", "readers", "low"),
-        ("storage", None, "high"),
-        ("loader", "readers", "high"),
+    assert [what(limit) for limit in found] == [
+        ("loader", "low", [Code.TOO_FEW_READERS]),
+        ("storage", "high", []),
+        ("loader", "high", [Code.TOO_FEW_READERS]),
     ]
 
 
@@ -95,8 +100,8 @@ def test_readers_that_get_too_little_by_themselves_are_no_matter_of_the_queue(dr
 def test_a_slow_drive_is_the_limit_however_deep_the_queue(sigma: float, drives: Any) -> None:
     slow = drives.Training(**TAILS | {"step_seconds": 0.0015})  # twice what the drive gives
     limit = limit_of(run_on(drives, drives.lognormal(8, 0.025, sigma), slow))
-    assert limit.where != "prefetch"
-    assert repaired(limit).get("loader, prefetch", 0.0) < 55
+    assert Code.PREFETCH_TOO_SHALLOW not in what(limit)[2]
+    assert repaired(limit).get("reader.prefetch_size", 0.0) < 55
 
 
 def test_a_narrow_link_gains_nothing_by_a_deeper_queue(drives: Any) -> None:
@@ -122,11 +127,10 @@ def test_readers_that_make_a_head_seek_are_too_many(drives: Any) -> None:
     run = run_on(drives, disk, many, scaling=scaling)
     limit = limit_of(run)
     assert au_percent(run.training) < 50
-    assert (limit.what, limit.where, limit.confidence) == ("loader", "readers", "high")
-    (advice,) = limit.to_do
-    assert (advice.code, advice.numbers["read_threads"]) == (Advice.FEWER_READERS, 1)
+    assert what(limit) == ("loader", "high", [Code.TOO_MANY_READERS])
+    assert limit.findings[0].numbers["read_threads"] == 1
     truth = au_percent(drives.train(disk, replace(many, workers=1)))
-    assert repaired(limit)["loader, readers"] == pytest.approx(truth, abs=5)
+    assert repaired(limit)["reader.read_threads"] == pytest.approx(truth, abs=5)
 
 
 def stationary(drives: Any, random: np.random.Generator) -> tuple[Any, Any]:
@@ -183,21 +187,20 @@ def test_reads_that_nobody_waited_for_are_no_change_of_the_storage(drives: Any) 
 def test_a_cache_that_ran_out_is_seen_in_few_large_steps(drives: Any) -> None:
     few = drives.Training(workers=4, steps=40, step_seconds=1.0, batch_bytes=1.4e8, requests=16)
     run = run_on(drives, drives.cached(2.0, 400, 80), few)
-    out = run.summary.ran_out
-    assert out is not None
-    assert out.gb == pytest.approx(2.0, rel=0.15)
-    assert out.mb_per_second_after == pytest.approx(80, rel=0.1)
+    (out,) = run.summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
+    assert out["gb"] == pytest.approx(2.0, rel=0.15)
+    assert out["mb_per_second_after"] == pytest.approx(80, rel=0.1)
 
 
 def test_a_volume_that_is_slow_at_first_touch_is_called_so(drives: Any) -> None:
     drive = drives.lazily_loaded(40, 200)
     training = drives.Training(workers=4, steps=200, epochs=3, step_seconds=0.03, batch_bytes=4e6)
     summary = run_on(drives, drive, training).summary
-    assert summary.first_touch is not None
-    assert summary.first_touch.gb == pytest.approx(0.8)
-    assert summary.first_touch.mb_per_second_first == pytest.approx(40, rel=0.05)
-    assert summary.ran_out is None
+    (touched,) = summary.found(Code.STORAGE_NOT_STEADY, "first_touch")
+    assert touched["gb"] == pytest.approx(0.8)
+    assert touched["mb_per_second_first"] == pytest.approx(40, rel=0.05)
+    assert not summary.found(Code.STORAGE_NOT_STEADY, "ran_out")
     assert summary.limited_by is not None
-    assert Advice.FIRST_TOUCH in [advice.code for advice in summary.limited_by.to_do]
+    assert any("read the dataset once" in advice for advice in summary.limited_by.advice)
     once = run_on(drives, drive, replace(training, epochs=1, steps=600)).summary
-    assert once.first_touch is None, "one epoch does not tell"
+    assert not once.found(Code.STORAGE_NOT_STEADY, "first_touch"), "one epoch does not tell"

@@ -10,16 +10,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dlemu.checkpoints.checkpoint_plan import CheckpointFormat, CheckpointPlan
 from dlemu.checkpoints.formats._pickled import Call, Global, pickled
 from dlemu.checkpoints.formats._torch_zip import Archive, archive_of, rebuilt_tensor
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard, Tensor
 from dlemu.config.schema import Datatype
-
-if TYPE_CHECKING:
-    from dlemu.checkpoints.checkpoint_plan import CheckpointPlan
 
 METADATA = "torch.distributed.checkpoint.metadata"
 DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int8": "int8", "uint8": "uint8"}

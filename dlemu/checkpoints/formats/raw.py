@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
+from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 

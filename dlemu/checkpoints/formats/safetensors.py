@@ -10,7 +10,7 @@ import json
 import struct
 from typing import Any
 
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
+from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 TYPES = {"fp16": "F16", "bf16": "BF16", "fp32": "F32", "fp64": "F64", "int8": "I8", "uint8": "U8"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dlemu.checkpoints.checkpoint_plan import CheckpointFormat
 from dlemu.checkpoints.formats._torch_zip import archive_of, torch_state
-from dlemu.checkpoints.formats.checkpoint_format_base import CheckpointFormat
 from dlemu.checkpoints.shards import FileLayout, LayoutBuilder, Shard
 
 

@@ -19,8 +19,8 @@ from dlemu.contrib.kvcache.summary import (
     Fifo,
     KvDevices,
     KvFacts,
-    KvLimit,
     KvSummary,
+    Limit,
     Official,
     SizeClass,
     Spread,
@@ -38,7 +38,6 @@ MIN_LOADS = 20  # with fewer, a p95 hardly differs from the maximum
 MIN_CEILING = 2.0
 """Below this ceiling (a multiple of the load) the emulator was measured rather than the storage."""
 MIN_OVERSTATED_PERCENT = 0.5  # less would be shown as "0 % too high"
-_COMFORTABLE_CEILING = 20.0  # below it, the emulator itself takes more than 5 % of the load's time
 _CLASSES = 4  # quarters: smaller classes would have too few loads for a p95
 _MOMENTS = 100
 _LATE_SHARE = 0.1  # arrivals handled later than this share of the loads' p95 count as a limit of the emulator
@@ -55,7 +54,7 @@ def analyse(run: RowsRun) -> KvSummary:
     backlog = data.backlog if complete and not settings.option and rate is not None else None
     official = official_result(data.prompts, data.begins, settings, data.window_seconds) if settings.option else None
     sustained = None if backlog is None else not (backlog.storage_grows or backlog.compute_grows or backlog.unfinished)
-    limit = (_limit_of_official(data) if settings.option else _limit(data, backlog)) if complete else None
+    limit = _limit(data, backlog) if complete else None
     is_measured = sustained or (complete and rate is None)
     ttft = spread(data.ttft) if is_measured else None
     loads = spread(data.load_seconds) if is_measured else None
@@ -132,6 +131,12 @@ class RunRows:
         self.written = self.prompts[self.prompts["written_ns"] > 0]
         self.read_bytes = int(self.loaded["read_bytes"].sum())
         self.written_bytes = int(self.written["written_bytes"].sum())
+        self.ttft = _seconds_between(self.computed, "arrived_ns", "computed_ns")
+        self.load_seconds = _seconds_between(self.loaded, "arrived_ns", "loaded_ns")
+        self.queueing = _seconds_between(self.computed, "arrived_ns", "start_ns")
+        self.waits = np.maximum(0.0, _seconds_between(self.computed, "start_ns", "loaded_ns"))
+        """Seconds that a copy of the model waited for the blocks of each prompt."""
+        self.saved_seconds = float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
 
     def at(self, rows: Rows, column: str) -> Floats:
         """Return a column of moments in seconds; infinite where it is 0: the event did not happen."""
@@ -175,27 +180,6 @@ class RunRows:
         """Official load: the rows, done or not, that have a last read or write, with the column of its time."""
         moved = self.prompts[(self.prompts["loaded_ns"] > 0) | (self.prompts["written_ns"] > 0)]
         return tuple((moved[moved[name] > 0], name) for name in ("loaded_ns", "written_ns"))
-
-    @property
-    def ttft(self) -> Floats:
-        return _seconds_between(self.computed, "arrived_ns", "computed_ns")
-
-    @property
-    def load_seconds(self) -> Floats:
-        return _seconds_between(self.loaded, "arrived_ns", "loaded_ns")
-
-    @property
-    def queueing(self) -> Floats:
-        return _seconds_between(self.computed, "arrived_ns", "start_ns")
-
-    @property
-    def waits(self) -> Floats:
-        """Seconds that a copy of the model waited for the blocks of each prompt."""
-        return np.maximum(0.0, _seconds_between(self.computed, "start_ns", "loaded_ns"))
-
-    @property
-    def saved_seconds(self) -> float:
-        return float((self.computed["without_ns"] - self.computed["compute_ns"]).sum()) / 1e9
 
     @property
     def utilisation_percent(self) -> float | None:
@@ -328,14 +312,10 @@ def _what(settings: KvSettings, folder: str) -> KvFacts:
         token_bytes=model.token_bytes,
         block_tokens=settings.block_tokens,
         block_bytes=model.block_bytes,
-        shard_bytes=model.shard_bytes,
-        shrink=settings.shrink,
-        tp=settings.tp,
         odirect=settings.odirect,
         threads=settings.threads,
         folder=folder,
         trace=settings.trace,
-        speed=settings.speed,
     )
 
 
@@ -378,70 +358,38 @@ def busy_seconds(begins: Floats, ends: Floats) -> float:
     return max(1e-9, float(np.clip(ends - np.maximum(begins, reached), 0, None).sum()))
 
 
-def _limit(data: RunRows, backlog: Backlog | None) -> KvLimit | None:
-    rows = data.computed
-    if backlog is None or not len(rows):
+def _limit(data: RunRows, backlog: Backlog | None) -> Limit | None:
+    """Return what limited a run that completed; None for one without a rate."""
+    served, rows = data.from_storage_percent, data.prompts
+    if not len(data.computed) or (backlog is None and not data.settings.option):
         return None
-    total = max(1e-9, float(data.ttft.sum()))
-    queue, compute, wait = float(data.queueing.sum()), float(rows["compute_ns"].sum()) / 1e9, float(data.waits.sum())
-    evidence = [
-        f"of the time to the first token {100 * wait / total:.0f} % was waiting for blocks, "
-        f"{100 * queue / total:.0f} % waiting for an accelerator, {100 * compute / total:.0f} % computing"
-    ]
-    late = float(np.percentile(data.prompts["late_ns"], 95)) / 1e9
+    if served is not None and served < NOT_READ_PERCENT:
+        return "page cache"
+    if backlog is None:  # the official load
+        if data.ceiling_times is not None and data.ceiling_times < MIN_CEILING:
+            return "emulator"
+        return "storage" if len(rows) > len(data.computed) else "arrivals"
+    if backlog.compute_grows and not data.waits_for_storage:
+        return "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
+    late = float(np.percentile(rows["late_ns"], 95)) / 1e9
     load = float(np.percentile(data.load_seconds, 95)) if len(data.load_seconds) else math.inf
-    if backlog.storage_grows:
-        evidence.append(f"at the end {backlog.storage_seconds:.1f} s of reads and writes were queued, and growing")
-    if backlog.compute_grows:
-        evidence.append(f"at the end {backlog.compute_seconds:.1f} s of computing were queued, and growing")
-    served = data.from_storage_percent
-    if served is not None and served < NOT_READ_PERCENT:
-        what = "page cache"
-        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
-    elif backlog.compute_grows and not data.waits_for_storage:
-        what = "accelerators"  # their time is emulated, so no lateness of the emulator makes them fall behind
-    elif late > _LATE_SHARE * load:
-        what = "emulator"
-        evidence.append(
-            f"5 % of the arrivals were handled {1e3 * late:.1f} ms late or more; loads take {1e3 * load:.1f} ms (p95)"
-        )
-    else:
-        what = "storage" if data.waits_for_storage else "accelerators"
-    return KvLimit(what=what, evidence=tuple(evidence))
-
-
-def _limit_of_official(data: RunRows) -> KvLimit | None:
-    rows, served = data.prompts, data.from_storage_percent
-    if not len(data.computed):
-        return None
-    moving = float((rows["read_call_ns"] + rows["write_call_ns"]).sum()) / 1e9
-    share = moving / (data.settings.threads * max(1, len(data.whole)) * max(1e-9, data.window_seconds))
-    left = len(rows) - len(data.computed)
-    evidence = [
-        f"workers spent {100 * share:.0f} % of their time in reads and writes",
-        f"{left:,} of {len(rows):,} requests had not been served when the tool stopped counting",
-    ]
-    ceiling = data.ceiling_times
-    if served is not None and served < NOT_READ_PERCENT:
-        evidence.append(f"the storage served {served:.0f} % of the bytes, memory the rest")
-        return KvLimit(what="page cache", evidence=tuple(evidence))
-    if ceiling is not None and ceiling < MIN_CEILING:
-        return KvLimit(what="emulator", evidence=tuple(evidence))
-    return KvLimit(what="storage" if left else "arrivals", evidence=tuple(evidence))
+    if late > _LATE_SHARE * load:
+        return "emulator"
+    return "storage" if data.waits_for_storage else "accelerators"
 
 
 def _official_verdict(data: RunRows, official: Official) -> str:
     if data.run.facts.failure is not None:
         return f"INCOMPLETE: {data.run.facts.failure}"
-    if official.overstated_percent is None:
-        return "nothing was measured"
-    rates = f"read {official.true_read_gib_per_second:.3g} and write {official.true_write_gib_per_second:.3g} GiB/s"
     above = official.overstated_percent
+    if above is None:
+        return "nothing was measured"
     too_much = f", {above:.0f} % too high" if above >= MIN_OVERSTATED_PERCENT else ""
-    published = f"read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g}"
     return (
-        f"option {official.option}: {rates} over {official.true_window_seconds:.1f} s; MLPerf Storage's tool would "
-        f"publish {published} over {official.clock_seconds:g} s{too_much}"
+        f"option {official.option}: read {official.true_read_gib_per_second:.3g} and write "
+        f"{official.true_write_gib_per_second:.3g} GiB/s over {official.true_window_seconds:.1f} s; MLPerf Storage's "
+        f"tool would publish read {official.read_gib_per_second:.3g} and write {official.write_gib_per_second:.3g} "
+        f"over {official.clock_seconds:g} s{too_much}"
     )
 
 
@@ -480,23 +428,19 @@ def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread 
         return f"{word}{rate:.3g} prompts/s are NOT SUSTAINED: {why}"
     else:
         parts = [f"{rate:.3g} prompts/s sustained"]
-    if ttft is not None:
-        parts.append(f"first token p95 {ttft.p95:.3g} s{_bound_text(data.settings.ttft)}")
-    if loads is not None:
-        loaded = len(data.load_seconds)
-        few = f" of {count(loaded, 'prompt')}" if loaded < MIN_LOADS else ""  # sweeps show this line without the issues
-        parts.append(f"load p95{few} {loads.p95:.3g} s{_bound_text(data.settings.load)}")
-    if data.utilisation_percent is not None:
-        parts.append(f"utilisation {data.utilisation_percent:.1f} %")
+    few = len(data.load_seconds)
+    of_few = f" of {count(few, 'prompt')}" if few < MIN_LOADS else ""  # sweeps show this line without the issues
+    for name, times, limit in (
+        ("first token p95", ttft, data.settings.ttft),
+        (f"load p95{of_few}", loads, data.settings.load),
+    ):
+        if times is not None:
+            parts.append(f"{name} {times.p95:.3g} s{f' (limit: {limit:g})' if limit else ''}")
     return word + "; ".join(parts)
 
 
-def _bound_text(limit: float) -> str:
-    return f" (limit: {limit:g})" if limit else ""
-
-
 def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterator[str]:
-    settings, served, ceiling = data.settings, data.from_storage_percent, data.ceiling_times
+    settings, served = data.settings, data.from_storage_percent
     storage = data.run.facts.journal.storage
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
@@ -504,33 +448,13 @@ def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterato
         yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
     elif served is not None and served < PARTLY_READ_PERCENT:
         yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
-    if official is not None:
-        yield from _official_issues(official)
-        if not settings.odirect:
-            yield "read and written through the page cache, dropped before each read, as the tool does it"
-        return
-    if complete and not len(data.reading):
-        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"
-    if ceiling is not None and ceiling < _COMFORTABLE_CEILING:
-        yield f"the emulator itself could move only {ceiling:.1f} times this load: wanted {_COMFORTABLE_CEILING:g}"
-    if 0 < len(data.load_seconds) < MIN_LOADS:
-        prompts = count(len(data.load_seconds), "prompt")
-        yield f"only {prompts} read from storage: percentiles need {MIN_LOADS} or more"
-
-
-def _official_issues(published: Official) -> Iterator[str]:
-    if published.late:
+    if official is not None and official.late:
         yield (
-            f"the tool stops its clock at {published.clock_seconds:g} s and lets {published.late:,} more requests "
+            f"the tool stops its clock at {official.clock_seconds:g} s and lets {official.late:,} more requests "
             "finish: their bytes count, their time does not; the slower the storage, the more this flatters it"
         )
-    if published.again_percent:
-        yield (
-            f"{published.again_percent:.0f} % of the bytes read were reads of the file just written, as the tool's "
-            "decoding does; no inference engine does"
-        )
-    if published.memory_percent:
-        yield f"{published.memory_percent:.0f} % of all bytes read came from the host's memory, as the option requires"
-    if published.served < published.requests:
-        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in published.classes)
+    if official is not None and official.served < official.requests:
+        shares = ", ".join(f"{one.name} {one.served:,} of {one.requests:,}" for one in official.classes)
         yield f"requests wait in an unbounded queue; served: {shares}: latencies reflect how long it ran"
+    if official is None and complete and not len(data.reading):
+        yield "nothing was read: no prompt had a prefix on storage; use a longer load, or less kv.gpu_gb and kv.dram_gb"

@@ -1,4 +1,4 @@
-"""Figures of a run of KV-cache offload."""
+"""The figure of a run of KV-cache offload."""
 
 from __future__ import annotations
 
@@ -7,53 +7,7 @@ import numpy as np
 
 from dlemu.contrib.kvcache.analyse import RunRows
 from dlemu.extend import RowsRun
-from dlemu.report.figure_base import (
-    AMBER,
-    BLUE,
-    GREEN,
-    PURPLE,
-    RED,
-    Canvas,
-    Figure,
-    Row,
-    colours,
-    data,
-    legend,
-    rounded,
-)
-
-_POINTS = 200
-
-
-def load_percentiles(run: RowsRun, canvas: Canvas) -> Figure | None:
-    """Loads from the fastest to the slowest, as measured and in the FIFO model."""
-    measured = RunRows(run)
-    model = measured.fifo
-    if model is None or not run.summary.sustained:
-        return None
-    shares = np.linspace(0, 100, min(_POINTS, len(measured.loaded)) + 1)[1:]
-    rows = [
-        {"line": name, "share": float(f"{share:.4g}"), "seconds": float(f"{value:.4g}")}
-        for name, seconds in (("measured", measured.load_seconds), ("one pipe", model[1]))
-        for share, value in zip(shares.tolist(), np.percentile(seconds, shares).tolist(), strict=True)
-    ]
-    colour = alt.Color("line:N", scale=colours(["measured", "one pipe"], (BLUE, AMBER)), legend=legend(canvas))
-    chart = (
-        alt.Chart(data(rows))
-        .mark_line(interpolate="step-before", strokeWidth=1.6)
-        .encode(
-            x=alt.X("share:Q", title="share of the loads, %", scale=alt.Scale(domain=[0, 100])),
-            y=alt.Y("seconds:Q", title="seconds from arrival", scale=alt.Scale(domainMin=0)),
-            color=colour,
-        )
-        .properties(width=canvas.width, height=220)
-    )
-    caption = (
-        f"All {len(measured.loaded):,} loads by how long they took, and what one pipe of {model[0]:.3g} GB/s "
-        "that serves them in order would take: above it the storage slowed down, waited for writes, or stalled."
-    )
-    return Figure("Loads, from the fastest to the slowest", caption, chart)
-
+from dlemu.report.figure_base import GREEN, PURPLE, RED, Canvas, Figure, Row, colours, data, legend, rounded
 
 _BINS = 80
 _PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
@@ -97,4 +51,4 @@ def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
     return Figure("Where the time to the first token goes", caption, chart)
 
 
-FIGURES = (load_percentiles, first_token)
+FIGURES = (first_token,)

@@ -20,9 +20,9 @@ from dlemu.config.schema import Workload
 from dlemu.contrib.kvcache.analyse import analyse
 from dlemu.contrib.kvcache.blocks import Blocks, Content
 from dlemu.contrib.kvcache.load import Load, make_load
-from dlemu.contrib.kvcache.mover import Batch, Mover, Operation
+from dlemu.contrib.kvcache.mover import Mover
 from dlemu.contrib.kvcache.official import RankTurns, draw_turns, with_option_defaults
-from dlemu.contrib.kvcache.plan import RankPlan, Tier, assign_prompts, plan_rank
+from dlemu.contrib.kvcache.plan import RankPlan, assign_prompts, plan_rank
 from dlemu.contrib.kvcache.replay import Replay, ServedPrompt
 from dlemu.contrib.kvcache.rows import COLUMNS, RANK_ROW
 from dlemu.contrib.kvcache.run_folder import (
@@ -129,13 +129,18 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)  # a barrier: the ranks of a host make their folders in that one
         with created_rank_folder(job, comm.rank, plan.objects) as folder:
             storage = open_storage(storage_spec_of(job))
-            blocks = _blocks(storage, folder, plan, content)
-            mover = _make_mover(blocks, plan, job.workload.timeout_seconds, settings.folder)
-            with closing(mover):
+            with closing(_mover(plan, storage, folder, content, job.workload.timeout_seconds)) as mover:
                 comm.all_reduce_max(0)  # a barrier: all ranks begin together
-                capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
-                replay = _make_replay(plan, mover, log, comm.rank, capacity_bytes)
-                self._run(replay, plan, comm.rank, log, notify, ceiling)
+
+                def add(request: ServedPrompt | TurnRequest) -> None:
+                    log.add(rank=comm.rank, **request.columns(plan.model.block_bytes))
+
+                if isinstance(plan, RankTurns):
+                    capacity_bytes = _capacity_bytes(settings, storage, folder, job.ranks)
+                    turns = TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
+                    self._run(turns, plan, comm.rank, log, notify, ceiling)
+                else:
+                    self._run(Replay(plan, mover, on_served=add), plan, comm.rank, log, notify, ceiling)
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
@@ -146,7 +151,7 @@ class KvCacheKind(RowsKind):
     ) -> None:
         begin_ns = time.monotonic_ns() + _START_NS
         cpu_ns, storage_bytes = time.process_time_ns(), process_storage_bytes()
-        replay.run(begin_ns, _progress_reporter(notify, _request_count(plan)))
+        replay.run(begin_ns, _progress_reporter(notify, len(plan)))
         ended_ns = time.monotonic_ns()
         cpu_ns = time.process_time_ns() - cpu_ns
         for unfinished in replay.unfinished:
@@ -189,19 +194,6 @@ def plan_of(settings: KvSettings, ranks: int, rank: int) -> Plan:
     return plan_rank(settings, load, shares[rank])
 
 
-def _request_count(plan: Plan) -> int:
-    return len(plan.turns) if isinstance(plan, RankTurns) else len(plan.prompts)
-
-
-def _make_replay(plan: Plan, mover: Mover, log: RowLog, rank: int, capacity_bytes: float) -> Replay | TurnsReplay:
-    def add(request: ServedPrompt | TurnRequest) -> None:
-        log.add(rank=rank, **request.columns(plan.model.block_bytes))
-
-    if isinstance(plan, RankTurns):
-        return TurnsReplay(plan, mover, on_served=add, capacity_bytes=capacity_bytes)
-    return Replay(plan, mover, on_served=add)
-
-
 def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ranks: int) -> float:
     """Return the bytes that a rank may fill: `kv.capacity_gb`, else its share of 95 % of the free space."""
     if settings.capacity_gb:
@@ -210,54 +202,34 @@ def _capacity_bytes(settings: KvSettings, storage: StorageBase, folder: str, ran
     return math.inf if free is None else _FILLED_SHARE * free / ranks
 
 
-def _blocks(storage: StorageBase, folder: str, plan: Plan, content: Content) -> Blocks:
-    if isinstance(plan, RankTurns):
-        return Blocks(storage, folder, content, 0, plan.sizes, synced=True)
-    return Blocks(storage, folder, content, plan.model.shard_bytes)
-
-
-def _make_mover(blocks: Blocks, plan: Plan, seconds: float, folder: str = "") -> Mover:
+def _mover(plan: Plan, storage: StorageBase, folder: str, content: Content, seconds: float) -> Mover:
     settings = plan.model.settings
-    max_bytes = max(plan.sizes, default=0) if isinstance(plan, RankTurns) else plan.model.shard_bytes
     return Mover(
-        blocks,
+        Blocks(storage, folder, content, plan.model.shard_bytes, plan.sizes, synced=plan.synced),
         threads=settings.threads,
         tp=settings.tp,
         objects=plan.objects,
-        buffer_bytes=min(settings.transfer_size, max_bytes),
+        buffer_bytes=min(settings.transfer_size, plan.largest_bytes),
         seconds=seconds,
-        folder=folder,
+        folder=settings.folder,
     )
-
-
-def _request_batches(plan: Plan, number: int) -> Iterator[Batch]:
-    """Yield the reads and writes of a request; of the official load only those of its own file."""
-    if isinstance(plan, RankTurns):
-        turn = number % len(plan.turns)
-        yield Batch(Operation.WRITE, 0, (turn,))
-        yield Batch(Operation.READ, 0, (turn,) * plan.turns[turn].reads)
-        return
-    prompt = plan.prompts[number % len(plan.prompts)]
-    yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
-    yield Batch(Operation.WRITE, 0, prompt.writes)
 
 
 def measure_ceiling(plan: Plan, content: Content, seconds: float, notify: Notify | None) -> int:
     """Return the prompts per hour that this rank could load and write if storage took no time; 0: not measured."""
-    if not seconds or not _request_count(plan):
+    if not seconds or not len(plan):
         return 0
     if notify is not None:
         notify(Doing("measuring the emulator's own ceiling"))
     # Without storage latency few threads are enough, and more would only wait for each other.
     few = replace(plan.model.settings, threads=min(plan.model.settings.threads, _CEILING_THREADS))
     plan = replace(plan, model=replace(plan.model, settings=few))
-    null = _blocks(open_storage(NULL_STORAGE), "", plan, content)
-    timeout_seconds = seconds + 60  # never expires, because null storage never hangs
-    with closing(_make_mover(null, plan, timeout_seconds)) as mover:
+    # the timeout never expires, because null storage never hangs
+    with closing(_mover(plan, open_storage(NULL_STORAGE), "", content, seconds + 60)) as mover:
         begin_ns, served, waiting = time.monotonic_ns(), 0, 0
         until_ns = begin_ns + round(seconds * 1e9)
         while not served or time.monotonic_ns() < until_ns:
-            for batch in _request_batches(plan, served):
+            for batch in plan.batches(served % len(plan)):
                 if batch.objects:
                     mover.submit(batch)
                     waiting += 1

@@ -22,8 +22,6 @@ MAX_TOKENS = 131_072
 """Longest random prompt: the context length of the shipped models. A conversation that reaches it ends."""
 MAX_TRACE_TOKENS = 10**8  # of a prompt in a trace: far beyond any context length, while its blocks still fit in memory
 _GZIP = b"\x1f\x8b"
-_UNPACKING = {b"BZh": "bunzip2", b"\xfd7zXZ": "unxz", b"\x28\xb5\x2f\xfd": "unzstd", b"PK\x03\x04": "unzip"}
-"""First bytes of a packed file -> the program that unpacks it."""
 _SPREAD = 0.8
 """Standard deviation of the logarithm of random lengths: 95 % are within 5 times the median, as in public traces."""
 
@@ -71,7 +69,10 @@ def read_trace(settings: KvSettings) -> Load:
     blocks = 0
     try:
         with open(open_regular(path), "rb") as file:
-            for line in _lines(_unpacked(file, path), path, settings.trace_block_tokens):
+            is_packed = file.read(2) == _GZIP
+            file.seek(0)
+            text = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if is_packed else file
+            for line in _lines(text, path, settings.trace_block_tokens):
                 blocks += blocks_per_id * len(line.hash_ids)
                 if len(prompts) >= MAX_REQUESTS or blocks > MAX_BLOCKS:
                     raise UserError(
@@ -98,16 +99,6 @@ class _Line:
     input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TRACE_TOKENS)]
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TRACE_TOKENS)]
     hash_ids: list[int]
-
-
-def _unpacked(file: BinaryIO, path: str) -> BinaryIO:
-    first = file.read(8)
-    file.seek(0)
-    for program in (program for magic, program in _UNPACKING.items() if first.startswith(magic)):
-        raise UserError(
-            f"kv.trace is {path}, a packed file: wanted lines of JSON, plain or in gzip; {program} it first"
-        )
-    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if first.startswith(_GZIP) else file
 
 
 def _lines(file: BinaryIO, path: str, block_tokens: int) -> Iterator[_Line]:

@@ -8,13 +8,14 @@ its own, so that a seed determines the load.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dlemu.contrib.kvcache.model import ALIGNMENT, Model
+from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.contrib.kvcache.summary import Official, OfficialClass
 from dlemu.extend import Rows, UserError
@@ -127,6 +128,21 @@ class RankTurns:
     turns: Sequence[Turn]
     sizes: Sequence[int]
     accelerators: int = 0
+    synced: bool = True
+    """Files are synced, and read without the page cache's help, as the tool does."""
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest file."""
+        return max(self.sizes, default=0)
+
+    def batches(self, number: int) -> Iterator[Batch]:
+        """Yield the write and the reads of a turn, those of its own file alone."""
+        yield Batch(Operation.WRITE, 0, (number,))
+        yield Batch(Operation.READ, 0, (number,) * self.turns[number].reads)
 
     @property
     def option(self) -> Option:

@@ -7,7 +7,7 @@ depend on time (a block that is still being written) is decided during the run.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from dlemu.contrib.kvcache.load import Load, Prompt
 from dlemu.contrib.kvcache.model import Model
+from dlemu.contrib.kvcache.mover import Batch, Operation
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import UserError
 
@@ -71,6 +72,23 @@ class RankPlan:
     accelerators: int
     objects: int
     max_objects: int
+    sizes: Sequence[int] = ()
+    """Bytes of a shard of each object, where objects differ in size."""
+    synced: bool = False
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def largest_bytes(self) -> int:
+        """Bytes of the largest shard."""
+        return self.model.shard_bytes
+
+    def batches(self, number: int) -> Iterator[Batch]:
+        """Yield the reads and writes of a prompt."""
+        prompt = self.prompts[number]
+        yield Batch(Operation.READ, 0, tuple(found for tier, found in prompt.found if tier is Tier.STORAGE))
+        yield Batch(Operation.WRITE, 0, tuple(prompt.writes))
 
     @property
     def peak_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from dlemu.extend import Metric, RowsSummary
 
@@ -27,18 +27,13 @@ class KvFacts:
     """Bytes of one token's keys and values in all layers, summed over shards."""
     block_tokens: int
     block_bytes: int
-    """Bytes of a block as stored: summed over shards, divided by `shrink`, padded."""
-    shard_bytes: int
-    """Bytes of one file, or slot."""
-    shrink: int
-    tp: int
+    """Bytes of a block as stored: summed over shards, divided by `kv.shrink`, padded."""
     odirect: bool
     threads: int
     """Threads per rank."""
     folder: str
     trace: str
     """Empty for a random load."""
-    speed: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,13 +143,8 @@ class Official:
     classes: tuple[OfficialClass, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KvLimit:
-    """What limited the run."""
-
-    what: str
-    """storage, accelerators, page cache or emulator; for the official load also arrivals."""
-    evidence: tuple[str, ...]
+Limit = Literal["storage", "accelerators", "page cache", "emulator", "arrivals"]
+"""What can limit a run; `arrivals` the official load alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +214,7 @@ class KvSummary(RowsSummary):
     """CPU time of all ranks per 1e9 bytes read and written."""
     late_ms_p99: float | None
     """Delay with which the emulator handled arrivals, p99."""
-    limited_by: KvLimit | None
+    limited_by: Limit | None
     issues: tuple[str, ...]
 
     @property
@@ -235,11 +225,6 @@ class KvSummary(RowsSummary):
         return self.load_times.p95 if self.load_times else None
 
     @property
-    def load_p50_seconds(self) -> Annotated[float | None, Metric("load p50", "s", "lower", head="p50\ns")]:
-        """The median of those times."""
-        return self.load_times.p50 if self.load_times else None
-
-    @property
     def ttft_p95_seconds(
         self,
     ) -> Annotated[float | None, Metric("first token p95", "s", "lower", head="TTFT\np95 s", is_drawn=True)]:
@@ -247,24 +232,9 @@ class KvSummary(RowsSummary):
         return self.ttft_seconds.p95 if self.ttft_seconds else None
 
     @property
-    def ttft_p50_seconds(self) -> Annotated[float | None, Metric("first token p50", "s", "lower")]:
-        """The median of those times."""
-        return self.ttft_seconds.p50 if self.ttft_seconds else None
-
-    @property
-    def storage_percent(self) -> Annotated[float | None, Metric("tokens from storage", "%", "neither")]:
-        """Share of all prompt tokens whose keys and values came from storage."""
-        return None if self.official else self.tiers.storage
-
-    @property
     def backlog_seconds(self) -> Annotated[float | None, Metric("waiting at the end", "s", "lower", head="backlog\ns")]:
         """Time for the reads and writes still queued when the last prompt arrived, at the run's mean rate."""
         return self.backlog.storage_seconds if self.backlog else None
-
-    @property
-    def fifo_p95_seconds(self) -> Annotated[float | None, Metric("load p95, FIFO model", "s", "neither")]:
-        """P95 of loads through one pipe of constant rate, the run's own mean or kv.pipe_gb_per_second."""
-        return self.fifo.load_seconds.p95 if self.fifo else None
 
     @property
     def true_read_gib_per_second(
@@ -274,23 +244,8 @@ class KvSummary(RowsSummary):
         return self.official.true_read_gib_per_second if self.official else None
 
     @property
-    def true_write_gib_per_second(self) -> Annotated[float | None, Metric("true write", "GiB/s", "higher")]:
-        """The same for writes."""
-        return self.official.true_write_gib_per_second if self.official else None
-
-    @property
     def official_read_gib_per_second(
         self,
     ) -> Annotated[float | None, Metric("MLPerf read", "GiB/s", "neither", head="MLPerf\nread")]:
         """What MLPerf Storage's tool would publish for that load: its clock stops early."""
         return self.official.read_gib_per_second if self.official else None
-
-    @property
-    def official_write_gib_per_second(self) -> Annotated[float | None, Metric("MLPerf write", "GiB/s", "neither")]:
-        """The same for writes."""
-        return self.official.write_gib_per_second if self.official else None
-
-    @property
-    def overstated_percent(self) -> Annotated[float | None, Metric("overstated", "%", "neither")]:
-        """Excess of the rates that MLPerf Storage's tool would publish over the true ones."""
-        return self.official.overstated_percent if self.official else None

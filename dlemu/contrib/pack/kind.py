@@ -1,11 +1,21 @@
-"""Packings as a kind of result."""
+"""Declares packing as a kind of job: its command, and where its parts are."""
 
 from __future__ import annotations
 
-from dlemu.results.kinds import Kind, Parts
+from typing import TYPE_CHECKING
+
+from dlemu.results.kinds import JobParts, Kind
+
+if TYPE_CHECKING:  # every command imports this module
+    from dlemu.config.schema import Workload
 
 
-def _pack() -> Parts:
+def has_settings(workload: Workload) -> bool:
+    """Return whether the workload packs images: any setting of it is given."""
+    return bool(workload.kinds.get("pack"))
+
+
+def _pack() -> JobParts:
     from dlemu.contrib.pack.page import PARTS
 
     return PARTS
@@ -14,8 +24,19 @@ def _pack() -> Parts:
 KIND = Kind(
     name="pack",
     noun="a packing",
-    marks=("pack.json",),
     command="pack",
     help="Pack images into a few large files, and report what limits it.",
+    usage="""Pack images: read, decode, rescale, encode and write them, with as many processes as ranks.
+
+    \b
+    dlemu pack  pack.source=/mnt/images pack.target=/mnt/packed ranks=8 pack.resize=256 pack.encode=jpeg
+    dlemu pack  workload=colfax scale=laptop pack.target=/mnt/packed ranks=8 pack.resize=256x256
+    dlemu sweep workload=colfax scale=laptop drives=/mnt/ssd,/mnt/disk ranks=1,2,4,8 pack.resize=256x256
+
+    The source is a folder of images with any names (jpeg, png, tiff; without resize, files of any type), or a
+    workload's dataset, which `dlemu datagen` makes. Packed files stay, and a line says how to train on them; a sweep
+    removes those of each point. When interrupted, the same command continues after the finished files. docs/packing.md.
+    """,
     load=_pack,
+    wants=has_settings,
 )

@@ -1,15 +1,15 @@
-"""Prepares one image for a packed file: decodes, resizes and encodes it again, with Pillow and simplejpeg."""
+"""Prepares one image for a packed file: decodes, resizes and encodes it again, with Pillow."""
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from datagen.formats._picture import check_pixels, pillow_image
+from datagen.formats._picture import pillow_image
 from datagen.formats.format_base import PackedSample
 from datagen.registry import library
 from dlemu.extend import DlemuError
@@ -18,8 +18,8 @@ IMAGES = (".jpeg", ".jpg", ".png", ".tif", ".tiff")
 """Endings, in lower case, of the names of files that are decoded; others are packed only as they are."""
 _QUALITY = 90
 _REDUCING_GAP = 2.0
-"""Pillow first shrinks by a whole factor, to no less than this many times the final size: nearly the same picture in
-a fraction of the time (`reducing_gap` of Image.resize; Image.thumbnail has the same value)."""
+"""An image is first shrunk by a whole factor, to no less than this many times the final size, a JPEG while it is
+decoded: nearly the same picture in a fraction of the time (Image.thumbnail has the same value)."""
 
 
 class DamagedError(Exception):
@@ -45,10 +45,9 @@ def is_image(name: str) -> bool:
 
 
 def import_libraries(recipe: Recipe) -> None:
-    """Import the libraries that `prepare` uses; raises UserError if one is not installed."""
+    """Import the library that `prepare` uses; raises UserError if it is not installed."""
     if not recipe.keeps:
         library("PIL.Image", "image", "rescaling").init()
-        library("simplejpeg", "image", "rescaling")
 
 
 def prepare(name: str, data: memoryview, recipe: Recipe) -> PackedSample:
@@ -56,50 +55,37 @@ def prepare(name: str, data: memoryview, recipe: Recipe) -> PackedSample:
 
     Raises DamagedError.
     """
-    ending = os.path.splitext(name)[1].lstrip(".").lower() or "bin"
     if recipe.keeps:
-        return PackedSample(name, data, ending)
+        return PackedSample(name, data, os.path.splitext(name)[1].lstrip(".").lower() or "bin")
     try:
-        decoded = _jpeg_pixels(data, recipe) if ending in ("jpeg", "jpg") else _pillow_pixels(data)
-        pixels = np.ascontiguousarray(_rescaled(decoded, recipe) if recipe.sides else decoded)
+        image = _resized(pillow_image(data), recipe.sides)
+        if recipe.encoding == "raw":
+            return PackedSample(name, memoryview(image.tobytes()), "bin")
+        encoded = io.BytesIO()
+        image.save(encoded, "jpeg", quality=_QUALITY)
     except DlemuError:
         raise
     except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, TypeError, LookupError) as error:
         reason = str(error).partition(" <_io.")[0]  # cuts off the BytesIO object that Pillow's messages end with
         raise DamagedError(reason or type(error).__name__) from error
-    if recipe.encoding == "raw":
-        return PackedSample(name, pixels.reshape(-1).data, "bin")
-    shaped = pixels if pixels.ndim == 3 else pixels[..., None]
-    encoded = library("simplejpeg", "image").encode_jpeg(shaped, _QUALITY, "GRAY" if shaped.shape[2] == 1 else "RGB")
-    return PackedSample(name, memoryview(encoded), "jpg")
+    return PackedSample(name, encoded.getbuffer(), "jpg")
 
 
-def _jpeg_pixels(data: memoryview, recipe: Recipe) -> Any:
-    simplejpeg = library("simplejpeg", "image")
-    check_pixels(*simplejpeg.decode_jpeg_header(data)[:2])
-    if not recipe.sides:
-        return simplejpeg.decode_jpeg(data, "RGB")
-    # libjpeg-turbo can shrink by eighths while it decodes: decode at no less than twice the final size.
-    height, width = 2 * recipe.sides[0], 2 * recipe.sides[-1]
-    return simplejpeg.decode_jpeg(data, "RGB", min_factor=2, min_height=height, min_width=width)
-
-
-def _pillow_pixels(data: memoryview) -> Any:
-    """Return an image in 8 bits, grey or RGB; of 16-bit grey the upper half of each pixel."""
-    image = pillow_image(data)
+def _resized(image: Any, sides: tuple[int, ...]) -> Any:
+    """Return an image in 8 bits, RGB if resized, else grey or RGB; of 16-bit grey the upper half of each pixel."""
+    width, height = image.size
+    if sides:
+        factor = sides[0] / min(image.size)
+        width, height = (sides[1], sides[0]) if len(sides) == 2 else (max(1, round(s * factor)) for s in image.size)
+        image.draft("RGB", (round(width * _REDUCING_GAP), round(height * _REDUCING_GAP)))
     if image.mode.startswith("I;16"):
-        return (np.asarray(image) >> 8).astype(np.uint8)
-    if image.mode in ("I", "F"):
+        pillow = library("PIL.Image", "image")
+        image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
         raise ValueError(f"pixels of mode {image.mode}, whose range is not known; wanted 8 or 16 bits")
-    return image if image.mode in ("L", "RGB") else image.convert("RGB")
-
-
-def _rescaled(pixels: Any, recipe: Recipe) -> NDArray[np.uint8]:
-    pillow = library("PIL.Image", "image")
-    image = (pillow.fromarray(pixels) if isinstance(pixels, np.ndarray) else pixels).convert("RGB")
-    if len(recipe.sides) == 2:
-        height, width = recipe.sides
-    else:
-        factor = recipe.sides[0] / min(image.size)
-        width, height = (max(1, round(side * factor)) for side in image.size)
-    return np.asarray(image.resize((width, height), pillow.Resampling.BILINEAR, reducing_gap=_REDUCING_GAP))
+    if sides or image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    if not sides:
+        return image
+    bilinear = library("PIL.Image", "image").Resampling.BILINEAR
+    return image.resize((width, height), bilinear, reducing_gap=_REDUCING_GAP)

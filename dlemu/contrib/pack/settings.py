@@ -1,21 +1,13 @@
-"""The settings of `dlemu pack`, read from the KEY=VALUE words of its command line."""
+"""The settings of a packing: which images, how each is prepared, and where the packed files go."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-import yaml
-
-from datagen.formats.format_base import FormatBase, Packer
-from datagen.registry import companion, find
-from datagen.settings import build, joined_problems
-from dlemu.config import load
-from dlemu.config.overrides import text_of
-from dlemu.config.schema import Workload
+from datagen.settings import at_least
 from dlemu.contrib.pack.recipe import Recipe
-from dlemu.extend import UserError
 
 PACK_FORMATS = ("tfrecord", "webdataset")
 """Formats with a Packer; listed here because finding out would import every format (a test compares)."""
@@ -23,19 +15,19 @@ PACK_FORMATS = ("tfrecord", "webdataset")
 
 @dataclass(frozen=True, kw_only=True)
 class PackSettings:
-    """Settings of one packing."""
+    """Packing: many images become a few large files, by as many processes as there are ranks."""
 
     source: str = ""
-    """Folder of images with any names; empty: the workload's dataset is packed."""
+    """Folder of images with any names; empty: the workload's dataset."""
     target: str = ""
-    """Folder of the packed files; empty: the subfolder `packed` of the source."""
+    """Folder of the packed files; empty: `packed` in the folder of the images."""
     format: str = "tfrecord"
-    processes: int = 1
-    images: int = 0
+    """Format of the packed files: `tfrecord`, with the index that DALI reads, or `webdataset`; or a dotted name."""
+    images: Annotated[int, at_least(0)] = 0
     """Pack only the first so many images, sorted by name; 0: all."""
-    images_per_file: int = 0
-    """0: chosen so that each process writes several files, with 1024 images at most."""
-    resize: str = "0"
+    images_per_file: Annotated[int, at_least(0)] = 0
+    """0: chosen so that each rank writes several files, with 1024 images at most."""
+    resize: int | str = 0
     """`256`: pixels of the shorter side; `224x224`: height x width; `0`: no rescaling."""
     encode: Literal["auto", "keep", "raw", "jpeg"] = "auto"
     """Content of a sample: the unchanged file (keep), pixels (raw), or JPEG. `auto`: raw if rescaled, else keep."""
@@ -44,79 +36,31 @@ class PackSettings:
 
     @property
     def recipe(self) -> Recipe:
-        """How each image is rescaled and encoded; raises UserError."""
-        try:
-            sides = [int(side) for side in self.resize.lower().split("x")]
-        except ValueError:
-            sides = []
+        """How each image is rescaled and encoded; raises ValueError for a `resize` that is none."""
+        sides = [int(side) for side in str(self.resize).lower().split("x")]
         if not (sides == [0] or (len(sides) in (1, 2) and min(sides) > 0)):
-            raise UserError(
-                f"resize is {self.resize!r}: wanted the shorter side in pixels (256), height x width (224x224), or 0 "
-                "for none"
+            raise ValueError(str(self.resize))
+        encoding = ("raw" if any(sides) else "keep") if self.encode == "auto" else self.encode
+        return Recipe(tuple(side for side in sides if side), encoding)
+
+    def problems(self, where: str) -> Iterator[str]:
+        """Yield a message for each combination of values that is not possible."""
+        if self.format not in PACK_FORMATS and "." not in self.format:
+            wanted = f"one of {', '.join(PACK_FORMATS)}, or the dotted name of yours, with a Packer"
+            yield f"{where}.format is {self.format!r}: wanted {wanted}"
+        try:
+            recipe = self.recipe
+        except ValueError:
+            yield (
+                f"{where}.resize is {self.resize!r}: wanted the shorter side in pixels (256), height x width (224x224),"
+                " or 0 for none"
             )
-        sides = [side for side in sides if side]
-        if sides and self.encode == "keep":
-            raise UserError(
-                f"resize={self.resize} and encode=keep: a resized image is encoded again: wanted encode=raw or jpeg"
+            return
+        if recipe.sides and recipe.keeps:
+            yield (
+                f"{where}.resize={self.resize} and {where}.encode=keep: a resized image is encoded again: wanted "
+                f"{where}.encode=raw or jpeg"
             )
-        return Recipe(tuple(sides), ("raw" if sides else "keep") if self.encode == "auto" else self.encode)
-
-    @property
-    def packer(self) -> type[Packer]:
-        """The writer class of the format; raises UserError."""
-        is_known = self.format in PACK_FORMATS or "." in self.format
-        packer: type[Packer] | None = companion("datagen.formats", self.format, "Packer") if is_known else None
-        if packer is None:
-            known = ", ".join(PACK_FORMATS)
-            raise UserError(
-                f"format is {self.format!r}: wanted one of {known}, or the dotted name of yours, with a Packer"
-            )
-        return packer
-
-    @property
-    def format_type(self) -> type[FormatBase]:
-        found: type[FormatBase] = find("datagen.formats", self.format, "Format")
-        return found
-
-    def check(self) -> None:
-        """Raise UserError for values out of range, and for combinations that are not possible."""
-        least = {"processes": 1, "images": 0, "images_per_file": 0}
-        problems = [
-            f"{key} is {value}: wanted {minimum} or more"
-            for key, minimum in least.items()
-            if (value := getattr(self, key)) < minimum
-        ]
-        if problems:
-            raise UserError(joined_problems(problems))
-        _ = self.recipe, self.packer  # both raise for what can't be
 
 
-def read_words(words: Sequence[str], config_dir: str | None = None) -> tuple[PackSettings, Workload | None]:
-    """Return the settings and, if no `source` is named, the workload whose dataset is packed; raises UserError."""
-    own = {field.name for field in fields(PackSettings)}
-    given: dict[str, object] = {}
-    others = []
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals and key in own:
-            is_text = key in ("resize", "source", "target", "format")
-            given[key] = text_of(word) if is_text else yaml.safe_load(value.strip("\"'"))
-        else:
-            others.append(word)
-    wants_workload = any(word.startswith("workload=") for word in others)
-    if not wants_workload:
-        given |= {word.partition("=")[0]: word.partition("=")[2] for word in others}  # `build` rejects unknown keys
-    settings = build(PackSettings, given)
-    if bool(settings.source) == wants_workload:
-        raise UserError(
-            "wanted either source=FOLDER, with images of any names, or workload=NAME, whose dataset is packed: "
-            "dlemu pack source=/mnt/images target=/mnt/packed processes=8 resize=256"
-        )
-    settings.check()
-    workload = load(others, config_dir=config_dir) if wants_workload else None
-    if workload is not None and workload.storage_spec.type != "posix":
-        raise UserError(
-            f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
-            "local_fs, or a mounted bucket"
-        )
-    return settings, workload
+SECTION = ("pack", PackSettings)

@@ -135,8 +135,6 @@ class Recording:
     ranks_that_read: Literal["all", "first"]
     """`first`: rank 0 reads for all, as Accelerate's dispatcher does."""
     loading: Loading
-    loaders_per_rank: int = 1
-    """How many loaders feed each step; `loading` is then one with the workers of all of them."""
     batch_size: int
     """Samples per step and rank."""
     read_batch_size: int
@@ -155,7 +153,7 @@ class Recording:
     """All ranks together, while training."""
     computation: Spread
     """Compute time of a batch on its accelerator, as the recipe has it: what was measured, and `hand_over_added`."""
-    computation_from: Literal["device", "ready steps", "all steps", "nothing"]
+    computation_from: Literal["device", "ready steps", "all steps"]
     """Source of `computation`: `device`, events on the accelerator; else the trainer's clock, over these steps."""
     step_cpu: Spread
     """CPU time of the trainer per batch."""

@@ -158,16 +158,6 @@ def data_problems(data: Data | None, recording: Recording) -> Iterator[str]:
         if not recording.loading.samples:
             yield "its files are mapped, and its dataset has no length: how many bytes a sample has is not known"
         return
-    read = recording.read_bytes_per_sample * data.samples_per_file * data.files / recording.files_per_sample
-    if (
-        recording.loaders_per_rank > 1
-        and data.format not in (MAPPED, PIECES)
-        and abs(read / data.bytes - 1) > _SIZES_OFF
-    ):
-        yield (
-            f"its {recording.loaders_per_rank} loaders read files of a mean size that is {read / data.bytes:.2f} times "
-            "that of all files: a replay reads all of them alike"
-        )
     opens, files = recording.opens_per_sample, recording.files_per_sample
     if files > 1 and abs(opens - files) > _OPENS_OFF * files:
         yield f"its samples are read from {opens:.1f} files on average: wanted as many for each of them"
@@ -234,9 +224,9 @@ def _ending(name: str) -> str:
 
 
 def _kinds(sizes: dict[str, int], recording: Recording) -> list[str]:
-    """Return the dataset's kinds of files: at most one for each file of a sample and each loader, or any if alike."""
+    """Return the dataset's kinds of files: at most one for each file of a sample, or any if alike."""
     counts = Counter(map(kind_of, sizes))
-    most = recording.files_per_sample * recording.loaders_per_rank
+    most = recording.files_per_sample
     often = [kind for kind, _ in counts.most_common(None if most == 1 else most)]
     if most == 1:
         ranks = {kind: _rank_as_data(kind, sizes) for kind in often}

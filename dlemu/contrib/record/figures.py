@@ -22,7 +22,7 @@ def step_parts(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
         .mark_bar()
         .encode(
             x=alt.X("sum(ms):Q", title="ms per step, mean"),
-            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 2 if canvas.narrow else 3)),
+            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 3)),
             order=alt.Order("place:O"),
         )
     )

@@ -24,8 +24,6 @@ _SHORT_BODY = 0.1
 READY_SECONDS = 0.001
 READY_SHARE = 0.05
 """A batch was ready if the wait was at most 1 ms (for the transfer) or 5 % of the median body, whichever is longer."""
-_REFILL = 8
-"""Steps after a stall while a read-ahead thread refills its queue: their times do not show the compute time."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +32,8 @@ class Loop:
 
     rows: ProcessRows
     passes: tuple[Pass, ...]
-    beside: tuple[Pass, ...]
-    """Those of them that run at the same time, one for each loader that feeds a step; usually one."""
+    interleaved: bool
+    """Passes overlap: several loaders feed the training at once."""
     evaluations: int
     wait: NDArray[np.float64]
     body: NDArray[np.float64]
@@ -52,8 +50,6 @@ class Loop:
     by_device: bool
     ahead: bool
     """Batches are requested by another thread than the one that steps the optimizer: it reads ahead."""
-    late: NDArray[np.bool_]
-    """With `ahead`: one of the two threads waited for a core when the step began or ended, which distorts its time."""
     drained: float | None
     """Share of the steps at whose end the accelerator was idle; None without an accelerator."""
     begin_ns: int
@@ -73,12 +69,7 @@ class Loop:
     def ready(self) -> NDArray[np.bool_]:
         """Return for each group of `groups` whether its batches were ready when they were requested."""
         wait, body = self.groups(self.wait - self.wait_queue - self.taking), self.groups(self.body)
-        found = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
-        if self.ahead:
-            since_stall = np.zeros(len(found), int)
-            for step in range(1, len(found)):
-                since_stall[step] = since_stall[step - 1] + 1 if found[step] else 0
-            found &= since_stall >= _REFILL
+        found: NDArray[np.bool_] = wait <= max(READY_SECONDS, READY_SHARE * float(np.median(body)))
         return found
 
 
@@ -90,11 +81,10 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     requests = sorted(unsorted, key=lambda one: one.t0)
     request_times = [one.t0 for one in requests]
     training = _training(rows, batches, request_times)
-    turns = _turns(training, batches)
     device = {one.serial: one for one in rows.devices}
     steps = [
         (batch, following)
-        for batch in _counted(training, turns, skip)
+        for batch in _counted(training, batches, skip)
         for following in _next_request(requests, request_times, batch)
     ]
     by_device = sum(batch.serial in device for batch, _ in steps) > len(steps) / 2
@@ -125,7 +115,7 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
     return Loop(
         rows=rows,
         passes=tuple(training),
-        beside=_beside(training, batches),
+        interleaved=any(later[0].t0 < one[-1].t1 for one, later in itertools.pairwise(_in_order(training, batches))),
         evaluations=len([one for one in batches.values() if one]) - len(training),
         wait=wait,
         body=body,
@@ -137,20 +127,11 @@ def training_loop(rows: ProcessRows, skip: int) -> Loop | None:
         taking_cpu=within,
         by_device=by_device,
         ahead=ahead,
-        late=_distorted(kept, body) if ahead else np.zeros(len(kept), bool),
         drained=float(np.mean(drained)) if drained else None,
         begin_ns=kept[0].t0,
         end_ns=kept[-1].t1,
-        accumulation=_accumulation(rows, turns),
+        accumulation=_accumulation(rows, _in_order(training, batches)),
     )
-
-
-def _distorted(batches: Sequence[Batch], body: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return the steps in which a thread waited for a core: the step appears longer, and the next one shorter."""
-    queued = np.array([max(0, batch.main_queue) + max(0, batch.queue1) for batch in batches], float) / 1e9
-    found: NDArray[np.bool_] = np.diff(queued, prepend=queued[:1]) > READY_SHARE * float(np.median(body))
-    at_end: NDArray[np.bool_] = np.append(found[1:], False)  # seen only when the next batch is delivered
-    return found | at_end
 
 
 def _split_by_device(
@@ -208,37 +189,19 @@ def _steps_within(steps: Sequence[int], batches: Sequence[Batch]) -> int:
     return bisect.bisect(steps, batches[-1].t0) - bisect.bisect(steps, batches[0].t1)
 
 
-def _counted(training: Sequence[Pass], turns: Sequence[list[Batch]], skip: int) -> list[Batch]:
+def _in_order(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
+    """Return the batches of each pass, in the order in which the passes began."""
+    return sorted((batches[one.number] for one in training), key=lambda own: own[0].t0)
+
+
+def _counted(training: Sequence[Pass], batches: dict[int, list[Batch]], skip: int) -> list[Batch]:
     """Return the batches to measure: no warm-up and, in passes long enough, none that were prefetched at the start."""
     counted: list[Batch] = []
-    passes = {one.number: one for one in training}
-    for place, turn in enumerate(turns):
-        kept = turn[skip:] if place == 0 else turn
-        for number in {batch.number for batch in turn}:
-            one, own = passes[number], [batch for batch in kept if batch.number == number]
-            lead = one.workers * (one.prefetch or 2)
-            if len(own) > 3 * lead:
-                kept = [batch for batch in kept if not own[0].t0 <= batch.t0 < own[lead].t0]
-        counted += kept
+    leads = {one.number: one.workers * (one.prefetch or 2) for one in training}
+    for place, own in enumerate(_in_order(training, batches)):
+        kept, lead = own[skip if place == 0 else 0 :], leads[own[0].number]
+        counted += kept[lead:] if len(kept) > 3 * lead else kept
     return counted
-
-
-def _beside(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> tuple[Pass, ...]:
-    def begins_within(one: Pass, other: Pass) -> bool:
-        own, others = batches[one.number], batches[other.number]
-        return one is other or others[0].t0 <= own[0].t0 < others[-1].t1
-
-    return max((tuple(other for other in training if begins_within(one, other)) for one in training), key=len)
-
-
-def _turns(training: Sequence[Pass], batches: dict[int, list[Batch]]) -> list[list[Batch]]:
-    turns: list[list[Batch]] = []
-    for one in sorted(training, key=lambda one: batches[one.number][0].t0):
-        if turns and batches[one.number][0].t0 < turns[-1][-1].t1:
-            turns[-1] = sorted([*turns[-1], *batches[one.number]], key=lambda batch: batch.t0)
-        else:
-            turns.append(batches[one.number])
-    return turns
 
 
 def _is_ahead(rows: ProcessRows, batches: Sequence[Batch]) -> bool:

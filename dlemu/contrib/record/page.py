@@ -12,20 +12,12 @@ from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Reco
 from dlemu.contrib.record.run import Recorded
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Section, Table, columns, print_lines, print_section
-from dlemu.report.units import number, percent, size
+from dlemu.report.units import flat, number, percent, plain, size, unit_of
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Canvas, Figure
-
-_SOURCES = {
-    "device": "by events on the accelerator",
-    "ready steps": "from steps whose batch was ready",
-    "all steps": "from all steps: few batches were ready",
-    "nothing": "not known",
-}
-
 
 _COMPARED = {
     "samples_per_second": ("samples/s", 1),
@@ -50,7 +42,7 @@ def print_record(recorded: Recorded, console: Console, *, details: bool) -> None
 
 
 def _screen(answer: RecordAnswer, folder: str) -> Screen:
-    recording, facts = answer.recording, dict(_facts(answer))
+    recording, data = answer.recording, answer.data
     state, says = _verdict(answer)
     parts = recording.parts
     shares = ((label, 100 * getattr(parts, name) / parts.step) for name, label in STEP_PARTS.items())
@@ -58,10 +50,22 @@ def _screen(answer: RecordAnswer, folder: str) -> Screen:
     lines = [
         Said(state, says, tone="good" if answer.replayable else "open"),
         Said("a step", f"{number(1000 * parts.step)} ms: {spent}"),
-        Said("a sample", f"reads {facts['reads per sample']}"),
-        *(Said(name, facts[name]) for name in ("dataset",) if name in facts),
+        Said("a sample", _reads(recording)),
     ]
+    if data is not None:
+        files = f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}"
+        lines.append(Said("dataset", f"{files}, {number(data.samples_per_file)} samples each"))
     return Screen(title=_title(answer), lines=lines, notes=recording.notes, folder=folder)
+
+
+def _reads(recording: Recording) -> str:
+    """Return how a sample is read."""
+    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
+    device = "an unknown number" if recording.cached_percent is None else device
+    if not read and not recording.mapped:
+        return "reads none while it trains"
+    how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
+    return f"reads {how}; {device} from devices"
 
 
 def _title(answer: RecordAnswer) -> str:
@@ -85,21 +89,6 @@ def _verdict(answer: RecordAnswer) -> tuple[str, str]:
     return state, f"its replay on the same storage differs by {error:+.1f} % in samples/s"
 
 
-def _source(recording: Recording) -> str:
-    source, added = _SOURCES[recording.computation_from], recording.hand_over_added
-    if not added:
-        return source
-    how = "less" if added > 0 else "more"
-    in_recipe = number(1000 * recording.computation.mean)
-    return f"{source}; {in_recipe} in the recipe, whose replay takes {how} time to receive a batch"
-
-
-def _measured_computation(recording: Recording) -> float:
-    """Return the seconds that were measured; `computation` is corrected by what a replay takes to receive a batch."""
-    mean = recording.computation.mean
-    return mean - recording.hand_over_added if mean else 0.0  # nothing was left of it: how much there was is not kept
-
-
 def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
     recording = answer.recording
     parts, cached = recording.parts, recording.cached_percent
@@ -114,51 +103,10 @@ def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
         ],
         notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
     )
-    yield Table(title="What was recorded", columns=columns("", "", whole=(0,)), rows=list(_facts(answer)))
+    measured = [(key, plain(value), unit_of(key)) for key, value in flat(recording)]
+    yield Table(title="What was recorded", columns=columns("key", "value", "unit"), rows=measured)
     if answer.replays:
         yield _replay_table(recording, answer.replays)
-
-
-def _facts(answer: RecordAnswer) -> Iterator[tuple[str, str]]:
-    recording, loading = answer.recording, answer.recording.loading
-    yield (
-        "batches",
-        f"{recording.steps} of {recording.batch_size} samples per rank, {recording.ready_steps} of them ready",
-    )
-    yield "computing", f"{number(1000 * _measured_computation(recording))} ms per batch, {_source(recording)}"
-    yield "the trainer's own CPU", f"{number(1000 * recording.step_cpu.mean)} ms per batch"
-    if recording.gradient_accumulation_steps > 1:
-        yield "gradient accumulation", f"{recording.gradient_accumulation_steps} batches per step"
-    kind = "iterable" if loading.iterable else "map"
-    ahead = f"{count(loading.workers, 'worker')} ({loading.start_method}), {loading.prefetch} batches ahead each"
-    if recording.loaders_per_rank > 1:
-        yield "loaders", f"{recording.loaders_per_rank}, a batch of each for every step; all together:"
-    yield "loader", f"{kind} dataset, {ahead if loading.workers else 'read by the trainer itself'}"
-    if recording.ranks_that_read == "first":
-        yield "who reads", "rank 0, for all ranks"
-    yield "CPU of a worker", f"{number(1000 * recording.worker_cpu_per_sample)} ms per sample"
-    read, device = recording.read_bytes_per_sample, size(round(recording.device_bytes_per_sample))
-    device = "an unknown number" if recording.cached_percent is None else device
-    how = f"{number(recording.calls_per_sample)} calls, {size(round(read))}" if read else "from mapped files"
-    yield "reads per sample", f"{how}; {device} from devices" if read or recording.mapped else "none while it trains"
-    if loading.iterable and recording.fill_bytes > read * recording.read_batch_size:
-        yield "before the first batch", f"each worker reads {size(recording.fill_bytes)} more: it fills a buffer"
-    if answer.data is not None:
-        data = answer.data
-        samples = f"{number(data.samples_per_file)} samples each"
-        if (files := recording.files_per_sample) > 1:
-            samples = f"{files} for each sample"
-        yield "dataset", f"{count(data.files, 'file')} ({data.format}), {size(data.bytes)}, {samples}"
-    if recording.saves is not None:
-        saves = recording.saves
-        yield "checkpoints", f"{saves.count} of {size(saves.bytes)}, {number(saves.seconds)} s each"
-    if recording.evaluations:
-        yield "left out", f"{recording.evaluations} passes that do not train"
-    yield "reads that were seen", percent(recording.coverage_percent)
-    yield (
-        "host",
-        f"{recording.cores} cores, {recording.memory_gib:g} GiB, torch {recording.torch}, Python {recording.python}",
-    )
 
 
 def _replay_table(recording: Recording, replays: tuple[Replay, ...]) -> Table:

@@ -59,12 +59,7 @@ def simplified(recording: Recording, data: Data | None) -> Iterator[str]:
         least, most = recording.batch_sizes.quantiles[0], recording.batch_sizes.quantiles[-1]
         size = recording.read_batch_size
         yield f"its batches have {least:.0f} to {most:.0f} samples: those of the recipe all have {size}, the mean"
-    if (loaders := recording.loaders_per_rank) > 1:
-        yield (
-            f"{loaders} loaders feed each step: the recipe has one with the workers of all, and as many batches of "
-            "their mean size; each has a share of the step's computation"
-        )
-    batches = recording.gradient_accumulation_steps * recording.loaders_per_rank
+    batches = recording.gradient_accumulation_steps
     if recording.loaders > 1 and batches > 1:
         yield f"its ranks synchronise every {batches} batches: in a replay they do after each"
     if data is not None and (files := recording.files_per_sample) > 1:

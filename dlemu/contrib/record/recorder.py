@@ -64,7 +64,6 @@ class _Process:
         self.max_batches = 0
         self.max_ns = 0
         self.ended = False
-        self.used: set[str] = set()
         self.renew()
 
     def renew(self) -> None:
@@ -122,7 +121,6 @@ class _Process:
                 "python": platform.python_version(),
                 "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
                 "cores": len(os.sched_getaffinity(0)),
-                "seen": sorted(self.used),
                 "t": _now(),
             }
         )
@@ -135,12 +133,6 @@ class _Process:
             with open(os.path.join(self.folder, f"ended-{self.pid}"), "w"):
                 pass
 
-    def uses(self, library: str) -> None:
-        self.renew_after_fork()
-        if library not in self.used and self.rows >= 0 and not self.ended:
-            self._append({"k": "uses", "library": library})
-        self.used.add(library)
-
     def window_is_over(self) -> bool:
         if not self.marker:
             import multiprocessing
@@ -150,20 +142,6 @@ class _Process:
         return os.path.exists(self.marker)
 
 
-_UNSEEN = {
-    "tensorflow.python.eager.context": ("Context.ensure_initialized", "tensorflow"),
-    "jax._src.xla_bridge": ("_init_backend", "jax"),
-    "nvidia.dali.pipeline": ("Pipeline.__init__", "nvidia.dali"),
-    "s3torchconnector._s3client._s3client": ("S3Client.__init__", "s3torchconnector"),
-    "botocore.client": ("BaseClient.__init__", "boto3"),
-    "deepspeed.runtime.engine": ("DeepSpeedEngine.__init__", "deepspeed"),
-    "streaming.base.dataset": ("StreamingDataset.__init__", "streaming"),
-    "ray._private.worker": ("init", "ray"),
-}
-"""Libraries whose reads or optimizer steps the hooks can't see, by module: what a job calls that uses one.
-
-Their use is recorded, so that `dlemu record` can warn of it; others, as TensorBoard, import them and use none.
-"""
 _process = _Process()
 
 
@@ -204,21 +182,15 @@ class _Meter:
         Of the thread: CPU ns, run-queue ns (runnable, without a core), bytes read, read calls, bytes read from devices.
         Of the process: bytes read, read calls, bytes read from devices.
         """
-        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files()[:3])
+        schedule, thread, process = (os.pread(file, 512, 0).split() if file >= 0 else [] for file in self._files())
         found = [int(schedule[0]), int(schedule[1])] if len(schedule) >= 2 else [-1, -1]
         for words in (thread, process):
             found += [int(words[1]), int(words[5]), int(words[9])] if len(words) >= 10 else [-1, -1, -1]
         return found
 
     def queue(self) -> int:
-        return self._queue(0)
-
-    def main_queue(self) -> int:
-        """Return how long the main thread, which computes, has waited for a core, ns: another may take the batches."""
-        return self._queue(3)
-
-    def _queue(self, position: int) -> int:
-        file = self._files()[position]
+        """Return how long this thread has waited for a core, ns."""
+        file = self._files()[0]
         return int(os.pread(file, 512, 0).split()[1]) if file >= 0 else -1
 
     def _files(self) -> list[int]:
@@ -247,7 +219,7 @@ class _Counters:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        names = ("thread-self/schedstat", "thread-self/io", "self/io", "self/schedstat")
+        names = ("thread-self/schedstat", "thread-self/io", "self/io")
         self.files = [_descriptor("/proc/" + name) for name in names]
 
     def __del__(self, getpid: Callable[[], int] = os.getpid, close: Callable[[int], None] = os.close) -> None:
@@ -505,8 +477,6 @@ class _Hooks:
             "device": process[7],
             "thread": threading.get_native_id(),
         }
-        if row["thread"] != _process.pid:
-            row["main_queue"] = self.meter.main_queue()
         if drained is not None:
             row["drained"] = drained
         if mark[1] == 0:
@@ -602,18 +572,6 @@ class _Hooks:
                 self.audit("mmap.__new__", (0,))
             if len(arguments) > position:
                 self.audit("open", (arguments[position], "r", os.O_RDONLY))
-            return function(*arguments, **options)
-
-        return wrapper
-
-    def using(self, function: Callable[..., Any], library: str) -> Callable[..., Any]:
-        import functools
-
-        @functools.wraps(function)
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            service = getattr(options.get("service_model"), "service_name", "s3")  # of botocore's clients
-            if service == "s3" and library not in _process.used:
-                _never_fails(_process.uses)(library)
             return function(*arguments, **options)
 
         return wrapper
@@ -789,7 +747,6 @@ _PATCHES: dict[str, Callable[[Any], None]] = {
     "torch.storage": _patch("opening", ("UntypedStorage.from_file", 0, True)),  # by torch.load, safetensors
     "torchvision.io.image": _patch("opening", ("read_file", 0)),
     "cv2": _patch("opening", ("imread", 0)),
-    **{module: _patch("using", use) for module, use in _UNSEEN.items()},
 }
 
 

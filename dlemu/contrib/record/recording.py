@@ -34,16 +34,6 @@ _OVERHEAD_BYTES = 4096
 """Allowance per batch for bytes that the hook itself and the loader's queue read: not counted as the job's."""
 _CODE_BYTES = 16 << 20
 """Allowance for bytes from devices that are not data: pages of libraries on their first use."""
-_UNSEEN = {
-    "tensorflow": "TensorFlow",
-    "jax": "JAX",
-    "nvidia.dali": "NVIDIA DALI",
-    "s3torchconnector": "the S3 connector for PyTorch",
-    "boto3": "an S3 client",
-    "streaming": "Mosaic Streaming, which fills a cache of its own",
-    "ray": "Ray",
-    "deepspeed": "DeepSpeed, whose optimizer is not PyTorch's",
-}
 
 
 def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
@@ -67,7 +57,7 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
     reads: Literal["all", "first"] = "first" if ranks > 1 and len(loops) == 1 else "all"
     rate = sum(float(counts.mean()) * len(one.wait) / one.seconds for one in loops)
     sharing = ranks if reads == "first" else 1
-    accumulation = max(1, loop.accumulation // len(loop.beside))
+    accumulation = loop.accumulation
     alike = bool((counts == np.median(counts)).mean() >= _EQUAL_SHARE)
     size = read_size = int(np.median(counts)) if alike else max(1, round(float(counts.mean())))
     if sharing > 1:  # rank 0 reads one batch for each rank, or one that it splits between all
@@ -92,7 +82,6 @@ def analyse(processes: Sequence[ProcessRows], skip: int) -> Recording:
         ranks=ranks,
         ranks_that_read=reads,
         loading=replace(loading, samples=loading.samples and round(loading.samples * samples / items)),
-        loaders_per_rank=len(loop.beside),
         batch_size=size,
         read_batch_size=read_size,
         batch_sizes=None if alike else Spread.of(counts),
@@ -175,8 +164,6 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
             "write `import dlemu.contrib.record.recorder` as the first line of the script, and then: "
             "dlemu record --rows FOLDER"
         )
-    unseen = sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN})
-    besides = f" The job uses {', '.join(unseen)}, which can't be recorded." if unseen else ""
     steps = sum(len(rows.steps) for rows in processes)
     batches = sum(len(rows.batches) for rows in processes)
     if any(map(_trains, processes)):
@@ -186,9 +173,12 @@ def _no_training_message(processes: Sequence[ProcessRows], skip: int) -> str:
     if steps:
         return (
             f"{steps} steps of an optimizer were seen, but none on a batch of a PyTorch DataLoader: wrap the reads in "
-            f"a Dataset and a DataLoader.{besides}"
+            "a Dataset and a DataLoader"
         )
-    return f"{batches} batches were seen, none of them in training: wanted steps of an optimizer after them.{besides}"
+    return (
+        f"{batches} batches were seen, none of them in training: wanted steps of an optimizer after them (those "
+        "of JAX, TensorFlow and DeepSpeed can't be recorded)"
+    )
 
 
 def _trains(rows: ProcessRows) -> bool:
@@ -237,19 +227,12 @@ def _cpu_ns(fetch: Fetch) -> int:
     return max(fetch.cpu, min(fetch.process_cpu_in, fetch.t1 - fetch.t0))
 
 
-def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps", "nothing"]]:
-    """Return the compute times of batches and their source: steps whose batch was ready, if there are enough of them.
-
-    If another thread reads ahead, only steps without a recent stall show the compute time.
-    """
+def _computation(loops: Sequence[Loop]) -> tuple[Spread, Literal["device", "ready steps", "all steps"]]:
+    """Return the compute times of batches and their source: steps whose batch was ready, if those are enough."""
     every = [one.groups(one.computation) for one in loops]
     ready = np.concatenate([values[one.ready()] for values, one in zip(every, loops, strict=True)])
-    late = np.concatenate([one.groups(one.late.astype(float))[one.ready()] > 0 for one in loops])
     if len(ready) >= _MIN_READY:
-        found = ready[~late] if (~late).sum() >= _MIN_READY else ready
-        return Spread.of(found), "device" if loops[0].by_device else "ready steps"
-    if any(one.ahead and not one.by_device for one in loops):
-        return Spread.of(np.concatenate(every)), "nothing"
+        return Spread.of(ready), "device" if loops[0].by_device else "ready steps"
     return Spread.of(np.concatenate(every)), "device" if loops[0].by_device else "all steps"
 
 
@@ -391,46 +374,27 @@ def _saves(loops: Sequence[Loop]) -> Saves | None:
 
 
 def _loading(loop: Loop) -> Loading:
-    """Return the loader's settings; of several that feed each step, those of one that does the work of all."""
-    passes = loop.beside if len(loop.beside) > 1 else loop.passes[-1:]
-    one, workers = passes[-1], sum(each.workers for each in passes)
-    ahead = sum(each.workers * (each.prefetch or 2) for each in passes)
-    lengths = [each.samples for each in passes if each.samples is not None]
+    one = loop.passes[-1]
     return Loading(
         iterable=one.iterable,
-        workers=workers,
-        prefetch=max(1, round(ahead / workers)) if workers else one.prefetch or 2,
+        workers=one.workers,
+        prefetch=one.prefetch or 2,
         start_method=one.method,
-        pin=any(each.pin for each in passes),
+        pin=one.pin,
         persistent=one.persistent,
-        order="in order" if all(each.order == "in order" for each in passes) else one.order,
-        samples=sum(lengths) if len(lengths) == len(passes) else None,
+        order=one.order,
+        samples=one.samples,
     )
-
-
-def _unlike_loaders(loop: Loop, fetches: Sequence[Fetch]) -> Iterator[str]:
-    """Yield why one loader can't stand for those of the job."""
-    settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loop.passes}
-    if len(settings) > len(loop.beside):
-        yield "several loaders feed the training one after another, but a workload has one"
-    kinds = {(one.iterable, one.workers > 0) for one in loop.beside}
-    mapped = sum(fetch.maps > 0 for fetch in fetches) / len(fetches)
-    if len(loop.beside) > 1 and (len(kinds) > 1 or _FEW < mapped < 1 - _FEW):
-        yield (
-            "the loaders that feed each step are of different kinds: map or iterable datasets, with or without "
-            "workers, mapped files or not"
-        )
 
 
 def _problems(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
-    yield from _unlike_loaders(loops[0], fetches)
-    if source == "nothing":
-        yield (
-            "another thread than the trainer's takes the batches, and none was ready: the compute time of a step is "
-            "not known; record it on faster storage, or with the data in the page cache"
-        )
+    settings = {(one.iterable, one.workers, one.prefetch, one.batch, one.samples, one.order) for one in loops[0].passes}
+    if len(settings) > 1 or loops[0].interleaved:
+        yield "several loaders feed the training, but a workload has one"
+    if any(one.ahead and not one.by_device for one in loops):
+        yield "another thread than the trainer's takes the batches: without a GPU's events, a step's time is not known"
     there = [rows for rows in processes if rows.passes or rows.steps]
     ranks = max(rows.process.ranks for rows in there)
     if len(there) < ranks:
@@ -444,8 +408,6 @@ def _problems(
 def _notes(
     processes: Sequence[ProcessRows], loops: Sequence[Loop], fetches: Sequence[Fetch], source: str
 ) -> Iterator[str]:
-    for name in sorted({_UNSEEN[name] for rows in processes for name in rows.process.seen if name in _UNSEEN}):
-        yield f"the job uses {name}, whose reads and computation are not recorded"
     parts = _parts(loops, fetches)
     if parts.core_wait_percent > MAX_CORE_WAIT_PERCENT:
         share = f"{parts.core_wait_percent:.0f} % of a step"

@@ -32,8 +32,6 @@ class Process(msgspec.Struct, tag_field="k", tag="process", kw_only=True):
     python: str
     torch: str
     cores: int
-    seen: list[str] = msgspec.field(default_factory=list)
-    """Libraries that it used until then whose reads are not seen."""
 
 
 class Pass(msgspec.Struct, tag_field="k", tag="pass", kw_only=True):
@@ -72,8 +70,6 @@ class Batch(msgspec.Struct, tag_field="k", tag="batch", kw_only=True):
     device: int = -1
     """Bytes that the process read from devices; -1: the kernel does not report it."""
     thread: int
-    main_queue: int = 0
-    """Queue time of the main thread at `t1`, if another thread takes the batches."""
     drained: bool | None = None
     """The accelerator was idle at `t0`; None without an accelerator."""
     pids: list[int] = msgspec.field(default_factory=list)
@@ -146,13 +142,7 @@ class Device(msgspec.Struct, tag_field="k", tag="device", kw_only=True):
     waited_ms: float
 
 
-class Uses(msgspec.Struct, tag_field="k", tag="uses", kw_only=True):
-    """The process began to use a library whose reads are not seen."""
-
-    library: str
-
-
-Row = Uses | Process | Pass | Batch | Over | Fetch | Step | Save | Device
+Row = Process | Pass | Batch | Over | Fetch | Step | Save | Device
 """Rows of other kinds, such as the end of a recording, are skipped."""
 
 
@@ -218,8 +208,6 @@ def _decode(lines: Sequence[bytes]) -> ProcessRows | None:
             if row.version != VERSION:
                 raise UserError(f"these rows have version {row.version}, wanted {VERSION}: record the job again")
             rows = ProcessRows(row)
-        elif rows is not None and isinstance(row, Uses):
-            rows.process.seen.append(row.library)
         elif rows is not None:
             getattr(rows, _LISTS[type(row)]).append(row)
     return rows

@@ -16,7 +16,7 @@ from dlemu.config.overrides import override
 from dlemu.extend import UserError
 
 FOLDER = os.path.join(os.path.dirname(__file__), "documents")
-Command = Literal["datagen", "train", "sweep", "pack", "probe"]
+Command = Literal["datagen", "sweep", "probe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +63,11 @@ class Words:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredStep(Words):
-    """A command of a document: a probe is run on each drive; others train on, or pack, its data on all drives."""
+    """A command of a document: a probe is run on each drive; a sweep trains on, or packs, its data on all drives."""
 
     name: str
     command: Command
     says: str
-    set: str = ""
-    """A further word, for steps that share their others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,36 +94,27 @@ class Document:
 
     title: str
     about: str
-    one_drive: bool = False
     data: Words | None = None
     """Settings of a dataset, which each drive has in a folder named after its workload, and every step but probes."""
     steps: tuple[DeclaredStep, ...]
     tables: tuple[DeclaredTable, ...]
 
     def plan(self, question: DocumentQuestion) -> Iterator[Step]:
-        """Yield the commands to run; raises UserError for too many drives."""
-        if self.one_drive and len(question.drives) > 1:
-            raise UserError(
-                f"{question.document} measures one drive: wanted drives={question.drives[0]}, and a folder of results "
-                "for each drive"
-            )
+        """Yield the commands to run."""
         data = self.data.at(question.scale) if self.data is not None else ()
         folders = [os.path.join(drive, data[0].partition("=")[2]) for drive in question.drives if data]
         for number, folder in enumerate(folders, start=1):
             words = (*data, override(("dataset", "data_folder"), folder))
             yield Step(name=f"data-{number}", command="datagen", words=words, says=f"dataset in {folder}")
         for step in self.steps:
-            words = (*step.at(question.scale), *filter(None, [step.set]))
+            words = step.at(question.scale)
             if step.command == "probe":
                 for number, drive in enumerate(question.drives, start=1):
                     says = step.says.format(drive=drive)
                     yield Step(name=f"{step.name}-{number}", command="probe", words=(drive, *words), says=says)
                 continue
-            where = override(("dataset", "data_folder"), folders[0])
-            if step.command != "train":
-                where = f"drives={','.join(folders)}"
-            given = () if step.command == "pack" else question.overrides
-            yield Step(name=step.name, command=step.command, words=(*data, *words, *given, where), says=step.says)
+            words = (*data, *words, *question.overrides, f"drives={','.join(folders)}")
+            yield Step(name=step.name, command=step.command, words=words, says=step.says)
 
 
 def document_names() -> list[str]:

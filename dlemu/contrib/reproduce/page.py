@@ -33,30 +33,21 @@ def tables_of(opened: OpenedDocument) -> Iterator[Table]:
         if declared.shape == "time saved":
             if len(opened.drives) == 2 and opened.results_of(declared):
                 yield _time_saved(opened, declared)
-            continue
-        panels = panels_of(opened, declared)
-        for drives in [[drive] for drive in opened.drives] if declared.by else [opened.drives]:
-            if any(drive in drives for panel in panels for drive, _ in panel.values):
-                title = f"{declared.title}, {drives[0]}" if declared.by else declared.title
-                yield _panel_table(title, panels, drives)
+        elif panels := [panel for panel in panels_of(opened, declared) if panel.values]:
+            yield _panel_table(declared.title, panels)
 
 
-def _panel_table(title: str, panels: Sequence[Panel], drives: Sequence[str]) -> Table:
-    """Return a table of panels that vary the same: what is varied goes down, or across where that is shorter."""
-    found = {place for panel in panels for drive, place in panel.values if drive in drives}
-    across, places = panels[0].across, sorted(found)
-    if set(places) <= set(drives):  # the drives themselves
-        rows = [[panel.title, *(number(panel.values.get((drive, drive))) for drive in drives)] for panel in panels]
-        return _table(title, [across, *drives], rows)
-    many = len(drives) > 1
-    series = [(panel.title + f", {drive}" * many, panel.values, drive) for panel in panels for drive in drives]
-    if len(places) > len(series):
-        rows = [
-            [f"{place:g}", *(number(values.get((drive, place))) for _, values, drive in series)] for place in places
-        ]
-        return _table(title, [across, *(name.replace(", ", ",\n") for name, *_ in series)], rows)
-    rows = [[name, *(number(values.get((drive, place))) for place in places)] for name, values, drive in series]
-    return _table(title, [across, *(f"{place:g}" for place in places)], rows)
+def _panel_table(title: str, panels: Sequence[Panel]) -> Table:
+    """Return a table of quantities that vary the same: a row for each place, a column for each quantity and drive."""
+    places = sorted({place for panel in panels for _, place in panel.values})
+    names, rows = [panels[0].across], [[place if isinstance(place, str) else f"{place:g}"] for place in places]
+    for panel in panels:
+        drives = dict.fromkeys(drive for drive, _ in panel.values)
+        for drive in drives:
+            names.append(f"{panel.title},\n{drive}" if len(drives) > 1 else panel.title)
+            for row, place in zip(rows, places, strict=True):
+                row.append(number(panel.values.get((drive, place))))
+    return _table(title, names, rows)
 
 
 def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], notes: tuple[str, ...] = ()) -> Table:
@@ -66,7 +57,7 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], note
 
 def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     """Return what the faster of two drives saves in a year, by accelerators."""
-    from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, YEAR_DAYS, compare_runs
+    from dlemu.studies.compare.compare_sides import YEAR_DAYS, compare_runs
 
     points = [point for result in opened.results_of(declared).values() for point in result.points if point.figures]
     known = {(opened.drive_of(point.settings), point.figures.ranks): point.figures for point in points}
@@ -78,12 +69,9 @@ def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
         if plan is None:
             left_out.append(str(ranks))
             continue
-        days = plan.days_saved_per_year
-        hours = (f"{hours:,.2f}" for hours in plan.hours_per_model)
-        models = (f"{models:,.0f}" for models in plan.models_per_year)
-        rows.append([str(ranks), f"{100 * days / YEAR_DAYS:+.1f}", f"{days:+.1f}", *hours, *models])
+        days, models = plan.days_saved_per_year, plan.models_per_year
+        rows.append([str(ranks), f"{100 * days / YEAR_DAYS:+.1f}", f"{days:+.1f}", *(f"{one:,.0f}" for one in models)])
     names = ["accelerators", f"{first} faster, %", "days saved per year"]
-    names += [f"hours of {PLANNED_EPOCHS} epochs, {drive}" for drive in (first, second)]
     names += [f"models per year, {drive}" for drive in (first, second)]
     why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(left_out)}."
     return _table(declared.title, names, rows, notes=(why,) if left_out else ())
@@ -99,18 +87,14 @@ def lines_of(opened: OpenedDocument) -> Iterator[Said]:
     for panel in [panel for panel in panels_of(opened, opened.document.tables[0]) if panel.values][:_QUANTITIES]:
         last = max(place for _, place in panel.values)
         values = {drive: value for (drive, place), value in panel.values.items() if place == last}
-        many = len(opened.drives) > 1
-        text = ", ".join(f"{number(value)}{f' on {drive}' * many}" for drive, value in values.items())
+        text = ", ".join(f"{number(value)}{f' on {drive}' * (len(values) > 1)}" for drive, value in values.items())
         yield Said(panel.title, text, f"{panel.across}: {last}")
-
-
-def _notes(opened: OpenedDocument) -> list[str]:
-    return [*opened.gaps, *([_REDUCED] if opened.answer.question.scale == "laptop" else [])]
 
 
 def _screen(answer: Reproduced, folder: str) -> Screen:
     opened = open_document(folder)
-    return Screen(title=answer.title, lines=list(lines_of(opened)), notes=_notes(opened), folder=folder)
+    notes = [*opened.gaps, *([_REDUCED] if answer.question.scale == "laptop" else [])]
+    return Screen(title=answer.title, lines=list(lines_of(opened)), notes=notes, folder=folder)
 
 
 def _sections(_: Reproduced, folder: str) -> Iterator[Section]:

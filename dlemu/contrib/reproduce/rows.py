@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dlemu.contrib.reproduce.document import DeclaredTable, Document, document_named
 from dlemu.contrib.reproduce.run import Reproduced, read_reproduced
 from dlemu.report.units import short_names
-from dlemu.results.kinds import kind_of, kind_of_command
+from dlemu.results.kinds import kind_of, kind_of_command, read_result
+from dlemu.results.wording import count
 
 MIB_PER_MB = 1e6 / 2**20
+MOMENTS = 300
+"""Points of a line over time."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,20 @@ class OpenedDocument:
         """Return step -> result of those that a table is of."""
         return {name: result for name, result in self.results.items() if name.startswith(table.of)}
 
+    def runs_of(self, table: DeclaredTable) -> dict[str, Any]:
+        """Return what is measured -> run, of the points of the sweeps that a table is of."""
+        found = {}
+        folders = {step.name: os.path.join(self.folder, step.folder) for step in self.answer.steps}
+        for name, sweep in self.results_of(table).items():
+            for point in sweep.points:
+                folder = os.path.join(folders[name], point.folder)
+                if point.figures is not None and kind_of(folder) is not None:
+                    drive = f", {self.drive_of(point.settings)}" if len(self.drives) > 1 else ""
+                    found[count(point.figures.ranks, "accelerator") + drive] = read_result(folder)
+        return found
+
     def drive_of(self, settings: dict[str, str]) -> str:
-        """Return the drive of a point of a sweep or packing; with one drive, its folder does not vary."""
+        """Return the drive of a point of a sweep; with one drive, its folder does not vary."""
         drive = os.path.dirname(settings.get("dataset.data_folder", ""))
         return short_names(self.answer.question.drives).get(drive, self.drives[0])
 
@@ -65,26 +83,23 @@ def open_document(folder: str) -> OpenedDocument:
 
 
 def rows_of(opened: OpenedDocument, table: DeclaredTable) -> Iterator[dict[str, Any]]:
-    """Yield a row for each point of a sweep or packing, each cell of a probe (the fastest last), each training run."""
+    """Yield a row for each point of a sweep, and each cell of a probe (the fastest last)."""
     for name, result in opened.results_of(table).items():
         number = int(name.rpartition("-")[2]) if "-" in name else 0
         if hasattr(result, "cells"):
             for cell in sorted(result.cells, key=lambda cell: -cell.mb_per_second)[::-1]:
                 yield {"drive": opened.drives[number - 1], **_of_cell(opened, number - 1, cell)}
-        elif hasattr(result, "points"):
+        else:
             for point in result.points:
                 if point.figures is not None:
-                    metrics = getattr(point.figures, "metrics", {})
-                    means = {metric: value.mean for metric, value in metrics.items()}
+                    means = {metric: value.mean for metric, value in point.figures.metrics.items()}
                     varied = {key: int(value) for key, value in point.settings.items() if value.isdecimal()}
-                    yield {"drive": opened.drive_of(point.settings), **vars(point.figures), **means, **varied}
-        else:
-            yield {"drive": opened.drives[0], "accelerators": number, **_of_run(result)}
+                    yield {"drive": opened.drive_of(point.settings), "ranks": point.figures.ranks, **means, **varied}
 
 
 def _of_cell(opened: OpenedDocument, position: int, cell: Any) -> dict[str, Any]:
     question, capacity = opened.answer.question, opened.answer.capacity_tb[position]
-    watts = question.watts[position] if question.watts else cell.power[0].watts if cell.power else None
+    watts = question.watts[position] if question.watts else next(iter(cell.watts.values()), None)
     return {
         "mb_per_second": cell.mb_per_second,
         "iops": cell.iops,
@@ -94,20 +109,6 @@ def _of_cell(opened: OpenedDocument, position: int, cell: Any) -> dict[str, Any]
         "workers": cell.in_flight,
         "gb_per_second": cell.mb_per_second / 1000,
         "gb_per_second_per_watt": cell.mb_per_second / 1000 / watts if watts else None,
-    }
-
-
-def _of_run(run: Any) -> dict[str, Any]:
-    def largest(metric: str) -> float | None:
-        values = [float(one.values.max()) for one in run.device_series("block", metric) if len(one.values)]
-        return max(values, default=None)
-
-    mean, rate = run.summary.metrics.device_mb_per_second, largest("read_mb_per_second")
-    return {
-        "au_percent": run.summary.au.mean if run.summary.au else None,
-        "mean_mib_per_second": mean.mean * MIB_PER_MB if mean else None,
-        "largest_mib_per_second": rate * MIB_PER_MB if rate is not None else None,
-        "largest_mean_depth": largest("mean_queue_depth"),
     }
 
 
@@ -121,15 +122,50 @@ class Panel:
     """What the document varies, such as accelerators."""
     values: dict[tuple[str, Any], float]
     """(drive, value of what is varied) -> quantity."""
+    shape: str
 
 
 def panels_of(opened: OpenedDocument, table: DeclaredTable) -> list[Panel]:
-    """Return the quantities of a table."""
+    """Return the quantities of a table; where drives are what is varied, they are places of one series."""
     rows, panels = list(rows_of(opened, table)), []
     ((across, varied),) = table.across.items()
     for part in sorted({row[table.by] for row in rows}) if table.by else [""]:
         own = [row for row in rows if not table.by or row[table.by] == part]
         for title, name in table.values.items():
-            values = {(row["drive"], row[varied]): row[name] for row in own if row.get(name) is not None}
-            panels.append(Panel(f"{title}, {part.strip()}" if part else title, across, values))
+            known = [row for row in own if row.get(name) is not None]
+            values = {("" if varied == "drive" else row["drive"], row[varied]): row[name] for row in known}
+            panels.append(Panel(f"{title}, {part.strip()}" if part else title, across, values, table.shape))
     return panels
+
+
+def over_time(opened: OpenedDocument, table: DeclaredTable) -> Iterator[Panel]:
+    """Yield throughput and queue depth over time, and the share of the readings at each depth, a line for each run."""
+    runs = opened.runs_of(table)
+    for title, metric, factor in (
+        ("throughput, MiB/s", "read_mb_per_second", MIB_PER_MB),
+        ("mean queue depth", "mean_queue_depth", 1.0),
+    ):
+        values = {
+            (on, at): factor * value
+            for on, run in runs.items()
+            for at, value in _by_moment(run.device_series("block", metric)).items()
+        }
+        yield Panel(title, "seconds since training began", values, table.shape)
+    shares: dict[tuple[str, Any], float] = {}
+    for on, run in runs.items():
+        depths = [one.values[one.seconds >= 0].astype(int) for one in run.device_series("block", "in_flight")]
+        counts = np.bincount(np.concatenate([*depths, np.empty(0, int)]))
+        shares |= {(on, depth): 100 * int(counts[depth]) / counts.sum() for depth in np.flatnonzero(counts).tolist()}
+    yield Panel("share of the time, %", "requests in the queue", shares, "bars")
+
+
+def _by_moment(sources: Sequence[Any]) -> dict[float, float]:
+    """Return the sum of several devices' readings, each the mean of its part of the run, by the end of that part."""
+    width = max((float(one.seconds.max(initial=0)) for one in sources), default=0.0) / MOMENTS
+    values: dict[float, float] = defaultdict(float)
+    for one in sources if width else ():
+        parts = (one.seconds[one.seconds >= 0] / width).astype(int)
+        counts, sums = np.bincount(parts), np.bincount(parts, one.values[one.seconds >= 0])
+        for part in np.flatnonzero(counts).tolist():
+            values[round((part + 1) * width, 3)] += float(sums[part] / counts[part])
+    return values

@@ -24,9 +24,8 @@ from dlemu.extend import (
     new_folder,
     take_folder,
 )
-from dlemu.metrics.verdict import COMPLETED
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.kinds import Kind, kind_of_command
+from dlemu.results.kinds import kind_of_command
 from dlemu.runner import child_run
 
 REPRODUCED = "reproduce.json"
@@ -81,8 +80,6 @@ def reproduce(
         raise UserError("wanted drives=FOLDER[,FOLDER]: a folder on each of the storages to compare")
     steps = list(document.plan(question))
     _check(question, steps)
-    for step in steps:
-        _kind_of(step)
     public = replace(
         question,
         overrides=tuple(without_secrets(question.overrides)),
@@ -122,8 +119,8 @@ class Document(RunList[Step, StepDone, Reproduced]):
         return run.name == planned.name
 
     def make_folder(self, planned: Planned[Step]) -> str:
-        """Return the folder for a step; sweeps and packings keep theirs and go on where they were interrupted."""
-        if planned.what.command not in ("sweep", "pack"):
+        """Return the folder for a step; sweeps keep theirs and go on where they were interrupted."""
+        if planned.what.command != "sweep":
             return super().make_folder(planned)
         folder = os.path.join(self.folder, planned.name)
         take_folder(folder, "--output")
@@ -134,18 +131,14 @@ class Document(RunList[Step, StepDone, Reproduced]):
         step = planned.what
         options = () if self.config_dir is None or step.command == "probe" else ("--config-dir", self.config_dir)
         command = module_command("dlemu", step.command, *options, *step.words)
-        into = override(("output", "folder"), folder)
         command += {
             "datagen": [],
             "probe": ["--output", folder, "--json"],
-            "pack": [into, "--no-report"],
-        }.get(step.command, [into, "output.report=false"])
+            "sweep": [override(("output", "folder"), folder), "output.report=false"],
+        }[step.command]
         began = time.monotonic()
-        kind = _kind_of(step)
-        done = COMPLETED if kind is not None and kind.is_job else (0,)
-        result = "" if kind is None else kind.answer
-        child = child_run.Command(words=command, folder=folder, result=result, done=done)
-        child_run.run_commands([child], lambda: None)
+        result = "" if step.command == "datagen" else kind_of_command(step.command).answer
+        child_run.run_commands([child_run.Command(words=command, folder=folder, result=result)], lambda: None)
         return StepDone(
             name=step.name,
             command=step.command,
@@ -153,11 +146,6 @@ class Document(RunList[Step, StepDone, Reproduced]):
             seconds=time.monotonic() - began,
             folder=os.path.basename(folder),
         )
-
-
-def _kind_of(step: Step) -> Kind | None:
-    """Return the kind of a step's result, None for data; raises UserError for a command that is not installed."""
-    return None if step.command == "datagen" else kind_of_command(step.command)
 
 
 def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
@@ -168,7 +156,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
     for name, values in (("price", question.price), ("watts", question.watts)):
         if values and (len(values) != len(question.drives) or min(values) <= 0):
             raise UserError(f"--{name}: wanted a number above 0 for each of the {len(question.drives)} drives")
-    if question.overrides and not any(step.command in ("train", "sweep") for step in steps):
+    if question.overrides and not any(step.command == "sweep" for step in steps):
         raise UserError(f"{question.document} trains nothing: leave out {' '.join(question.overrides)}")
     for word in question.overrides:
         key = word.partition("=")[0].lstrip("+")
@@ -181,7 +169,7 @@ def _check(question: DocumentQuestion, steps: Sequence[Step]) -> None:
 def _workloads(steps: Sequence[Step], config_dir: str | None) -> Iterator[Workload]:
     """Yield the workloads of all steps that have one; raises UserError for wrong settings of any, before the first."""
     for step in steps:
-        if step.command in ("datagen", "train", "sweep"):  # `dlemu pack`: words of its own, on the data made before
+        if step.command != "probe":
             yield from (load(point.words, config_dir=config_dir) for point in points(step.words))
 
 

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dlemu.checkpoints.io_rows import READ, WHOLE, WRITE, IoRows
 from dlemu.checkpoints.shards import parameters
-from dlemu.checkpoints.stored import folder_of
 from dlemu.config.schema import Checkpoint
-from dlemu.jobs.checkpoint.limits import PhaseActivity, judge_checkpoints
+from dlemu.jobs.checkpoint.limits import FROM_MEMORY_PERCENT, judge
 from dlemu.jobs.checkpoint.measured import CheckpointRunFacts, MeasuredCheckpoints, WrittenBy
 from dlemu.jobs.checkpoint.summary import (
     Asynchronous,
+    Caveat,
     CheckpointFacts,
     CheckpointSummary,
-    Issue,
     PartialCheckpoint,
+    Phase,
     PhaseSummary,
     RankTimes,
     TrainingCost,
 )
-from dlemu.jobs.checkpoint.wording import in_words, issue_lines, outcome_of, result_line, result_word, why_incomplete
+from dlemu.jobs.checkpoint.wording import incomplete_line, issue_lines, outcome_of, verdict_line
 from dlemu.metrics.cache import ACCOUNTED
 from dlemu.metrics.cache import IN_MEMORY as MEMORY_FILE_SYSTEMS
 from dlemu.metrics.checkpoint_rates import (
@@ -35,43 +37,46 @@ from dlemu.metrics.checkpoint_rates import (
     shortest_interval_seconds,
     times_of,
     wasted_percent,
-    young_seconds,
 )
 from dlemu.metrics.device import delivered_between
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.over_time import Window, mean_within
 from dlemu.metrics.spread import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
-from dlemu.results.file_names import KILLED
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 from dlemu.telemetry import HostTelemetry
 
 _MAX_RANKS = 16  # ranks listed: only the slowest are of interest
-_NOT_READ_PERCENT = 50.0  # as in training: dlemu.metrics.cache.NOT_READ_PERCENT
+_NEAR_CEILING = 0.7
+"""Of the emulator's ceiling: from this rate on it is not known whether the storage could take more."""
+_SETTINGS = (
+    *("fsync", "odirect", "writers", "read_as", "readers", "verify", "evict_page_cache", "transfer_size", "node_local"),
+)
+"""Settings of `checkpoint` that affect the measurement."""
+_NUMBERS: dict[Phase, int] = {"write": WRITE, "read": READ}
 
 
 def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
     """Return the summary of a run; for a failed run, of what it measured until then, marked incomplete."""
-    facts, journal, workload = run.facts, run.facts.journal, run.facts.workload
-    write, read = _phase(run, WRITE), _phase(run, READ)
-    partial, findings = _partial(run), tuple(_issues(facts, write, read))
-    outcome, verdict = outcome_of(write, read, facts.failure), result_line(write, read)
+    facts, journal, settings = run.facts, run.facts.journal, run.facts.workload.checkpoint
+    (write, of_write), (read, of_read) = _phase(run, "write"), _phase(run, "read")
+    partial, what = _partial(run), _facts_of(facts)
+    findings = (*_findings(facts, write, read), *of_write, *of_read)
+    verdict = verdict_line(write, read)
     if facts.failure is not None:
-        writes = workload.checkpoint.num_checkpoints_write > 0
-        kept = sorted(set(journal.complete) - set(journal.removed)) if writes else None
-        verdict = f"{result_word(outcome)}: {why_incomplete(facts.failure, kept, partial)}"
-    behind = _asynchronous(run, write)
-    summary = CheckpointSummary(
+        kept = sorted(set(journal.complete) - set(journal.removed)) if settings.num_checkpoints_write > 0 else None
+        verdict = incomplete_line(facts.failure, kept, partial, what)
+    behind = _asynchronous(facts, run.whole, write) if settings.asynchronous and write is not None else None
+    return CheckpointSummary(
         **common_fields(facts),
         verdict=verdict,
-        verdict_code=outcome,
-        scale=workload.scale or None,
-        ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
-        what=_facts_of(facts),
+        verdict_code=outcome_of(write, read, facts.failure),
+        scale=facts.workload.scale or None,
+        what=what,
         write=write,
         read=read,
-        training=_training(workload.checkpoint, write, read, behind),
+        training=None if write is None else _training(settings, write, read, behind),
         asynchronous=behind,
         ceiling_gb_per_second=journal.ceiling_gb_per_second,
         peak_memory_mb=max(journal.peak_memory_bytes, default=0) / 1e6 or None,
@@ -79,12 +84,10 @@ def analyse_checkpoints(run: MeasuredCheckpoints) -> CheckpointSummary:
         total_seconds=(journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None,
         complete_checkpoints=journal.complete,
         partial=partial,
-        eviction_seconds=journal.eviction_seconds,
         requests=requests_of(journal.requests) if journal.requests else None,
-        issues=issue_lines(findings),
+        issues=issue_lines(findings, (*facts.workload.notes, *facts.notes)),
         findings=findings,
     )
-    return summary
 
 
 def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
@@ -92,113 +95,100 @@ def _partial(run: MeasuredCheckpoints) -> PartialCheckpoint | None:
     at = run.facts.journal.under_way
     if at is None or run.facts.failure is None:
         return None
-    what = _facts_of(run.facts)
-    rows = run.rows[(run.rows["phase"] == (WRITE if at.phase == "write" else READ))]
-    rows = rows[rows["checkpoint"] == at.checkpoint]
+    rows = run.rows[(run.rows["phase"] == _NUMBERS[at.phase]) & (run.rows["checkpoint"] == at.checkpoint)]
     files = rows[rows["file"] != WHOLE]
     return PartialCheckpoint(
         phase=at.phase,
         checkpoint=at.checkpoint,
-        folder=folder_of(what.folder, at.checkpoint),
         ranks=int((rows["file"] == WHOLE).sum()),
         files=len(files),
-        of_files=what.files,
         bytes=int(files["bytes"].sum()),
-        of_bytes=what.bytes,
     )
 
 
-def _phase(run: MeasuredCheckpoints, phase: int) -> PhaseSummary | None:
-    """Return the summary of the checkpoints that every rank wrote (or read); None without one."""
-    found = run.whole[run.whole["phase"] == phase]
+def _phase(run: MeasuredCheckpoints, name: Phase) -> tuple[PhaseSummary | None, tuple[Finding, ...]]:
+    """Return the summary of the checkpoints that every rank wrote (or read), None without one; and what was found."""
+    found = run.whole[run.whole["phase"] == _NUMBERS[name]]
     parts = [found[found["checkpoint"] == number] for number in dict.fromkeys(found["checkpoint"].tolist())]
     parts = sorted((part for part in parts if len(part) == run.facts.ranks), key=lambda part: int(part["began_ns"][0]))
     if not parts:
-        return None
+        return None, ()
     rows = np.concatenate(parts)
-    accounted = phase == READ and _is_accounted(run.facts, rows)
-    times = tuple(times_of(part, accounted=accounted) for part in parts)
+    times = tuple(times_of(part) for part in parts)
     size_bytes = sum(part.bytes for part in times)
     wall = sum(part.wall_seconds for part in times)
-    thread_ns = float(((rows["ended_ns"] - rows["began_ns"]) * np.maximum(rows["threads"], 1)).sum())
-    rank_ns = float((rows["ended_ns"] - rows["began_ns"]).sum())
-    content_cpu_ns = float(rows["content_cpu_ns"].sum())
-    host = _HostActivity(run, phase, parts)
-    device_mb = host.device_mb
-    device = device_mb / wall if device_mb is not None and wall else None
-    served = _served(run.facts, rows, accounted, device_mb) if phase == READ else None
-    activity = PhaseActivity(
-        phase="read" if phase == READ else "write",
-        gb_per_second=size_bytes / 1e9 / wall if wall else 0.0,
-        call_percent=_percent(float(rows["call_ns"].sum()), thread_ns),
-        fsync_percent=_percent(float(rows["fsync_ns"].sum()), rank_ns),
-        starved_percent=_percent(float(rows["starved_ns"].sum()), thread_ns),
-        cpu_percent=_percent(float(rows["mover_cpu_ns"].sum()), thread_ns),
-        cpu_wait_percent=_percent(float(rows["mover_cpu_wait_ns"].sum()), thread_ns),
-        ceiling_gb_per_second=run.facts.journal.ceiling_gb_per_second,
-        from_storage_percent=served,
+    writes, host = name == "write", _HostActivity(run, name, parts)
+    phase = PhaseSummary(
+        checkpoints=times,
+        rank0_gib_per_second=over_checkpoints([part.rank0_gib_per_second for part in times]),
+        rank0_seconds=over_checkpoints([part.rank0_seconds for part in times]),
+        slowest_gib_per_second=over_checkpoints([part.slowest_gib_per_second for part in times]),
+        slowest_seconds=over_checkpoints([part.slowest_seconds for part in times]),
+        wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
+        **time_shares(rows),
+        from_storage_percent=None if writes else _served(run.facts, rows, host.device_mb),
+        device_mb_per_second=host.device_mb / wall if host.device_mb is not None and wall else None,
         host_busy_percent=host.host_busy_percent,
-        device_mb_per_second=device,
         device_busy_percent=host.device_busy_percent,
         device_depth=host.device_depth,
         link_percent=host.link_percent,
-        throttled_percent=host.throttled_percent,
-        threads=int(rows["threads"].max()),
-        evicted=run.facts.workload.checkpoint.evict_page_cache,
-        verified=phase == READ and run.facts.workload.checkpoint.verify,
-        past_page_cache=run.facts.workload.checkpoint.odirect or bool(run.facts.journal.requests),
-    )
-    return PhaseSummary(
-        checkpoints=times,
-        rank0_gib_per_second=over_checkpoints([part.rank0_gib_per_second or 0.0 for part in times]),
-        rank0_seconds=over_checkpoints([part.rank0_seconds for part in times]),
-        slowest_gib_per_second=over_checkpoints([part.slowest_gib_per_second or 0.0 for part in times]),
-        slowest_seconds=over_checkpoints([part.slowest_seconds for part in times]),
-        wall_gb_per_second=size_bytes / 1e9 / wall if wall else None,
-        fsync_percent=activity.fsync_percent,
-        from_storage_percent=served,
-        device_mb_per_second=device,
-        steady=is_steady([part.slowest_gib_per_second or 0.0 for part in times]) if phase == WRITE else None,
+        steady=is_steady([part.slowest_gib_per_second for part in times]) if writes else None,
         cpu_seconds_per_gb=float(rows["cpu_ns"].sum()) / size_bytes if size_bytes else None,
-        content_cpu_seconds_per_gb=content_cpu_ns / size_bytes if size_bytes and phase == WRITE else None,
+        content_cpu_seconds_per_gb=float(rows["content_cpu_ns"].sum()) / size_bytes if size_bytes and writes else None,
         slowest_ranks=_slowest_ranks(run, rows, times),
-        limited_by=in_words(judge_checkpoints(activity), run.facts.ranks) if size_bytes else None,
     )
+    if not size_bytes:
+        return phase, ()
+    threads = int(rows["threads"].max())
+    limit, findings = judge(name, phase, threads=threads, throttled_percent=host.throttled_percent)
+    return replace(phase, limited_by=limit), findings
 
 
-def _percent(part: float, whole: float) -> float:
-    return 100 * part / whole if whole > 0 else 0.0
+def time_shares(rows: IoRows) -> dict[str, Any]:
+    """Return on what the ranks (fsync) and their threads spent their time, in %, by the names of `PhaseSummary`."""
+    rank_ns = rows["ended_ns"] - rows["began_ns"]
+    thread_ns = float((rank_ns * np.maximum(rows["threads"], 1)).sum())
+    columns = {
+        "fsync_percent": ("fsync_ns", float(rank_ns.sum())),
+        "call_percent": ("call_ns", thread_ns),
+        "starved_percent": ("starved_ns", thread_ns),
+        "cpu_percent": ("mover_cpu_ns", thread_ns),
+        "cpu_wait_percent": ("mover_cpu_wait_ns", thread_ns),
+    }
+    return {
+        name: 100 * float(rows[column].sum()) / whole if whole > 0 else 0.0 for name, (column, whole) in columns.items()
+    }
 
 
-def _is_accounted(facts: CheckpointRunFacts, rows: IoRows) -> bool:
-    """Return whether /proc/PID/io counts this file system's reads: it has counted some, or is known to."""
-    storage = facts.journal.storage
-    return bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
+def accounted_percent(facts: CheckpointRunFacts, rows: IoRows) -> float | None:
+    """Return the share of bytes read that came from storage by /proc/PID/io; None where that counts nothing."""
+    storage, size_bytes = facts.journal.storage, int(rows["bytes"].sum())
+    counts = bool(rows["storage_bytes"].any()) or (storage is not None and storage.file_system in ACCOUNTED)
+    return 100 * int(rows["storage_bytes"].sum()) / size_bytes if counts and size_bytes else None
 
 
-def _served(facts: CheckpointRunFacts, rows: IoRows, accounted: bool, device_mb: float | None) -> float | None:
+def _served(facts: CheckpointRunFacts, rows: IoRows, device_mb: float | None) -> float | None:
     size_bytes = int(rows["bytes"].sum())
     if not size_bytes:
         return None
     if facts.journal.requests:  # objects are never in the page cache
         return 100.0
-    shares = [100 * int(rows["storage_bytes"].sum()) / size_bytes] if accounted else []
-    if device_mb is not None:
-        shares.append(100 * device_mb * 1e6 / size_bytes)
+    of_devices = None if device_mb is None else 100 * device_mb * 1e6 / size_bytes
+    shares = [share for share in (accounted_percent(facts, rows), of_devices) if share is not None]
     return min(100.0, *shares) if shares else None
 
 
 class _HostActivity:
     """What the hosts and their devices did during the checkpoints of one phase."""
 
-    def __init__(self, run: MeasuredCheckpoints, phase: int, parts: list[IoRows]) -> None:
+    def __init__(self, run: MeasuredCheckpoints, phase: Phase, parts: list[IoRows]) -> None:
         windows = [(int(part["began_ns"].min()), int(part["ended_ns"].max())) for part in parts]
         self._hosts = [
             (host, [(begin - run.offset_ns(host.node), end - run.offset_ns(host.node)) for begin, end in windows])
             for host in run.telemetry
         ]
-        self._flow = "received_mb_per_second" if phase == READ else "sent_mb_per_second"
-        self._rate = "read_mb_per_second" if phase == READ else "write_mb_per_second"
+        self._flow = "received_mb_per_second" if phase == "read" else "sent_mb_per_second"
+        self._rate = "read_mb_per_second" if phase == "read" else "write_mb_per_second"
 
     @property
     def host_busy_percent(self) -> float | None:
@@ -286,34 +276,31 @@ def _slowest_ranks(run: MeasuredCheckpoints, rows: IoRows, times: tuple[Checkpoi
 
 
 def _training(
-    settings: Checkpoint, write: PhaseSummary | None, read: PhaseSummary | None, behind: Asynchronous | None
-) -> TrainingCost | None:
-    if write is None or write.slowest_seconds is None:
-        return None
-    stall, drain = write.slowest_seconds.mean, 0.0
-    if behind is not None and behind.drain_seconds is not None:
-        stall, drain = behind.snapshot_seconds, behind.drain_seconds.mean
-    recovery = read.slowest_seconds.mean if read is not None and read.slowest_seconds is not None else None
-    return training_cost(settings, stall, recovery, drain)
+    settings: Checkpoint, write: PhaseSummary, read: PhaseSummary | None, behind: Asynchronous | None
+) -> TrainingCost:
+    recovery = read.slowest_seconds.mean if read is not None else 0.0
+    if behind is None:
+        return training_cost(settings, write.slowest_seconds.mean, recovery)
+    return training_cost(settings, behind.snapshot_seconds, recovery, behind.drain_seconds.mean)
 
 
 def training_cost(
-    settings: Checkpoint, stall_seconds: float, recovery_seconds: float | None, drain_seconds: float = 0.0
+    settings: Checkpoint, stall_seconds: float, recovery_seconds: float, drain_seconds: float = 0.0
 ) -> TrainingCost:
-    """Return the cost at the settings' interval of checkpoints that stall training and then drain for so long each."""
+    """Return the cost at the settings' interval of checkpoints that stall training and then drain for so long each.
+
+    `recovery_seconds` is the time to read one, 0 where it is not known.
+    """
     interval, mtbf = settings.interval_seconds, settings.mtbf_hours * 3600
     best = max(daly_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None
-    costs = stall_seconds, recovery_seconds or 0.0, mtbf, drain_seconds
+    costs = stall_seconds, recovery_seconds, mtbf, drain_seconds
     return TrainingCost(
         interval_seconds=interval,
         stall_seconds=stall_seconds,
         percent=cost_percent(stall_seconds, interval, drain_seconds),
-        recovery_seconds=recovery_seconds,
         mtbf_hours=settings.mtbf_hours or None,
         best_interval_seconds=best,
-        young_interval_seconds=max(young_seconds(stall_seconds, mtbf), drain_seconds) if mtbf else None,
         wasted_percent=wasted_percent(best, *costs) if best is not None else None,
-        wasted_percent_now=wasted_percent(interval, *costs) if mtbf else None,
     )
 
 
@@ -322,87 +309,66 @@ def snapshot_seconds(settings: Checkpoint, largest_rank_bytes: int) -> float:
     return largest_rank_bytes / 1e9 / settings.snapshot_gb_per_second
 
 
-def _asynchronous(run: MeasuredCheckpoints, write: PhaseSummary | None) -> Asynchronous | None:
-    facts, settings = run.facts, run.facts.workload.checkpoint
-    if not settings.asynchronous or write is None:
-        return None
-    rows = run.whole[run.whole["phase"] == WRITE]
-    numbers = [part.checkpoint for part in write.checkpoints]
+def _asynchronous(facts: CheckpointRunFacts, whole: IoRows, write: PhaseSummary) -> Asynchronous:
+    settings, rows = facts.workload.checkpoint, whole[whole["phase"] == WRITE]
     snapshot = snapshot_seconds(settings, facts.sizes.largest_rank_bytes)
     drains, stalls = [], []
-    for number in numbers:
-        own = rows[rows["checkpoint"] == number]
+    for part in write.checkpoints:
+        own = rows[rows["checkpoint"] == part.checkpoint]
         drains.append(float(own["ended_ns"].max() - own["released_ns"].max()) / 1e9)
         stalls.append(snapshot + float(own["waited_ns"].max()) / 1e9)
-    au = facts.workload.metric.au
-    shortest = shortest_interval_seconds(snapshot, float(np.mean(drains)), au)
-    compute = max(0.0, settings.time_between_checkpoints)
     return Asynchronous(
         snapshot_seconds=snapshot,
         safe_seconds=over_checkpoints([part.safe_seconds for part in write.checkpoints]),
         drain_seconds=over_checkpoints(drains),
-        compute_seconds=compute,
-        au_percent=asynchronous_au_percent(compute, stalls),
-        shortest_interval_seconds=shortest,
-        per_hour=3600 / (shortest / au) if shortest > 0 else math.inf,
-        au_threshold_percent=100 * au,
+        au_percent=asynchronous_au_percent(max(0.0, settings.time_between_checkpoints), stalls),
+        shortest_interval_seconds=shortest_interval_seconds(snapshot, float(np.mean(drains)), facts.workload.metric.au),
     )
 
 
 def _facts_of(facts: CheckpointRunFacts) -> CheckpointFacts:
-    plan, sizes, workload, settings = facts.plan, facts.sizes, facts.workload, facts.workload.checkpoint
+    plan, sizes, settings = facts.plan, facts.sizes, facts.workload.checkpoint
     journal, by = facts.journal, facts.written_by or WrittenBy.of(plan)
     return CheckpointFacts(
         folder=settings.checkpoint_folder,
-        model=workload.model.name,
-        format=by.format,
-        parameters=parameters(workload.model),
+        parameters=parameters(facts.workload.model),
         files=sizes.files,
         bytes=sizes.bytes,
         tensor_bytes=sizes.tensor_bytes,
         ranks_of_job=by.ranks_of_job,
         first_rank=by.first_rank,
-        tensor=plan.grid.tensor,
-        pipeline=plan.grid.pipeline,
-        data=by.data,
-        zero_stage=plan.grid.zero_stage,
-        content=settings.content if settings.randomize_tensor else "ones",
-        fsync=settings.fsync,
-        odirect=settings.odirect,
-        writers=settings.writers,
-        read_as=settings.read_as,
-        readers=settings.readers,
-        verified=settings.verify,
-        evicted=settings.evict_page_cache,
         kept=len(set(journal.complete) - set(journal.removed)),
-        transfer_size=settings.transfer_size,
-        written_by_ranks=facts.written_by.ranks if facts.written_by else None,
-        node_local=settings.node_local,
+        how={
+            "format": by.format,
+            "written_by_ranks": facts.written_by.ranks if facts.written_by else None,
+            "tensor": plan.grid.tensor,
+            "pipeline": plan.grid.pipeline,
+            "data": by.data,
+            "zero_stage": plan.grid.zero_stage,
+            **{name: getattr(settings, name) for name in _SETTINGS},
+            "content": settings.content if settings.randomize_tensor else "ones",
+        },
     )
 
 
-def _issues(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
-    settings, storage = facts.workload.checkpoint, facts.journal.storage
-    for note in (*facts.workload.notes, *facts.notes):
-        yield Finding.of(Issue.NOTE, "caution", text=note)
-    for node in facts.journal.lost_recorders:
-        yield Finding.of(Issue.TELEMETRY_ENDS_EARLY, "caution", host=facts.journal.hosts[node].host)
-    at = facts.journal.under_way
-    if facts.failure == KILLED and at is not None and at.phase == "write":
-        folder = folder_of(settings.checkpoint_folder, at.checkpoint)
-        yield Finding.of(Issue.PARTIAL_LEFT, "caution", folder=folder)
-    if storage is not None and storage.file_system in MEMORY_FILE_SYSTEMS:
-        yield Finding.of(Issue.IN_MEMORY, "loud", file_system=storage.file_system)
-    if write is not None and not settings.fsync and not facts.journal.requests:
-        yield Finding(Issue.NO_FSYNC, "caution")
-    if write is not None and write.steady is False:
-        first, *_, last = (part.slowest_gib_per_second or 0.0 for part in write.checkpoints[-WINDOW:])
-        yield Finding.of(Issue.NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
-    if read is not None and read.from_storage_percent is not None and read.from_storage_percent < _NOT_READ_PERCENT:
+def _findings(facts: CheckpointRunFacts, write: PhaseSummary | None, read: PhaseSummary | None) -> Iterator[Finding]:
+    """Yield what a reader of the numbers must know; the loudest first."""
+    settings, journal = facts.workload.checkpoint, facts.journal
+    if journal.storage is not None and journal.storage.file_system in MEMORY_FILE_SYSTEMS:
+        yield Finding.of(Code.NO_DATA_FROM_STORAGE, "loud", file_system=journal.storage.file_system)
+    served = None if read is None else read.from_storage_percent
+    if served is not None and served < FROM_MEMORY_PERCENT:
         would_help = "checkpoint.odirect" if settings.evict_page_cache else "checkpoint.evict_page_cache"
-        yield Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - read.from_storage_percent, would_help=would_help)
-    ceiling = facts.journal.ceiling_gb_per_second
-    if write is not None and ceiling and write.wall_gb_per_second and write.wall_gb_per_second > 0.7 * ceiling:
-        yield Finding.of(
-            Issue.CONTENT_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=write.wall_gb_per_second
-        )
+        yield Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=served, would_help=would_help)
+    for node in journal.lost_recorders:
+        yield Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", telemetry_of=journal.hosts[node].host)
+    if write is None:
+        return
+    if not settings.fsync and not journal.requests:
+        yield Finding(Caveat.NO_FSYNC, "caution")
+    if write.steady is False:
+        first, *_, last = (part.slowest_gib_per_second for part in write.checkpoints[-WINDOW:])
+        yield Finding.of(Code.STORAGE_NOT_STEADY, "caution", first_gib_per_second=first, last_gib_per_second=last)
+    ceiling, rate = journal.ceiling_gb_per_second or 0.0, write.wall_gb_per_second or 0.0
+    if ceiling and rate > _NEAR_CEILING * ceiling:
+        yield Finding.of(Code.EMULATOR_CEILING, "caution", ceiling_gb_per_second=ceiling, gb_per_second=rate)

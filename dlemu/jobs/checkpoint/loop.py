@@ -350,7 +350,7 @@ class _CheckpointRank:
 
     def _evict(self) -> None:
         """Evict the files that this rank will read from the page cache."""
-        began_ns = self._barrier()
+        self._barrier()
         for source in self._job.sources:
             for file in self._job.files_to_read(self._comm.rank, source, self._comm.local_size):
                 try:
@@ -358,7 +358,7 @@ class _CheckpointRank:
                     self._storage.evict(file.path, write_first=True)
                 except FileNotFoundError:
                     continue  # reading it reports the error
-        self._update_journal(eviction_seconds=(self._barrier() - began_ns) / 1e9)
+        self._barrier()
 
     def _read(self, reader: CheckpointReader, source: ReadSource) -> None:
         files = self._job.files_to_read(self._comm.rank, source, self._comm.local_size)
@@ -422,7 +422,7 @@ class _CheckpointRank:
         """Log this rank's row of the whole checkpoint, summed over its files."""
         columns = [file.columns() for file in files]
         folder_sync_ns = self._folder_sync_ns if phase == WRITE else 0
-        summed = ("bytes", "calls", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
+        summed = ("bytes", "call_ns", "starved_ns", "cpu_ns", "content_cpu_ns", "storage_bytes", *_MOVERS)
         self.log.add(
             rank=self._comm.rank,
             phase=phase,
@@ -430,7 +430,6 @@ class _CheckpointRank:
             began_ns=began_ns,
             **{name: sum(row[name] for row in columns) for name in summed},
             file=WHOLE,
-            longest_call_ns=max((row["longest_call_ns"] for row in columns), default=0),
             threads=max((row["threads"] for row in columns), default=0),
             asked_ns=ready_ns,
             started_ns=began_ns,

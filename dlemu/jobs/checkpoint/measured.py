@@ -21,7 +21,7 @@ from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry
 
 ROWS, PROGRESS = "checkpoints.parquet", "checkpoint_progress.parquet"
-_TIME_COLUMNS = ("began_ns", "started_ns", "opened_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
+_TIME_COLUMNS = ("began_ns", "started_ns", "moved_ns", "synced_ns", "ended_ns", "asked_ns", "released_ns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,6 @@ class CheckpointJournal(RunJournal):
     """Checkpoints that all ranks have written."""
     removed: tuple[int, ...] = ()
     """Those of `complete` that were deleted again under `checkpoint.keep_last`."""
-    eviction_seconds: float | None = None
-    """Time to evict the files to be read from the page cache."""
     peak_memory_bytes: tuple[int, ...] = ()
     """Each rank's maximum private memory, sampled at the end of each checkpoint."""
 

@@ -9,10 +9,9 @@ from dlemu.config.schema import Workload
 from dlemu.jobs.checkpoint.live import LiveCheckpoints
 from dlemu.jobs.checkpoint.measured import exported
 from dlemu.jobs.checkpoint.metrics import CATALOGUE, conditions, figures
-from dlemu.jobs.checkpoint.page import sections
+from dlemu.jobs.checkpoint.page import screen, sections
 from dlemu.jobs.checkpoint.result import CheckpointRun, read_checkpoint_run
 from dlemu.jobs.checkpoint.run import Checkpoints
-from dlemu.jobs.checkpoint.screen import screen
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.kinds import JobParts
 

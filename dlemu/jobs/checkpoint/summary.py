@@ -7,12 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from dlemu.jobs.checkpoint.limits import CheckpointLimit
-from dlemu.metrics.checkpoint_rates import CheckpointTimes, OverCheckpoints
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.catalogue import Metric
+from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes, OverCheckpoints
+from dlemu.metrics.findings import Finding, LimitedBy
 from dlemu.results.parts import Environment, JobSummary, Requests
+
+Phase = Literal["write", "read"]
+Cause = Literal["storage", "host CPU", "emulator", "page cache"]
+"""What limits writing or reading."""
+DURATION = "duration"
+"""`Metric.phase` of the durations that comparisons are about: the catalogue puts the phase's name there."""
 
 
 class Outcome(StrEnum):
@@ -25,19 +31,12 @@ class Outcome(StrEnum):
     NOTHING = "nothing"
 
 
-class Issue(StrEnum):
-    """The codes of `CheckpointSummary.findings`."""
+class Caveat(StrEnum):
+    """Codes of findings that only checkpoints have, beside those of `dlemu.metrics.findings.Code`."""
 
-    NOTE = "note"
-    """A note made before the run; its number `text` is the sentence."""
-    TELEMETRY_ENDS_EARLY = "telemetry_ends_early"
-    PARTIAL_LEFT = "partial_checkpoint_left"
-    IN_MEMORY = "storage_is_memory"
     NO_FSYNC = "no_fsync"
-    NOT_STEADY = "not_steady"
-    """The last checkpoints were not written at the same speed."""
-    NOT_READ = "storage_not_read"
-    CONTENT_CEILING = "content_ceiling"
+    TOO_FEW_THREADS = "too_few_threads"
+    """Each thread that writes or reads is busy copying bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,34 +54,63 @@ class RankTimes:
     """Number of checkpoints in which this rank was the slowest."""
 
 
+def _shown(title: str, unit: str) -> Metric:
+    """Return a metric that is no subject of comparisons: it says why a phase took as long as it did."""
+    return Metric(title, unit, "neither", is_compared=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PhaseSummary:
     """All checkpoints that were written, or all that were read."""
 
     checkpoints: tuple[CheckpointTimes, ...]
-    rank0_gib_per_second: OverCheckpoints | None
-    """All ranks' bytes / the time of rank 0, as DLIO reports it."""
-    rank0_seconds: OverCheckpoints | None
-    slowest_gib_per_second: OverCheckpoints | None
+    slowest_gib_per_second: Annotated[
+        OverCheckpoints,
+        Metric("slowest rank", "GiB/s", "higher", head="GiB/s", has_interval=True, is_drawn=True, is_tile=True),
+    ]
     """All ranks' bytes / the time of the slowest rank, as the rules of MLPerf Storage require."""
-    slowest_seconds: OverCheckpoints | None
-    wall_gb_per_second: float | None
+    slowest_seconds: Annotated[
+        OverCheckpoints, Metric("one checkpoint", "s", "lower", head="s", is_drawn=True, phase=DURATION)
+    ]
+    """Time of the slowest rank, for which training waits."""
+    fsync_percent: Annotated[float, Metric("fsync, of that time", "%", "neither", head="fsync\n%", is_drawn=True)]
+    """Share of the ranks' time in fsync."""
+    rank0_gib_per_second: Annotated[OverCheckpoints, Metric("as DLIO", "GiB/s", "higher")]
+    """All ranks' bytes / the time of rank 0, as DLIO reports it."""
+    rank0_seconds: OverCheckpoints
+    wall_gb_per_second: Annotated[float | None, Metric("wall clock", "GB/s", "higher")]
     """All bytes of all checkpoints / the sum of their wall-clock times, 1e9 bytes/s."""
-    fsync_percent: float
-    """Share of the ranks' time spent in fsync."""
-    from_storage_percent: float | None = None
+    from_storage_percent: Annotated[
+        float | None, Metric("from storage", "%", "neither", head="storage\n%", is_drawn=True)
+    ] = None
     """Reading only: share of the bytes from storage, by the kernel's accounting or the devices, whichever is less."""
-    device_mb_per_second: float | None = None
+    device_mb_per_second: Annotated[float | None, Metric("devices", "MB/s", "higher")] = None
     """Throughput of the devices behind the folder meanwhile, 1e6 bytes/s."""
+    cpu_seconds_per_gb: Annotated[float | None, Metric("CPU", "s/GB", "lower")] = None
+    """CPU time of the ranks per 1e9 bytes, including content generation."""
+    content_cpu_seconds_per_gb: Annotated[float | None, _shown("CPU for content", "s/GB")] = None
+    """The part of it that generated content during writing; null for reading."""
+    call_percent: Annotated[float, _shown("in calls", "%")]
+    """Share of the threads' time in write or read calls."""
+    starved_percent: Annotated[float, _shown("waiting for content", "%")]
+    """Share of the threads' time waiting for content to be generated."""
+    cpu_percent: Annotated[float, _shown("on a core", "%")]
+    """Share of the threads' time running on a core."""
+    cpu_wait_percent: Annotated[float, _shown("waiting for a core", "%")]
+    """Share of the threads' time runnable, but waiting for a core."""
+    host_busy_percent: Annotated[float | None, _shown("cores used", "%")] = None
+    """CPU utilisation of the busiest host."""
+    device_busy_percent: Annotated[float | None, _shown("device used", "%")] = None
+    """Utilisation of the busiest block device."""
+    device_depth: Annotated[float | None, _shown("queue depth", "requests")] = None
+    """Mean number of requests in flight, summed over the block devices."""
+    link_percent: Annotated[float | None, _shown("network link used", "%")] = None
+    """Utilisation of the busiest network link."""
     steady: bool | None = None
     """Writing only: the last five checkpoints had the same speed (SNIA's steady state); null with fewer."""
-    cpu_seconds_per_gb: float | None = None
-    """CPU time of the ranks per 1e9 bytes, including content generation."""
-    content_cpu_seconds_per_gb: float | None = None
-    """The part of it that generated content during writing; null for reading."""
     slowest_ranks: tuple[RankTimes, ...] = ()
     """The 16 slowest ranks, the slowest first."""
-    limited_by: CheckpointLimit | None = None
+    limited_by: LimitedBy[Cause] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,41 +121,30 @@ class TrainingCost:
     """Computing time between two checkpoints (`checkpoint.interval_seconds`)."""
     stall_seconds: float
     """Stall per checkpoint: until the slowest rank is done, or with `asynchronous` its snapshot."""
-    percent: float
+    percent: Annotated[float, Metric("of a training's time", "%", "lower")]
     """Share of training's time lost to checkpoints."""
-    recovery_seconds: float | None = None
-    """Time of the slowest rank to read a checkpoint; null if none was read."""
     mtbf_hours: float | None = None
     """Mean time between failures (`checkpoint.mtbf_hours`)."""
-    best_interval_seconds: float | None = None
+    best_interval_seconds: Annotated[float | None, _shown("best interval", "s")] = None
     """Optimal interval for `mtbf_hours`, by Daly's formula; at least the drain."""
-    young_interval_seconds: float | None = None
-    """The same by Young's simpler formula."""
-    wasted_percent: float | None = None
+    wasted_percent: Annotated[float | None, _shown("lost with failures", "%")] = None
     """Time lost to checkpoints, recomputed work and recovery at `best_interval_seconds`."""
-    wasted_percent_now: float | None = None
-    """The same at `interval_seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous:
     """Results of asynchronous checkpoints, which are written while training goes on."""
 
-    snapshot_seconds: float
+    snapshot_seconds: Annotated[float, _shown("snapshot", "s")]
     """Time of a snapshot: how long training stalls if the checkpoint before is complete."""
-    safe_seconds: OverCheckpoints | None
-    """From when training was ready for a checkpoint until it was on the storage."""
-    drain_seconds: OverCheckpoints | None
-    """From when training went on until the checkpoint was on the storage."""
-    compute_seconds: float
-    """Computing time between two checkpoints of this run (`checkpoint.time_between_checkpoints`)."""
-    au_percent: float
+    au_percent: Annotated[float, Metric("AU, asynchronous", "%", "higher")]
     """Accelerator utilisation of this run: share of the time spent computing, reading excluded."""
-    shortest_interval_seconds: float
+    safe_seconds: Annotated[OverCheckpoints, Metric("safe after, asynchronous", "s", "lower")]
+    """From when training was ready for a checkpoint until it was on the storage."""
+    drain_seconds: OverCheckpoints
+    """From when training went on until the checkpoint was on the storage."""
+    shortest_interval_seconds: Annotated[float, _shown("at most every", "s")]
     """Minimum computing time between two checkpoints that reaches an AU of `metric.au`."""
-    per_hour: float
-    """Checkpoints per hour at that interval."""
-    au_threshold_percent: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +152,6 @@ class CheckpointFacts:
     """What was written and read, and how."""
 
     folder: str
-    model: str
-    format: str
     parameters: int
     files: int
     """Files of one checkpoint, of the emulated ranks."""
@@ -145,44 +160,25 @@ class CheckpointFacts:
     tensor_bytes: int
     ranks_of_job: int
     first_rank: int
-    tensor: int
-    pipeline: int
-    data: int
-    zero_stage: int
-    content: str
-    fsync: bool
-    odirect: bool
-    writers: int
-    read_as: str
-    readers: int
-    verified: bool
-    evicted: bool
     kept: int
     """Number of this run's complete checkpoints that are left in the folder."""
-    transfer_size: int
-    """Maximum bytes of a write or read call."""
-    written_by_ranks: int | None
-    """Number of ranks that wrote what others read (`reshard`); `format`, `data` and the job's ranks are theirs, too."""
-    node_local: bool
-    """Whether each host had a folder of its own (`checkpoint.node_local`)."""
+    how: dict[str, bool | int | str | None]
+    """What else affects the measurement: settings of `checkpoint`, and how the ranks that wrote share the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartialCheckpoint:
     """The checkpoint that was being written or read when a run ended early. No rate is computed from it."""
 
-    phase: Literal["write", "read"]
+    phase: Phase
     checkpoint: int
     """Its number, from 1."""
-    folder: str
     ranks: int
     """Number of ranks that had finished it."""
     files: int
     """Number of its files, over all ranks, that were complete."""
-    of_files: int
     bytes: int
     """Bytes of these files."""
-    of_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,15 +189,14 @@ class CheckpointSummary(JobSummary):
     verdict_code: str
     """`written`, `read`, `written_and_read`, `incomplete` or `nothing`."""
     scale: str | None
-    ranks_per_host: tuple[int, ...] = ()
     what: CheckpointFacts
     write: PhaseSummary | None = None
     read: PhaseSummary | None = None
     training: TrainingCost | None = None
     asynchronous: Asynchronous | None = None
-    ceiling_gb_per_second: float | None = None
+    ceiling_gb_per_second: Annotated[float | None, _shown("content generation", "GB/s")] = None
     """Rate at which all ranks generate content without storage, 1e9 bytes/s: the upper limit of writing here."""
-    peak_memory_mb: float | None = None
+    peak_memory_mb: Annotated[float | None, _shown("memory per rank", "MB")] = None
     """Maximum private memory of a rank at the end of a checkpoint, 1e6 bytes."""
     cpu_seconds: float | None = None
     total_seconds: float | None = None
@@ -209,20 +204,20 @@ class CheckpointSummary(JobSummary):
     """Checkpoints that every rank had written."""
     partial: PartialCheckpoint | None = None
     """Null if the run is complete, or ended between two checkpoints."""
-    eviction_seconds: float | None = None
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
     environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()
-    """Sentences that a reader of the numbers must know."""
+    """Sentences that a reader of the numbers must know: findings, and notes made before the run."""
     findings: tuple[Finding, ...] = ()
-    """The same in the same order, as codes with their numbers."""
+    """What was found, as codes with their numbers."""
 
     @property
-    def loud_issues(self) -> tuple[str, ...]:
-        """The issues that make the numbers misleading: shown first, as warnings."""
-        pairs = zip(self.issues, self.findings, strict=False)
-        return tuple(issue for issue, finding in pairs if finding.severity == "loud")
+    def checkpoint_gib(
+        self,
+    ) -> Annotated[float, Metric("tensors of one checkpoint", "GiB", "neither", head="size\nGiB")]:
+        """Bytes of all ranks' tensors together."""
+        return self.what.tensor_bytes / GIB
 
     @property
     def title(self) -> str:

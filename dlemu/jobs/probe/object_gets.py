@@ -15,6 +15,7 @@ from datagen.buffers import AlignedBuffer
 from datagen.errors import DlemuError, UserError
 from datagen.storage.s3 import SCHEME, ObjectReader, Storage
 from datagen.storage.storage_base import StorageSpec
+from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 
 OBJECT_BYTES = 64 << 20
@@ -26,13 +27,9 @@ _WRITE_BYTES = 8 << 20  # random bytes held in memory; the object repeats them, 
 class GetStream:
     """The GET requests of one job to a bucket."""
 
+    cell: CellSpec
     storage: StorageSpec
     objects: tuple[str, ...]
-    random: bool
-    size_bytes: int
-    """Bytes of a request's range."""
-    depth: int
-    """Requests in flight."""
     seconds: float
     seed: int
 
@@ -48,17 +45,16 @@ def run_gets(stream: GetStream) -> Requests:
 
     readers = [_opened(storage, path) for path in stream.objects]
     storage.counts.on_answer = answered
-    buffer = AlignedBuffer(stream.depth * stream.size_bytes)
-    memory = buffer.view(stream.depth * stream.size_bytes)
-    buffers = itertools.cycle(
-        memory[start : start + stream.size_bytes] for start in range(0, len(memory), stream.size_bytes)
-    )
+    depth, size_bytes = stream.cell.depth, stream.cell.size_bytes
+    buffer = AlignedBuffer(depth * size_bytes)
+    memory = buffer.view(depth * size_bytes)
+    buffers = itertools.cycle(memory[start : start + size_bytes] for start in range(0, len(memory), size_bytes))
     deadline = time.monotonic() + stream.seconds
     requests = (
         reader.requests(next(buffers), offset)[0][1]
         for reader, offset in itertools.takewhile(lambda _: time.monotonic() < deadline, _ranges(stream, readers))
     )
-    readers[0].client.request_all(requests, stream.depth)
+    readers[0].client.request_all(requests, depth)
     ends, lasts, firsts = np.array(answers, np.int64).reshape(-1, 3).T
     return Requests(ends, lasts, time.process_time() - began_seconds, firsts, storage.counts["failed"])
 
@@ -72,13 +68,13 @@ def _opened(storage: Storage, path: str) -> ObjectReader:
 
 def _ranges(stream: GetStream, readers: list[ObjectReader]) -> Iterator[tuple[ObjectReader, int]]:
     """Yield the object and the offset of each request, endlessly."""
-    slots = [reader.size_bytes // stream.size_bytes for reader in readers]
+    slots = [reader.size_bytes // stream.cell.size_bytes for reader in readers]
     firsts = np.concatenate([[0], np.cumsum(slots)])
     random = np.random.default_rng(stream.seed)
     for number in itertools.count():
-        slot = int(random.integers(firsts[-1])) if stream.random else number % int(firsts[-1])
+        slot = int(random.integers(firsts[-1])) if stream.cell.random else number % int(firsts[-1])
         index = int(np.searchsorted(firsts, slot, side="right")) - 1
-        yield readers[index], (slot - int(firsts[index])) * stream.size_bytes
+        yield readers[index], (slot - int(firsts[index])) * stream.cell.size_bytes
 
 
 @contextlib.contextmanager

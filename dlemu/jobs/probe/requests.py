@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm.failure import Role
 from dlemu.jobs.probe.object_gets import GetStream, run_gets
-from dlemu.jobs.probe.result import Access, Engine, Latency, ProbeCell, Watts
+from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.runner.child_run import output_of
 from dlemu.runner.crew import Worker, run_crew
@@ -35,38 +35,15 @@ _FIO = Role("fio", "use fewer --jobs or smaller --depths")
 _JOB = Role("job", _FIO.remedy)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellSpec:
-    """A cell to measure."""
-
-    access: Access
-    size_bytes: int
-    depth: int
-    jobs: int
-
-    @property
-    def writes(self) -> bool:
-        return self.access.endswith("write")
-
-    @property
-    def random(self) -> bool:
-        return self.access.startswith("rand")
-
-
-def choose_engine(choice: str) -> tuple[Engine, str]:
-    """Return the engine for `auto`, `fio` or `threads`, and why `auto` is not fio; raises DlemuError."""
+def choose_engine(choice: str) -> Engine:
+    """Return the engine for `auto`, `fio` or `threads`; raises DlemuError."""
     if choice == "threads":
-        return "threads", ""
+        return "threads"
     if shutil.which("fio"):
-        return "fio", ""
+        return "fio"
     if choice == "fio":
         raise DlemuError("fio is not installed: apt-get install fio, or leave --engine out")
-    return "threads", "fio is not installed"
-
-
-def fio_version() -> str:
-    """Return the output of `fio --version`."""
-    return output_of(["fio", "--version"], _PATIENCE_SECONDS, _FIO).out.strip()
+    return "threads"
 
 
 def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float, engine: Engine) -> ProbeCell:
@@ -74,14 +51,7 @@ def measure_cell(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float
     with _metering() as meters:
         measure = _by_fio if engine == "fio" else _by_threads
         cell = measure(cell_spec, path, size_bytes, seconds)
-        means = meters()
-    rate = cell.mb_per_second / 1e3
-    power = (
-        Watts(source=source, watts=watts, gb_per_second_per_watt=rate / watts)
-        for source, watts in means.items()
-        if rate > 0 and watts > 0
-    )
-    return replace(cell, power=tuple(power))
+        return replace(cell, watts=meters())
 
 
 # fio
@@ -143,10 +113,7 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
 
     cpu = (float(job["usr_cpu"]) + float(job["sys_cpu"])) / 100 * seconds * cell_spec.jobs
     return ProbeCell(
-        access=cell_spec.access,
-        size_bytes=cell_spec.size_bytes,
-        depth=cell_spec.depth,
-        jobs=cell_spec.jobs,
+        **vars(cell_spec),
         seconds=seconds,
         mb_per_second=float(side["bw_bytes"]) / 1e6,
         iops=float(side["iops"]),
@@ -166,27 +133,36 @@ def cell_of_fio(report: dict[str, Any], cell_spec: CellSpec) -> ProbeCell:
 
 
 def _by_threads(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> ProbeCell:
-    streams = tuple(_streams(cell_spec, path, size_bytes, SETTLE_SECONDS + seconds))
+    """Random jobs share the whole file, sequential ones have separate ranges."""
+    part = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
+    streams = [
+        Stream(
+            cell=cell_spec,
+            path=path,
+            begin=0 if cell_spec.random else job * part,
+            end=size_bytes if cell_spec.random else (job + 1) * part,
+            seconds=SETTLE_SECONDS + seconds,
+            seed=_seed(job),
+        )
+        for job in range(cell_spec.jobs)
+    ]
     began_ns, requests = _run_jobs(run_threads, streams, seconds)
     return _cell_of_requests(cell_spec, began_ns, requests, seconds)
 
 
 def measure_gets(cell_spec: CellSpec, storage: StorageSpec, objects: tuple[str, ...], seconds: float) -> ProbeCell:
     """Measure one cell of GET requests on objects; raises DlemuError, UserError."""
-    streams = tuple(
-        GetStream(
-            storage=storage,
-            objects=objects,
-            random=cell_spec.random,
-            size_bytes=cell_spec.size_bytes,
-            depth=cell_spec.depth,
-            seconds=SETTLE_SECONDS + seconds,
-            seed=time.time_ns() % (1 << 32) + job,
-        )
+    whole = SETTLE_SECONDS + seconds
+    streams = [
+        GetStream(cell=cell_spec, storage=storage, objects=objects, seconds=whole, seed=_seed(job))
         for job in range(cell_spec.jobs)
-    )
+    ]
     began_ns, requests = _run_jobs(run_gets, streams, seconds)
     return _cell_of_requests(cell_spec, began_ns, requests, seconds)
+
+
+def _seed(job: int) -> int:
+    return time.time_ns() % (1 << 32) + job
 
 
 def _run_jobs(
@@ -208,24 +184,6 @@ def _run_jobs(
     return began_ns, requests
 
 
-def _streams(cell_spec: CellSpec, path: str, size_bytes: int, seconds: float) -> Iterator[Stream]:
-    """Yield a stream per job: random ones share the whole file, sequential ones have separate ranges."""
-    part = size_bytes // cell_spec.jobs // cell_spec.size_bytes * cell_spec.size_bytes
-    for job in range(cell_spec.jobs):
-        begin, end = (0, size_bytes) if cell_spec.random else (job * part, (job + 1) * part)
-        yield Stream(
-            path=path,
-            writes=cell_spec.writes,
-            random=cell_spec.random,
-            size_bytes=cell_spec.size_bytes,
-            depth=cell_spec.depth,
-            begin=begin,
-            end=end,
-            seconds=seconds,
-            seed=time.time_ns() % (1 << 32) + job,
-        )
-
-
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:
     """Return the cell of the requests that completed after the warm-up and before the end.
 
@@ -243,10 +201,7 @@ def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Request
     count = int(counted.sum())
     everything = len(ends) * cell_spec.size_bytes / 1e9
     return ProbeCell(
-        access=cell_spec.access,
-        size_bytes=cell_spec.size_bytes,
-        depth=cell_spec.depth,
-        jobs=cell_spec.jobs,
+        **vars(cell_spec),
         seconds=length,
         mb_per_second=count * cell_spec.size_bytes / 1e6 / length,
         iops=count / length,
@@ -290,7 +245,8 @@ def _metering() -> Iterator[Callable[[], dict[str, float]]]:
     def means() -> dict[str, float]:
         over.set()
         reader.join()
-        return {source: float(np.mean(values)) for source, values in watts_of.items()}
+        found = {source: float(np.mean(values)) for source, values in watts_of.items()}
+        return {source: watts for source, watts in found.items() if watts > 0}
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()

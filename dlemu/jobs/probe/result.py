@@ -10,13 +10,41 @@ from typing import Literal
 
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.results.answer_files import ANSWER_VERSION
-from dlemu.results.wording import count, scaled
+from dlemu.results.wording import scaled
 
 PROBE = "probe.json"
 
 Access = Literal["randread", "read", "randwrite", "write"]
 Engine = Literal["fio", "threads", "batches", "s3"]
 """What sent the requests: fio (libaio), dlemu's threads, a loader's readers, or dlemu's S3 client (GET of ranges)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellSpec:
+    """A cell to measure: a combination of access pattern, request size, depth and jobs."""
+
+    access: Access
+    size_bytes: int
+    """Bytes of a request; for a workload's own reads, the mean bytes of a read of one or more samples."""
+    depth: int
+    """Requests that each job keeps in flight."""
+    jobs: int
+    """Concurrent processes (threads in fio); for a workload's own reads, the number of readers."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the requests write."""
+        return self.access.endswith("write")
+
+    @property
+    def random(self) -> bool:
+        """Whether the requests are at random offsets."""
+        return self.access.startswith("rand")
+
+    @property
+    def in_flight(self) -> int:
+        """Requests in flight, summed over jobs."""
+        return self.depth * self.jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +60,9 @@ class Latency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watts:
-    """Mean power of one meter while a cell was measured."""
+class ProbeCell(CellSpec):
+    """A measured cell."""
 
-    source: str
-    watts: float
-    gb_per_second_per_watt: float
-    """1e9 bytes/s per watt, that is 1e9 bytes per joule."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeCell:
-    """One measurement: a combination of access pattern, request size, depth and jobs."""
-
-    access: Access
-    size_bytes: int
-    """Bytes of a request; for a workload's own reads, the mean bytes of a read of one or more samples."""
-    depth: int
-    """Requests that each job keeps in flight."""
-    jobs: int
-    """Concurrent processes (threads in fio); for a workload's own reads, the number of readers."""
     seconds: float
     mb_per_second: float
     """1e6 bytes/s."""
@@ -59,20 +70,14 @@ class ProbeCell:
     latency_ms: Latency | None
     cpu_seconds_per_gb: float
     """CPU time of the processes that sent the requests, per 1e9 bytes."""
-    power: tuple[Watts, ...] = ()
+    watts: dict[str, float] = field(default_factory=dict)
+    """Mean power meanwhile, by meter."""
     first_byte_ms: Latency | None = None
     """Time from sending a GET request to the first byte of its response; null for other requests."""
-    rounds: tuple[float, ...] = ()
-    """MB/s of each round of a write with --steady; `mb_per_second` is the mean of the last five."""
     steady: bool | None = None
     """Whether the last five rounds of a write meet SNIA's steady-state criterion; null without --steady."""
     failed: int = 0
     """GET requests that failed and were retried."""
-
-    @property
-    def in_flight(self) -> int:
-        """Requests in flight, summed over jobs."""
-        return self.depth * self.jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +105,11 @@ class ProbeQuestion:
 
     target: str
     """Folder, file, or s3://BUCKET/... that was measured."""
-    preset: str = ""
     workload: str = ""
     """The workload whose own reads were measured; else empty."""
     overrides: tuple[str, ...] = ()
     seconds: float
     """Duration of each cell, or round."""
-    precondition: int = 0
-    """How often the whole file was written before the first cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,6 @@ class ProbeAnswer:
     """False while the probe is running, or if it was interrupted."""
     question: ProbeQuestion
     engine: Engine
-    engine_note: str = ""
-    """Why no better engine was used."""
     host: HostFacts
     storage: StorageFacts | None = None
     cells: tuple[ProbeCell, ...]
@@ -128,14 +128,6 @@ class ProbeAnswer:
     issues: tuple[str, ...] = ()
     started_at: str = ""
     """ISO 8601 with zone."""
-    seconds: float = 0.0
-    extra: dict[str, str] = field(default_factory=dict)
-    """Further facts about the engine, such as its version."""
-
-    @property
-    def best(self) -> ProbeCell | None:
-        """The cell with the highest MB/s; None if there are no cells."""
-        return max(self.cells, key=lambda cell: cell.mb_per_second, default=None)
 
 
 def size_name(size_bytes: int) -> str:
@@ -143,16 +135,3 @@ def size_name(size_bytes: int) -> str:
     if size_bytes % (1 << 20) == 0:
         return f"{size_bytes >> 20}m"
     return f"{size_bytes >> 10}k" if size_bytes % 1024 == 0 else f"{size_bytes / 1024:.4g} KiB"
-
-
-def axis_title(answer: ProbeAnswer) -> str:
-    """Return the title of the x axis of a probe's figures."""
-    return "readers" if answer.question.workload else "requests in flight"
-
-
-def cell_line(answer: ProbeAnswer, cell: ProbeCell) -> str:
-    """Return the name of the line that a cell is on: access and size, and jobs if both jobs and depth vary."""
-    if answer.question.workload:
-        return answer.question.workload
-    varied = len({other.depth for other in answer.cells}) > 1 and len({other.jobs for other in answer.cells}) > 1
-    return f"{cell.access} {size_name(cell.size_bytes)}" + (f", {count(cell.jobs, 'job')}" if varied else "")

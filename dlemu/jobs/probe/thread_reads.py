@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datagen.errors import UserError
+from dlemu.jobs.probe.result import CellSpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +33,8 @@ class Requests:
 class Stream:
     """The requests of one job to a file."""
 
+    cell: CellSpec
     path: str
-    writes: bool
-    random: bool
-    size_bytes: int
-    """Bytes of a request."""
-    depth: int
-    """Requests in flight."""
     begin: int
     """Start of the job's range of the file."""
     end: int
@@ -58,40 +54,41 @@ def open_target(path: str, *, writes: bool, flags: int = os.O_DIRECT) -> int:
 
 def run_threads(stream: Stream) -> Requests:
     """Keep `depth` requests in flight for `seconds`; raises UserError if one fails."""
-    descriptor = open_target(stream.path, writes=stream.writes)
+    cell, size_bytes = stream.cell, stream.cell.size_bytes
+    descriptor = open_target(stream.path, writes=cell.writes)
     cpu, lock = time.process_time(), threading.Lock()
     ends: list[int] = []
     latencies: list[int] = []
     failed: list[UserError] = []
     numbers = iter(range(1 << 62))
-    slots = (stream.end - stream.begin) // stream.size_bytes
+    slots = (stream.end - stream.begin) // size_bytes
     deadline = time.monotonic_ns() + round(stream.seconds * 1e9)
 
     def work(thread: int) -> None:
-        random, buffer = np.random.default_rng([stream.seed, thread]), mmap.mmap(-1, stream.size_bytes)
-        if stream.writes:
-            buffer[:] = random.bytes(stream.size_bytes)
-        call = os.pwritev if stream.writes else os.preadv
+        random, buffer = np.random.default_rng([stream.seed, thread]), mmap.mmap(-1, size_bytes)
+        if cell.writes:
+            buffer[:] = random.bytes(size_bytes)
+        call = os.pwritev if cell.writes else os.preadv
         while not failed:
             with lock:
                 number = next(numbers)
-            slot = int(random.integers(slots)) if stream.random else number % slots
+            slot = int(random.integers(slots)) if cell.random else number % slots
             started = time.monotonic_ns()
             try:
-                done = call(descriptor, [buffer], stream.begin + slot * stream.size_bytes)
+                done = call(descriptor, [buffer], stream.begin + slot * size_bytes)
             except OSError as error:
                 failed.append(UserError(f"{stream.path}: {error.strerror}"))
                 return
             now = time.monotonic_ns()
-            if done != stream.size_bytes:
-                failed.append(UserError(f"{stream.path}: {done} of {stream.size_bytes} bytes"))
+            if done != size_bytes:
+                failed.append(UserError(f"{stream.path}: {done} of {size_bytes} bytes"))
             with lock:
                 ends.append(now)
                 latencies.append(now - started)
             if now >= deadline:
                 return
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(stream.depth)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(cell.depth)]
     try:
         for thread in threads:
             thread.start()

@@ -10,11 +10,12 @@ from itertools import pairwise
 import numpy as np
 
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.summary import Issue, MeterPower, RecorderCost, TelemetrySummary
+from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
 from dlemu.metrics.causes import waits_of
+from dlemu.metrics.changes import not_steady
 from dlemu.metrics.device import Delivered, mean_between
-from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import Activity, Device, HotDrive
+from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.limit import Activity, Device
 from dlemu.metrics.over_time import Windows, mean_within
 from dlemu.metrics.rates import per_second
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
@@ -30,30 +31,31 @@ _MIN_GAP_SECONDS, _MIN_GAP_INTERVALS = 5.0, 8.0
 def activity_during(run: MeasuredTraining, rows: Rows) -> Activity:
     """Return the activity during the epochs of these rows; where no telemetry was recorded, the run's own CPU use."""
     rows = in_order(rows)
-    hosts: list[tuple[HostTelemetry, Windows]] = [
-        (host, [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in own.by_epoch])
-        for host, own in ((host, rows.of("rank", ranks_on(run, host))) for host in run.telemetry)
-    ]
+    hosts = _epochs_of_hosts(run, rows)
     cores = [_cpu_activity(run, host, windows) for host, windows in hosts]
     busiest = max(cores, key=lambda host: host.host_busy_percent or 0, default=Activity())
     tightest = max(cores, key=lambda host: host.cpu_limit_used_percent or 0, default=Activity())
     throttled = [mean_within(*host.readings("cpu", "", "throttled_percent"), windows) for host, windows in hosts]
     pressures = [mean_within(*host.readings("pressure", "", "memory_some_percent"), windows) for host, windows in hosts]
-    limit_cores, limit_used = tightest.cpu_limit_cores, tightest.cpu_limit_used_percent
-    if limit_used is None:
-        limit_cores, limit_used = _own_cpu_limit(run.facts)
+    limit_used = tightest.cpu_limit_used_percent
     recorded = busiest.host_busy_percent is not None
     return Activity(
         host_busy_percent=busiest.host_busy_percent if recorded else _own_cpu_percent(run.facts),
         own_busy_percent=busiest.own_busy_percent if recorded else None,
-        cpu_limit_cores=limit_cores,
-        cpu_limit_used_percent=limit_used,
+        cpu_limit_used_percent=_own_cpu_limit_percent(run.facts) if limit_used is None else limit_used,
         cpu_throttled_percent=max((value for value in throttled if not math.isnan(value)), default=None),
         memory_some_percent=max((value for value in pressures if not math.isnan(value)), default=None),
-        hot_drive=_hot_drive(hosts),
         network_percent=max((percent for host, windows in hosts for percent in _network(host, windows)), default=None),
         device=_device(run, _waiting_windows(run, rows) or hosts),
     )
+
+
+def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:
+    """Return each host with the epochs of its ranks' rows, on its clock."""
+    return [
+        (host, [(int(part["free_ns"].min()), int(part["met_ns"].max())) for part in own.by_epoch])
+        for host, own in ((host, rows.of("rank", ranks_on(run, host))) for host in run.telemetry)
+    ]
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
@@ -107,7 +109,7 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
     """Yield a finding for each part of training that a host's recorder, killed or suspended, did not record."""
     lost = {run.facts.journal.hosts[node].host for node in run.facts.journal.lost_recorders}
     yield from (
-        Finding.of(Issue.TELEMETRY_MISSING, "caution", host=name)
+        Finding.of(Code.MEASUREMENT_INCOMPLETE, "caution", pattern="no_telemetry", host=name)
         for name in sorted(lost - {host.host for host in run.telemetry})
     )
     for host in run.telemetry:
@@ -123,10 +125,11 @@ def find_recording_gaps(run: MeasuredTraining) -> Iterator[Finding]:
             is_last = stop_ns == end_ns and not was_read_after
             if stop_ns - start_ns > max_gap_ns or (is_last and host.host in lost):
                 from_seconds, to_seconds = ((moment - begin_ns) / 1e9 for moment in (start_ns, stop_ns))
-                gap: dict[str, Number] = {"host": host.host, "from_seconds": from_seconds, "to_seconds": to_seconds}
+                gap: dict[str, Number] = {"pattern": "gap", "host": host.host}
+                gap |= {"from_seconds": from_seconds, "to_seconds": to_seconds}
                 if is_last:
                     gap["end"] = "of training"
-                yield Finding(Issue.TELEMETRY_CUT_SHORT, "caution", gap)
+                yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", gap)
 
 
 def _devices(run: MeasuredTraining) -> Iterator[tuple[HostTelemetry, DeviceFacts]]:
@@ -181,7 +184,6 @@ def _cpu_activity(run: MeasuredTraining, host: HostTelemetry, windows: Windows) 
         host_busy_percent=known(busy),
         # Each process's CPU time is rounded to ticks of 10 ms (proc(5)), so `own` may slightly exceed `busy`.
         own_busy_percent=known(busy if own > busy else own),
-        cpu_limit_cores=limit,
         cpu_limit_used_percent=known(100 * used / limit) if limit else None,
     )
 
@@ -195,14 +197,14 @@ def _own_cpu_percent(facts: Facts) -> float | None:
     return 100.0 * sum(journal.cpu_seconds) * 1e9 / (cores * max(1, journal.ended_ns - journal.started_ns))
 
 
-def _own_cpu_limit(facts: Facts) -> tuple[float | None, float | None]:
-    """Return the sum of the hosts' CPU limits, in cores, and the run's use of it in %; None where either is unknown."""
+def _own_cpu_limit_percent(facts: Facts) -> float | None:
+    """Return the run's use of all hosts' CPU limits together, in %; None where either is unknown."""
     journal = facts.journal
     limits = [host.cpu_limit for host in journal.hosts if host.cpu_limit]
     if len(limits) < len(journal.hosts) or not limits or not journal.cpu_seconds or not journal.ended_ns:
-        return None, None
+        return None
     seconds = max(1, journal.ended_ns - journal.started_ns) / 1e9
-    return sum(limits), 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)
+    return 100.0 * sum(journal.cpu_seconds) / (sum(limits) * seconds)
 
 
 def _cores_used(host: HostTelemetry, windows: Windows) -> float:
@@ -215,10 +217,10 @@ def _cores_used(host: HostTelemetry, windows: Windows) -> float:
     return sum(used) if used else math.nan
 
 
-def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
+def find_hot_drive(run: MeasuredTraining, rows: Rows) -> Finding | None:
     """Return the drive below the dataset that exceeded its own warning threshold the most; None if none reached it."""
-    hot = []
-    for host, windows in hosts:
+    hot: list[tuple[float, Finding]] = []
+    for host, windows in _epochs_of_hosts(run, in_order(rows)):
         devices = {device.name for device in host.devices}
         for drive in host.sources("temperature"):
             times, degrees = host.readings("temperature", drive, "celsius")
@@ -227,8 +229,9 @@ def _hot_drive(hosts: list[tuple[HostTelemetry, Windows]]) -> HotDrive | None:
             hottest = max((float(part.max()) for part in parts if len(part)), default=-math.inf)
             is_below = any(name == drive or name.startswith(f"{drive}n") for name in devices)
             if is_below and len(limits) and hottest >= limits[0]:
-                hot.append(HotDrive(name=drive, celsius=hottest, limit_celsius=float(limits[0])))
-    return max(hot, key=lambda drive: drive.celsius - drive.limit_celsius, default=None)
+                found = not_steady("hot_drive", drive=drive, celsius=hottest, limit_celsius=float(limits[0]))
+                hot.append((hottest - float(limits[0]), found))
+    return max(hot, key=lambda each: each[0], default=(0.0, None))[1]
 
 
 def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
@@ -241,15 +244,14 @@ def _network(host: HostTelemetry, windows: Windows) -> Iterator[float]:
 
 
 def _device(run: MeasuredTraining, hosts: list[tuple[HostTelemetry, Windows]]) -> Device | None:
-    """Return the activity of the counted block devices together: queue depths and writes are added up."""
+    """Return the activity of the counted block devices together: queue depths are added up."""
     windows_by_node = {host.node: windows for host, windows in hosts}
-    depths, busy, written = [], [], []
+    depths, busy = [], []
     for host, device in _devices(run):
         if device.counted and device.probe == "block":
             windows = windows_by_node[host.node]
             depths.append(mean_within(*host.readings("block", device.name, "mean_queue_depth"), windows))
             busy.append(mean_within(*host.readings("block", device.name, "busy_percent"), windows))
-            written.append(mean_within(*host.readings("block", device.name, "write_mb_per_second"), windows))
     if not depths or any(math.isnan(depth) for depth in depths):
         return None
-    return Device(mean_depth=sum(depths), busy_percent=max(busy), write_mb_per_second=known(sum(written)))
+    return Device(mean_depth=sum(depths), busy_percent=max(busy))

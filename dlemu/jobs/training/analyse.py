@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from datagen.formats.format_base import LibraryReads, built_in_reads
 from datagen.layout import subfolder_name
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.comm import name_ranks
 from dlemu.jobs.training.activity import (
     activity_during,
     delivered_by_devices,
+    find_hot_drive,
     find_recording_gaps,
     read_requests,
     summarise_telemetry,
@@ -29,33 +28,23 @@ from dlemu.jobs.training.summary import (
     CpuApart,
     DatasetFacts,
     Evaluation,
-    Issue,
     Metrics,
     PageCache,
     ReadSettings,
     Summary,
     Waits,
 )
-from dlemu.jobs.training.wording import cache_warning, in_words, issue_lines, recording_notes, verdict_line
+from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.cache import CacheProof, prove, served_by_storage
 from dlemu.metrics.causes import find_causes, work_of
-from dlemu.metrics.changes import find_first_touch, find_ran_out, find_speed_changes, find_stalls, storage_column
+from dlemu.metrics.changes import find_unsteadiness
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.delivery import audit_epoch
 from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.device import device_metrics, device_request_kib
-from dlemu.metrics.findings import Finding
-from dlemu.metrics.limit import (
-    MIN_LOSS_PERCENT,
-    OTHER_READERS_PERCENT,
-    Context,
-    Limit,
-    ObjectRequests,
-    OtherReaders,
-    Seen,
-    judge_limit,
-)
+from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
@@ -64,47 +53,64 @@ from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
-from dlemu.metrics.verdict import HOST_LIMITS, Evidence, Verdict, judge, warm_up_bias
+from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
 from dlemu.results.measured import common_fields
-from dlemu.results.parts import Requests, requests_of
+from dlemu.results.parts import requests_of
 
 MB, MIB = 1e6, 2**20
+_OTHER_READERS_PERCENT = 20.0
+"""Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
 _REPORTED_BIAS = 1.05
-"""A finding reports that the headline AU may be too high (`warm_up_bias`) from this factor."""
+"""From this factor on (`warm_up_bias`) the headline AU is too high, and all steps are judged."""
 
 
 def analyse(run: MeasuredTraining) -> Summary:
-    """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete."""
-    facts, journal = run.facts, run.facts.journal
-    workload = facts.workload
-    settings = workload.metric
-    kept = kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
-    metrics = _metrics(run, kept)
-    proof = _cache_proof(run) if len(run.training) else None
+    """Return the summary of a run; if the run failed, of what was measured until then, marked incomplete.
+
+    One way: rows, metrics, loss, cache proof, limit, findings, verdict. Each step uses only those before.
+    """
+    facts, journal, rows = run.facts, run.facts.journal, run.training
+    workload, settings = facts.workload, facts.workload.metric
+    kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
+    metrics, kept_loss = _metrics(run, kept), kept_loss_percent(kept)
+    proof = _cache_proof(run) if len(rows) else None
     served = None
     if proof and metrics.device_bytes_percent_of_app:
-        served = served_by_storage(run.training, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
-    kept_loss = kept_loss_percent(kept)
-    evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(run.training))
-    verdict = judge(evidence)
-    findings = (*_lost_steps(run), *_issues(facts, metrics, evidence), *find_recording_gaps(run))
-    summary = Summary(
+        served = served_by_storage(rows, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
+    evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(rows))
+    other_program = _other_program(rows, metrics, proof) if proof else None
+    judged = rows if _is_biased(evidence) else kept
+    limit = _limit(run, judged, proof, other_program) if proof else None
+    found = (proof.finding if proof else None, other_program, *_unsteady(run, kept, limit))
+    explains = limit.findings if limit else ()
+    findings = (*(one for one in found if one is not None and one not in explains), *_incomplete(run))
+    verdict = judge(evidence, limit.what if limit else "")
+    return Summary(
         **common_fields(facts),
         stopped_early=journal.stopped_early,
-        **_verdict_fields(verdict, facts.ranks),
+        passed=verdict.passed,
+        outcome=verdict.outcome,
+        verdict=verdict_line(verdict, facts.ranks),
+        verdict_code=verdict.code,
+        verdict_numbers=verdict.numbers,
         accelerator=workload.accelerator or None,
         scale=workload.scale or None,
         sample_divisor=sample_divisor(workload),
         ranks_per_host=tuple(journal.rank_nodes.count(node) for node in range(len(journal.hosts))),
         seed=facts.seed,
         metrics=metrics,
+        loss_percent=loss_percent(rows, kept) if proof else None,
+        kept_loss_percent=kept_loss if proof else None,
+        loss_percent_per_epoch=loss_percent_per_epoch(rows, kept) if proof else (),
+        limited_by=in_words(limit, findings, facts.ranks) if limit else None,
+        page_cache=_page_cache(journal, proof, served) if proof else None,
         requests=requests_of(journal.requests) if journal.requests else None,
         evaluation=_evaluation(run.ordered.of("phase", (EVALUATION,))),
         checkpoints=tuple(_checkpoints(facts)),
         asynchronous_checkpoints=_asynchronous(run),
         audit=tuple(
-            audit_epoch(facts.train_plan, epoch.number, epoch.steps, run.training.of("epoch", (epoch.number,)))
-            for epoch in (facts.schedule if len(run.training) else ())
+            audit_epoch(facts.train_plan, epoch.number, epoch.steps, rows.of("epoch", (epoch.number,)))
+            for epoch in (facts.schedule if len(rows) else ())
         ),
         dataset=DatasetFacts(
             data_folder=workload.dataset.data_folder,
@@ -116,86 +122,9 @@ def analyse(run: MeasuredTraining) -> Summary:
         ),
         how=_read_settings(facts, metrics.read_calls),
         telemetry=summarise_telemetry(run),
-        issues=issue_lines(findings),
+        issues=(*_notes(facts), *issue_lines(findings)),
         findings=findings,
     )
-    if proof is None:
-        return summary
-    preprocesses = preprocessing_sleeps(workload.reader.preprocess_time, run.training)
-    changes = find_speed_changes(run.training, preprocesses=preprocesses)
-    count = workload.dataset.num_subfolders_train
-    folders = [subfolder_name(folder, count) for folder in range(count)]
-    column = storage_column(run.training)
-    epochs_gb = [sum_of(epoch, column) / 1e9 for epoch in run.training.by_epoch] if changes else []
-    summary = replace(
-        summary,
-        speed_changes=changes,
-        ran_out=find_ran_out(changes),
-        first_touch=find_first_touch(changes, epochs_gb),
-        slow_folders=find_slow_folders(run.training, facts.train_plan, folders),
-        stragglers=tuple(find_stragglers(kept, journal.rank_nodes, summary.hosts)),
-        stalls=find_stalls(run.training),
-        other_readers=_other_readers(run, metrics, proof),
-    )
-    limit = _limit(run, kept, proof, summary, biased=_is_biased(evidence))
-    if limit is not None and limit.what in HOST_LIMITS:
-        # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
-        summary = replace(
-            summary,
-            **_verdict_fields(judge(replace(evidence, limited_by=limit.what)), facts.ranks),
-            speed_changes=(),
-            ran_out=None,
-            first_touch=None,
-            slow_folders=(),
-            stalls=(),
-        )
-    return replace(
-        summary,
-        loss_percent=loss_percent(run.training, kept),
-        kept_loss_percent=kept_loss,
-        loss_percent_per_epoch=loss_percent_per_epoch(run.training, kept),
-        limited_by=in_words(limit, facts.ranks) if limit else None,
-        page_cache=PageCache(
-            from_storage_percent=proof.from_storage_percent,
-            served_percent=served,
-            dataset_to_memory_ratio=proof.dataset_to_memory,
-            eviction_seconds=journal.eviction_seconds,
-            warning=cache_warning(proof),
-            finding=proof.finding,
-        ),
-    )
-
-
-def _verdict_fields(verdict: Verdict, ranks: int) -> dict[str, Any]:
-    """Return the fields of a summary that have the verdict."""
-    return {
-        "passed": verdict.passed,
-        "outcome": verdict.outcome,
-        "verdict": verdict_line(verdict, ranks),
-        "verdict_code": verdict.code,
-        "verdict_numbers": verdict.numbers,
-    }
-
-
-def _object_requests(run: MeasuredTraining, requests: Requests | None) -> ObjectRequests | None:
-    if requests is None or requests.first_byte_ms is None or requests.last_byte_ms is None:
-        return None
-    return ObjectRequests(
-        requests=requests.get + requests.head,
-        slow_down=requests.slow_down,
-        retried=requests.retried,
-        first_byte_ms=requests.first_byte_ms.p50,
-        last_byte_ms=requests.last_byte_ms.p50,
-        tls_cpu_percent=_tls_percent(run, requests),
-    )
-
-
-def _tls_percent(run: MeasuredTraining, requests: Requests) -> float | None:
-    """Return the percentage of the readers' CPU time that TLS took; None without TLS or without known CPU time."""
-    reader_ns = sum_of(run.training, "cpu_ns")
-    if requests.tls_cpu_seconds is None or not reader_ns:
-        return None
-    return min(100.0, 1e11 * requests.tls_cpu_seconds / reader_ns)  # 100 % x 1e9 ns/s
 
 
 def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
@@ -443,57 +372,22 @@ def _is_biased(evidence: Evidence) -> bool:
     return factor is None or factor > _REPORTED_BIAS
 
 
-def _lost_steps(run: MeasuredTraining) -> Iterator[Finding]:
-    """Yield each host of a failed run with its ranks that left no steps behind."""
-    if run.facts.failure is None or not len(run.rows):
-        return
-    journal, with_steps = run.facts.journal, set(run.ordered.values("rank"))
-    for node, host in enumerate(journal.hosts):
-        lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
-        if lost:
-            yield Finding.of(Issue.STEPS_LOST, "caution", ranks=name_ranks(lost), host=host.host)
-
-
-def _notes(notes: Iterable[str]) -> Iterator[Finding]:
-    return (Finding.of(Issue.NOTE, "caution", text=note) for note in notes)
-
-
-def _issues(facts: Facts, metrics: Metrics, evidence: Evidence) -> Iterator[Finding]:
-    """Yield the caveats to the numbers."""
+def _notes(facts: Facts) -> tuple[str, ...]:
+    """Return what was noted before and during the run, as sentences."""
     recording = recording_notes(facts.workload.recorded, facts.ranks)
-    yield from _notes((*facts.workload.notes, *facts.dataset_notes, *recording))
-    yield from _unusual_requests(facts, metrics)
-    plan, batch_size = facts.train_plan, facts.workload.reader.batch_size
-    if plan.dropped_samples:
-        yield Finding.of(
-            Issue.SAMPLES_DROPPED,
-            "caution",
-            samples=plan.dropped_samples,
-            of_samples=plan.num_samples,
-            batch_size=batch_size,
-            ranks=facts.ranks,
-        )
-    factor = warm_up_bias(evidence)
-    if facts.workload.metric.verdict == "au" and metrics.au_percent and factor is not None and factor > _REPORTED_BIAS:
-        yield Finding.of(
-            Issue.PREFETCH_BIAS, "caution", prefetched_steps=evidence.prefetched_steps, factor=factor, ranks=facts.ranks
-        )
-    yield from _notes(facts.loader_notes)
-    share = metrics.handover_share_of_wait or 0.0
-    if metrics.au_percent and share > 0.5 and (metrics.au_percent.mean or 0.0) < 99:  # from 99 % on, hardly any wait
-        yield Finding.of(Issue.HOST_LATE, "caution", percent=100 * share, ranks=facts.ranks)
+    return (*facts.workload.notes, *facts.dataset_notes, *recording, *facts.loader_notes)
 
 
-def _unusual_requests(facts: Facts, metrics: Metrics) -> Iterator[Finding]:
-    """Yield a finding if files were read through the page cache with other read calls than a real job's."""
-    reader, call = facts.workload.reader, _library(facts).call
-    cached = not reader.odirect and FOLDER_TYPES.get(facts.workload.storage.storage_type) == "posix"
-    if not metrics.read_calls or not cached:
-        return
-    if reader.engine == "fast":
-        yield Finding.of(Issue.REQUESTS_OF_NOBODY, "caution", library=call or None)
-    elif reader.engine == "matched" and not call:
-        yield Finding.of(Issue.CALLS_NOT_KNOWN, "caution", format=facts.workload.dataset.format)
+def _incomplete(run: MeasuredTraining) -> Iterator[Finding]:
+    """Yield what is lost: ranks of a failed run that left no steps behind, by host, and telemetry."""
+    if run.facts.failure is not None and len(run.rows):
+        journal, with_steps = run.facts.journal, set(run.ordered.values("rank"))
+        for node, host in enumerate(journal.hosts):
+            lost = [rank for rank, own in enumerate(journal.rank_nodes) if own == node and rank not in with_steps]
+            if lost:
+                numbers: dict[str, Number] = {"pattern": "steps", "of_ranks": name_ranks(lost), "host": host.host}
+                yield Finding(Code.MEASUREMENT_INCOMPLETE, "caution", numbers)
+    yield from find_recording_gaps(run)
 
 
 def _cache_proof(run: MeasuredTraining) -> CacheProof:
@@ -509,35 +403,32 @@ def _cache_proof(run: MeasuredTraining) -> CacheProof:
     )
 
 
-def _slow_hosts(summary: Summary) -> tuple[str, ...]:
-    """Return the hosts whose reads the others wait for: those that are stragglers, or have one rank that is."""
-    if len(summary.hosts) < 2:
-        return ()
-    with_one_rank = {host for host, ranks in zip(summary.hosts, summary.ranks_per_host, strict=True) if ranks == 1}
-    return tuple(
-        straggler.host
-        for straggler in summary.stragglers
-        if straggler.mainly == "reading" and (straggler.rank is None or straggler.host in with_one_rank)
+def _page_cache(journal: Journal, proof: CacheProof, served_percent: float | None) -> PageCache:
+    return PageCache(
+        from_storage_percent=proof.from_storage_percent,
+        served_percent=served_percent,
+        dataset_to_memory_ratio=proof.dataset_to_memory,
+        eviction_seconds=journal.eviction_seconds,
+        warning=memory_warning(proof.finding),
     )
 
 
-def _other_readers(run: MeasuredTraining, metrics: Metrics, proof: CacheProof) -> OtherReaders | None:
+def _other_program(rows: Rows, metrics: Metrics, proof: CacheProof) -> Finding | None:
     """Return what the devices delivered beyond what the kernel fetched for the run's reads (read-ahead included)."""
     rate, seconds = metrics.device_mb_per_second, metrics.training_seconds
     if rate is None or not rate.mean or not seconds or proof.from_storage_percent.mean is None:
         return None
-    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(run.training, "storage_bytes")) / MB
+    delivered_mb, own_mb = rate.mean * seconds, float(sum_of(rows, "storage_bytes")) / MB
     percent = 100 * (delivered_mb - own_mb) / delivered_mb
-    if percent < OTHER_READERS_PERCENT:
+    if percent < _OTHER_READERS_PERCENT:
         return None
-    return OtherReaders(mb_per_second=(delivered_mb - own_mb) / seconds, percent=percent)
+    return Finding.of(
+        Code.OTHER_PROGRAM_ON_DRIVE, "caution", mb_per_second=(delivered_mb - own_mb) / seconds, percent=percent
+    )
 
 
-def _limit(
-    run: MeasuredTraining, kept: StepTable, proof: CacheProof, summary: Summary, *, biased: bool
-) -> Limit | None:
-    """Return what limited the kept steps, or all steps if the kept ones are `biased` (see `_is_biased`)."""
-    judged = run.training if biased else kept
+def _limit(run: MeasuredTraining, judged: Rows, proof: CacheProof, other_program: Finding | None) -> Limit | None:
+    """Return what limited the `judged` steps; None without computation."""
     if not is_any(judged, "compute_ns"):
         return None
     facts, reader = run.facts, run.facts.workload.reader
@@ -545,11 +436,15 @@ def _limit(
     workers = facts.ranks * max(1, reader.read_threads)
     stall = reads_stall(facts.workload)
     causes = find_causes(judged, preprocesses=preprocesses, workers=workers, reads_stall=stall)
-    repaired = None
+    work = work_of(judged, preprocesses=preprocesses)
     if causes.total >= MIN_LOSS_PERCENT:
         from dlemu.jobs.training.repaired_causes import repair_causes  # simulates the run without each cause
 
-        repaired = repair_causes(run, preprocesses=preprocesses)
+        repaired, deeper_queue = repair_causes(
+            run, preprocesses=preprocesses, wanted_mb_per_second=work.wanted_mb_per_second
+        )
+    else:
+        repaired, deeper_queue = [], None
     context = Context(
         **vars(activity_during(run, judged)),
         ceiling_au=facts.journal.ceiling_au_percent,
@@ -557,21 +452,28 @@ def _limit(
         scaling=facts.journal.scaling,
         read_threads=reader.read_threads,
         from_storage_percent=proof.from_storage_percent.mean,
-        others=summary.other_readers,
-        speed_changes=summary.speed_changes,
-        stalls=summary.stalls,
-        ran_out=summary.ran_out,
-        first_touch=summary.first_touch,
-        slow_folders=summary.slow_folders,
-        slow_hosts=_slow_hosts(summary),
-        object_requests=_object_requests(run, summary.requests),
-        au_whole_percent=summary.metrics.au_whole_percent.mean if summary.metrics.au_whole_percent else None,
-        threshold_percent=100 * facts.workload.metric.au,
-        causes=repaired.causes if repaired else (),
-        deeper=repaired.deeper if repaired else None,
+        other_program=other_program,
+        is_object_store=bool(facts.journal.requests),
+        deeper_queue=deeper_queue,
     )
-    work = work_of(judged, preprocesses=preprocesses)
     limit = judge_limit(au_percent(judged), causes, work, context)
-    if not biased:
-        return limit
-    return replace(limit, seen=(*limit.seen, Finding(Seen.FIRST_STEPS_TOO)))
+    return replace(
+        limit, causes=tuple(sorted(repaired, key=lambda cause: (cause.what != limit.what, -cause.au_percent)))
+    )
+
+
+def _unsteady(run: MeasuredTraining, kept: StepTable, limit: Limit | None) -> Iterator[Finding]:
+    """Yield what of the storage and of the ranks was not alike: over time, in folders, among hosts."""
+    if not len(run.training):
+        return
+    facts, journal, what = run.facts, run.facts.journal, limit.what if limit else "nothing"
+    if what not in HOST_LIMITS:
+        # Readers without a core get as much as other programs leave them: their rates say nothing about the storage.
+        preprocesses = preprocessing_sleeps(facts.workload.reader.preprocess_time, run.training)
+        yield from find_unsteadiness(run.training, preprocesses=preprocesses)
+        folders = facts.workload.dataset.num_subfolders_train
+        names = [subfolder_name(folder, folders) for folder in range(folders)]
+        yield from find_slow_folders(run.training, facts.train_plan, names)
+    hot = find_hot_drive(run, kept) if what == "storage" else None
+    yield from (hot,) if hot else ()
+    yield from find_stragglers(kept, journal.rank_nodes, [host.host for host in journal.hosts])

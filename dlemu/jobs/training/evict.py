@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from datagen.engines import unreadable
+from datagen.formats.format_base import unreadable
 from datagen.storage.storage_base import StorageBase, open_storage
 from dlemu.jobs.training.plan import TrainingJob
 

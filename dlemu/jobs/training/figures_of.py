@@ -1,4 +1,4 @@
-"""What sweeps, comparisons and pages of several results take from a training run: metrics and conditions."""
+"""What sweeps and comparisons take from a training run: metrics and conditions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dlemu.config.duration import mean_seconds
 from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.summary import Summary
-from dlemu.metrics.cache import Cached
 from dlemu.metrics.catalogue import RUN
 from dlemu.report.units import size
 from dlemu.results.compared import Conditions
@@ -36,7 +35,7 @@ def figures(run: Run) -> JobFigures:
         passed=summary.passed,
         verdict=summary.verdict,
         outcome=summary.outcome,
-        limited_by={RUN: limit.name if limit else None},
+        limited_by={RUN: limit.what if limit else None},
         threshold_percent=metrics.au_threshold_percent,
         metrics=training_metrics(
             {metric.name: getattr(metrics, metric.name, None) for metric in CATALOGUE}
@@ -82,9 +81,7 @@ def conditions(summary: Summary) -> Conditions:
         },
         work=work,
         how=dict(sorted(asdict(summary.how).items())),
-        from_memory=(RUN,)
-        if cache and cache.finding and cache.finding.code in (Cached.IN_MEMORY, Cached.NOT_READ)
-        else (),
+        from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )
 

@@ -11,7 +11,6 @@ from dlemu.jobs.training.figures_of import conditions, figures
 from dlemu.jobs.training.live import LiveTraining
 from dlemu.jobs.training.measured import exported
 from dlemu.jobs.training.metrics import CATALOGUE
-from dlemu.jobs.training.page import sections
 from dlemu.jobs.training.result import Run, read_run
 from dlemu.jobs.training.run import Training
 from dlemu.jobs.training.screen import screen
@@ -57,7 +56,6 @@ PARTS = JobParts(
     read=read_run,
     answer_type=Summary,
     screen=screen,
-    sections=sections,
     charts=_charts,
     job=Training(),
     catalogue=CATALOGUE,

@@ -198,7 +198,7 @@ class TrainingJob(Job):
 
     def _fetch_spec(self, layout: Layout) -> FetchSpec:
         reader = self.workload.reader
-        spec = FetchSpec.for_dataset(
+        spec = FetchSpec(
             self.found,
             layout,
             storage=self.storage_spec,

@@ -30,7 +30,8 @@ from dlemu.jobs.training.prediction.event_model import HostCosts, Scene, simulat
 from dlemu.loaders.traits_base import LoaderTraits
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.causes import mean_ready_behind, worker_time
-from dlemu.metrics.limit import Cause, DeeperQueue, Scaling
+from dlemu.metrics.findings import Code, Finding
+from dlemu.metrics.limit import MIN_GAIN_PERCENT, MIN_GAIN_SHARE, Cause, Scaling
 from dlemu.metrics.over_time import Floats
 from dlemu.metrics.rows import Rows, StepTable
 from dlemu.metrics.t_interval import FEWEST
@@ -40,33 +41,32 @@ MAX_ROWS = 20_000
 _MAX_DIFFERENCE_PERCENT = 5.0
 """Most points by which the AU of the replay may differ from the measured AU."""
 _DEPTH_FACTORS = (2, 4, 8)
-"""The prefetch queue is replayed with these multiples of its batches ahead."""
-_NEGLIGIBLE_PERCENT = 2.0  # as dlemu.metrics.limit.MIN_GAIN_PERCENT: less is not worth twice the memory
-"""The multiple to advise is the smallest one whose AU is within this many points of the best."""
+"""The prefetch queue is replayed with these multiples of its batches ahead; the smallest one whose AU is within
+MIN_GAIN_PERCENT of the best is advised, as less is not worth twice the memory."""
 _MORE_READERS = 4
 """Multiple of the readers to replay, as in the trial after the run (scaling.TIMES), which can confirm the result."""
+_HELPS_PERCENT = 1.0  # the model's own error
+"""Points of AU that a cause's removal must gain to be reported."""
 _UNLIMITED_SPEED = 1e4
 """Speed of storage that nobody waits for, relative to the run's storage."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RepairedCauses:
-    """The causes whose removal raises the AU, and the details of the deeper queue, if one was replayed."""
+def repair_causes(
+    run: MeasuredTraining, *, preprocesses: bool, wanted_mb_per_second: float
+) -> tuple[list[Cause], Finding | None]:
+    """Return the AU without each cause whose removal raises it; nothing where the replay misses the measured AU.
 
-    causes: tuple[Cause, ...] = ()
-    deeper: DeeperQueue | None = None
-
-
-def repair_causes(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCauses:
-    """Return the AU without each cause; nothing where the replay does not reproduce the measured AU."""
+    The second is the finding that a deeper queue gains enough to be the limit; None if it does not.
+    `wanted_mb_per_second`: what accelerators that never wait would read.
+    """
     rows = _first_steps(run.training)
     facts, reader = run.facts, run.facts.workload.reader
     if len(rows) < 2 * FEWEST or reader.read_threads < 1 or not (rows["app_bytes"] > 0).any():
-        return RepairedCauses()
+        return [], None
     replay = _Replay.of(rows, facts, preprocesses=preprocesses)
     measured, replayed = au_percent(rows), replay.au_percent()
     if not abs(replayed - measured) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
-        return RepairedCauses()
+        return [], None
 
     def au(changed: _Replay) -> float:
         return min(100.0, max(0.0, changed.au_percent() + measured - replayed))
@@ -81,16 +81,40 @@ def repair_causes(run: MeasuredTraining, *, preprocesses: bool) -> RepairedCause
     deeper = None
     if by_prefetch and facts.batches_ahead < rows["step"].max():
         by_depth = {factor: au(replace(replay, window=factor * replay.window)) for factor in _DEPTH_FACTORS}
-        enough_percent = max(by_depth.values()) - _NEGLIGIBLE_PERCENT
+        enough_percent = max(by_depth.values()) - MIN_GAIN_PERCENT
         factor = next(factor for factor, percent in by_depth.items() if percent >= enough_percent)
         size = factor * facts.batches_ahead
-        deeper = DeeperQueue(
-            prefetch_size=size, now_prefetch_size=facts.batches_ahead, ready_behind=mean_ready_behind(run.training)
-        )
-        setting = f"reader.prefetch_size={size}"
-        causes.append(Cause(what="loader", where="prefetch", au_percent=by_depth[factor], setting=setting))
-    helps = (cause for cause in causes if cause.au_percent >= measured + 1)  # 1: the model's own error (AU_PERCENT)
-    return RepairedCauses(causes=tuple(helps), deeper=deeper)
+        causes.append(Cause(what="loader", au_percent=by_depth[factor], setting=f"reader.prefetch_size={size}"))
+        if by_depth[factor] >= measured + _HELPS_PERCENT:
+            deeper = _deeper_queue(run, size, by_depth[factor], wanted_mb_per_second)
+    return [cause for cause in causes if cause.au_percent >= measured + _HELPS_PERCENT], deeper
+
+
+def _deeper_queue(
+    run: MeasuredTraining, prefetch_size: int, au_percent_deeper: float, wanted_mb_per_second: float
+) -> Finding | None:
+    """Return the finding that in-order batches wait for one slow read while later ones are ready; None if they don't.
+
+    A deeper queue must lift the AU to its threshold, or remove half of the loss, or gain something where the same
+    readers alone, right after the run, got what is needed.
+    """
+    ready, now = mean_ready_behind(run.training), au_percent(run.training)
+    threshold, scaling = 100 * run.facts.workload.metric.au, run.facts.journal.scaling
+    gained = au_percent_deeper - now
+    enough = gained >= MIN_GAIN_SHARE * (100 - now) or au_percent_deeper >= threshold > now
+    if scaling is not None:
+        alone = min(scaling.mb_per_second, scaling.again_mb_per_second)
+        enough = enough or alone >= wanted_mb_per_second * threshold / 100
+    if ready < 1 or gained < MIN_GAIN_PERCENT or not enough:
+        return None
+    return Finding.of(
+        Code.PREFETCH_TOO_SHALLOW,
+        batches_ready=ready,
+        prefetch_size=prefetch_size,
+        now_prefetch_size=run.facts.batches_ahead,
+        au_percent=au_percent_deeper,
+        now_au_percent=now,
+    )
 
 
 def _other_readers(replay: _Replay, facts: Facts, au: Callable[[_Replay], float], *, by_prefetch: bool) -> list[Cause]:
@@ -102,7 +126,7 @@ def _other_readers(replay: _Replay, facts: Facts, au: Callable[[_Replay], float]
         window = max(replay.window, _batches_ahead(facts, threads)) if by_prefetch else replay.window
         changed = replace(replay, workers=threads, window=window, curve=curve)
         setting = f"reader.read_threads={threads}"
-        return Cause(what="loader", where="readers", au_percent=au(changed), setting=setting)
+        return Cause(what="loader", au_percent=au(changed), setting=setting)
 
     found = [readers(_MORE_READERS * reader.read_threads)]
     if scaling is not None and scaling.fewer_readers:
@@ -111,7 +135,7 @@ def _other_readers(replay: _Replay, facts: Facts, au: Callable[[_Replay], float]
     if scaling is not None and scaling.larger_request_bytes:
         faster = replace(replay, speed=scaling.larger_mb_per_second / max(scaling.same_mb_per_second, 1e-9))
         setting = f"reader.transfer_size={scaling.larger_request_bytes}"
-        found.append(Cause(what="loader", where="requests", au_percent=au(faster), setting=setting))
+        found.append(Cause(what="loader", au_percent=au(faster), setting=setting))
     return found
 
 

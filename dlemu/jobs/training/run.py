@@ -12,7 +12,7 @@ import numpy as np
 from datagen import manifest
 from datagen.errors import UserError
 from datagen.inspection import inspect, no_dataset
-from datagen.registry import named
+from datagen.registry import import_by_name
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.comm import Comm
@@ -133,7 +133,7 @@ class Training(JobKind[TrainingJob, RunLog, Run]):
         """Import the loader's framework, and the code that saves checkpoints where the run has any."""
         loader_class(job.workload)
         if job.saves:
-            named("dlemu.checkpoints.save")
+            import_by_name("dlemu.checkpoints.save")
 
     def run_rank(self, job: TrainingJob, comm: Comm, notify: Notify | None) -> RunLog | None:
         loader = loader_class(job.workload)

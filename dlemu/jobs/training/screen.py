@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dlemu.jobs.training.summary import Summary
-from dlemu.jobs.training.wording import INCOMPLETE, straggler, unsteadiness, verdict_word
+from dlemu.jobs.training.wording import INCOMPLETE, verdict_word
 from dlemu.metrics.verdict import VerdictCode
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
 from dlemu.report.table import Tone
@@ -21,7 +21,7 @@ def screen(summary: Summary, folder: str) -> Screen:
     lines = [_verdict(summary), *_delivered(summary), *_limit(summary), *_proof(summary)]
     cache = summary.page_cache
     memory = [] if summary.passed_from_memory or cache is None else [cache.warning]
-    notes = [*filter(None, memory), *summary.issues, *unsteadiness(summary), *map(straggler, summary.stragglers)]
+    notes = [*filter(None, memory), *summary.issues]
     return Screen(title=_title(summary), lines=lines, notes=notes, folder=folder)
 
 
@@ -72,7 +72,7 @@ def _limit(summary: Summary) -> Iterator[Said]:
         return
     why = f": {limit.evidence[0]}" if limit.evidence else ""
     sure = "" if limit.what == "nothing" else f", confidence {limit.confidence}"
-    yield Said("limit", f"{limit.name}{sure}{why}")
+    yield Said("limit", f"{limit.what}{sure}{why}")
     if limit.advice:
         yield Said("to do", limit.advice[0], tone="strong")
 

@@ -9,48 +9,23 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated
 
 from datagen.quantiles import Percentiles as Percentiles
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.catalogue import RUN, Metric
-from dlemu.metrics.changes import FirstTouch as FirstTouch
-from dlemu.metrics.changes import RanOut as RanOut
-from dlemu.metrics.changes import SpeedChange as SpeedChange
-from dlemu.metrics.changes import Stall as Stall
 from dlemu.metrics.delivery import EpochAudit as EpochAudit
-from dlemu.metrics.findings import Finding, Number
+from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit as Limit
-from dlemu.metrics.limit import OtherReaders as OtherReaders
 from dlemu.metrics.loss import Loss as Loss
-from dlemu.metrics.slow_folders import SlowFolder as SlowFolder
 from dlemu.metrics.spread import Mean as Mean
 from dlemu.metrics.spread import RankSpread as RankSpread
 from dlemu.metrics.spread import Spread as Spread
-from dlemu.metrics.stragglers import Straggler as Straggler
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
 from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
-
-
-class Issue(StrEnum):
-    """Codes of `Summary.findings`."""
-
-    NOTE = "note"
-    """A note made before the run: the finding's `text`."""
-    REQUESTS_OF_NOBODY = "requests_of_nobody"
-    """`reader.engine=fast` made fewer and larger read calls than the format's usual `library` does."""
-    CALLS_NOT_KNOWN = "calls_not_known"
-    """The user's own `format` does not declare which read calls its library makes."""
-    STEPS_LOST = "steps_lost"
-    SAMPLES_DROPPED = "samples_dropped"
-    PREFETCH_BIAS = "prefetch_bias"
-    HOST_LATE = "host_late"
-    TELEMETRY_MISSING = "telemetry_missing"
-    TELEMETRY_CUT_SHORT = "telemetry_cut_short"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +88,10 @@ class Metrics:
     """Share of the kept steps' batches that was read before the kept steps began, %."""
     au_whole_percent: Annotated[RankSpread | None, Metric("AU, whole epochs", "%", "higher")] = None
     """AU by the same formula over all steps, first steps included, %."""
-    au_dlio_percent: Spread | None = None
-    """AU by the formula of DLIO 2.x, %."""
-    au_dlio_v1_percent: Spread | None = None
-    """AU by DLIO's formula in MLPerf Storage v1.0, %."""
+    au_dlio_percent: Annotated[Spread | None, Metric("AU, DLIO 2.x", "%", "higher", is_compared=False)] = None
+    """Measured compute / the host's time, the first step dropped: the formula of DLIO 2.x, %."""
+    au_dlio_v1_percent: Annotated[Spread | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
+    """Configured compute / the host's time: DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: Annotated[
         RankSpread | None,
         Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),
@@ -212,8 +187,6 @@ class PageCache:
     """Duration of each eviction (`reader.evict_page_cache`)."""
     warning: str | None = None
     """A caveat to the numbers, as a sentence."""
-    finding: Finding | None = None
-    """The warning as a code with its numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,14 +316,12 @@ class TelemetrySummary:
     power: tuple[MeterPower, ...] = ()
 
 
+MEMORY = (Code.PAGE_CACHE, Code.NO_DATA_FROM_STORAGE)
+"""Codes of what memory did in place of the storage: `PageCache.warning` says it."""
+LARGER_DATASET = "a dataset on it, larger than every cache on the way"
+"""What measures the storage where no setting does."""
 WORKS = "dlemu works here"
 """First words of a run that passed from memory."""
-_DRIVE = {
-    "": "a dataset larger than every cache on the way",
-    "reader.odirect": "reader.odirect=true",
-    "reader.odirect, reader.evict_page_cache": "reader.evict_page_cache=epochs or reader.odirect=true",
-}
-"""How to read from the drive, by `would_help` of the finding on memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -391,20 +362,6 @@ class Summary(JobSummary):
     """`loss_percent` of each epoch."""
     limited_by: Limit | None = None
     """What limited the run; None without computation."""
-    stragglers: tuple[Straggler, ...] = ()
-    """Ranks and hosts that the others waited for, worst first."""
-    speed_changes: tuple[SpeedChange, ...] = ()
-    """When the storage's speed changed, in order; measured while accelerators waited for it."""
-    stalls: tuple[Stall, ...] = ()
-    """When the storage stalled for a second or more, in order."""
-    ran_out: RanOut | None = None
-    """A cache or burst credit that ran out: the first bytes were read faster. Null where no such pattern was found."""
-    first_touch: FirstTouch | None = None
-    """A volume on which the first read of a block is slow; null unless only the first epoch was slow."""
-    slow_folders: tuple[SlowFolder, ...] = ()
-    """Sub-folders of the dataset that read slower than the others, slowest first."""
-    other_readers: OtherReaders | None = None
-    """Other programs' reads from the dataset's devices; null where they are few or not known."""
     page_cache: PageCache | None = None
     requests: Requests | None = None
     """Requests to an object store; null where none were made."""
@@ -420,9 +377,9 @@ class Summary(JobSummary):
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
-    """Caveats to the numbers, as sentences."""
+    """Caveats to the numbers, as sentences: notes made before the run, and findings."""
     findings: tuple[Finding, ...] = ()
-    """The issues in the same order, as codes with their numbers."""
+    """What else was found than explains the limit (`limited_by.findings`), as codes with their numbers."""
 
     @property
     def au(self) -> RankSpread | None:
@@ -446,20 +403,30 @@ class Summary(JobSummary):
         own = self.dataset.is_own and self.workload == "default"  # no workload was named
         return (own and os.path.basename(os.path.abspath(self.dataset.data_folder))) or self.workload
 
+    def found(self, code: Code, pattern: str | None = None) -> list[dict[str, Number]]:
+        """Return the numbers of the findings with a code, those that explain the limit included."""
+        findings = (*(self.limited_by.findings if self.limited_by else ()), *self.findings)
+        named = (finding.numbers for finding in findings if finding.code == code)
+        return [numbers for numbers in named if pattern is None or numbers.get("pattern") == pattern]
+
+    @property
+    def memory(self) -> Finding | None:
+        """The finding that memory served bytes, may have, or that nothing was read; None if the storage did."""
+        return next((finding for finding in self.findings if finding.code in MEMORY), None)
+
     @property
     def passed_from_memory(self) -> bool:
         """Whether it passed although memory served some of the bytes, which only `metric.cached` allows."""
-        cache = self.page_cache
-        if not self.passed or cache is None or cache.finding is None:
+        if not self.passed or self.page_cache is None or self.memory is None:
             return False
-        served = cache.served_percent
-        return cache.finding.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
+        served = self.page_cache.served_percent
+        return self.memory.severity == "loud" or (served is not None and served < PARTLY_READ_PERCENT)
 
     @property
     def headline(self) -> str:
         """The verdict as people are shown it: a pass from memory is none of the storage, and says what was measured."""
-        cache, rate = self.page_cache, self.metrics.app_mb_per_second
-        if not self.passed_from_memory or cache is None or cache.finding is None:
+        cache, found, rate = self.page_cache, self.memory, self.metrics.app_mb_per_second
+        if not self.passed_from_memory or cache is None or found is None:
             return self.verdict
         busy, they = (
             (f"all {self.ranks} accelerators were", "They") if self.ranks > 1 else ("its accelerator was", "It")
@@ -467,8 +434,7 @@ class Summary(JobSummary):
         served = cache.from_storage_percent.mean if cache.served_percent is None else cache.served_percent
         share = f"{100 - min(100.0, served):.0f} %" if served and served >= 0.5 else "all"
         read = f"{they} read {number(rate.mean if rate else 0.0)} MB/s, {share} of it from memory"
-        drive = _DRIVE.get(str(cache.finding.numbers.get("would_help")), "a dataset.data_folder on it")
         return (
-            f"{WORKS}: {busy} busy. {read}: this is no result of your drive. Next: measure the drive with {drive} "
-            "(metric.cached=true allowed memory)"
+            f"{WORKS}: {busy} busy. {read}: this is no result of your drive. Next: measure the drive with "
+            f"{found.numbers.get('would_help', LARGER_DATASET)} (metric.cached=true allowed memory)"
         )

@@ -1,31 +1,27 @@
-"""The sentences of a training run: its verdict, what limited it, page cache and recording notes, and issues."""
+"""The sentences of a training run: its verdict, its findings, and what limited it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dlemu.config.schema import Recorded
-from dlemu.jobs.training.summary import Issue, Summary
-from dlemu.metrics.cache import Cached, CacheProof
-from dlemu.metrics.changes import SpeedChange, clock
-from dlemu.metrics.findings import Finding, Number
-from dlemu.metrics.limit import Advice, Limit, Seen
-from dlemu.metrics.stragglers import Straggler
+from dlemu.jobs.training.summary import LARGER_DATASET, MEMORY
+from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import Verdict, VerdictCode
-from dlemu.report.units import multiple_of, number
-from dlemu.results.wording import Wording, count, sentence, sentences
+from dlemu.results.wording import count, filled, sentence
 
 _AU_NAMES: dict[Number, str] = {
     "sustained": "AU",
     "au": "AU of counted steps",
     "rules": "AU of whole epochs",
 }
-_HOST: dict[Number, str] = {"host CPU": "host's CPU", "memory": "host's memory", "emulator": "emulator on this host"}
-_MAX_SHOWN_EPOCHS = 6
-_SHOWN_CHANGES = 4
+_HOST: dict[Number, str] = {"host CPU": "host", "emulator": "emulator on this host"}
+_MOST_ALIKE = 4
+"""Findings of one kind that are said one by one."""
 
 # The verdict
 
@@ -99,128 +95,218 @@ def _disagreement(
     )
 
 
+# Findings
+
+_FINDINGS: dict[str, tuple[str, str]] = {
+    Code.PREFETCH_TOO_SHALLOW: (
+        "when a wait ended, {batches_ready:.1f} later batches were ready behind the slow one: with {prefetch_size} "
+        "batches ahead instead of {now_prefetch_size} the AU over whole epochs is {au_percent:.1f} % instead of "
+        "{now_au_percent:.1f} % (event model)",
+        "read further ahead: reader.prefetch_size={prefetch_size} (now {now_prefetch_size})",
+    ),
+    "prefetch_too_shallow.not_begun": (
+        "no worker had started the late batches although workers were free",
+        "read further ahead: raise reader.prefetch_size or reader.read_threads",
+    ),
+    Code.REQUESTS_TOO_SMALL: (
+        "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s, and with requests of "
+        "{transfer_size:,} bytes {better_mb_per_second:,.1f} MB/s",
+        "larger requests get more from this storage: reader.transfer_size={transfer_size}",
+    ),
+    Code.TOO_FEW_READERS: (
+        "with {read_threads:count reader} per rank, too few batches were in work at a time",
+        "too few readers: raise reader.read_threads (now {read_threads})",
+    ),
+    "too_few_readers.requests": (
+        "with {read_threads:count reader} per rank, too few requests were in flight at a time",
+        "too few requests: raise reader.read_threads (now {read_threads}) or reader.io_depth",
+    ),
+    Code.TOO_MANY_READERS: (
+        "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s, and {fewer_readers} got "
+        "{better_mb_per_second:,.1f} MB/s",
+        "too many readers: set reader.read_threads={read_threads} (now {now_read_threads})",
+    ),
+    Code.OTHER_PROGRAM_ON_DRIVE: (
+        "others read {mb_per_second:,.1f} MB/s from the same device ({percent:.0f} % of all)",
+        "stop other programs that read from the device (iotop), or allow for them",
+    ),
+    Code.NETWORK_FULL: (
+        "the network interface received {percent:.0f} % of its capacity",
+        "a faster network between host and server, or fewer accelerators on it",
+    ),
+    "storage_not_steady.speed_changed": (
+        "at {at_seconds:clock} the storage's speed changed to {percent:.0f} %: from {mb_per_second_before:,.1f} to "
+        "{mb_per_second_after:,.1f} MB/s",
+        "find out why the storage's speed changed at {at_seconds:clock}; plan with the lower speed",
+    ),
+    "storage_not_steady.stalled": (
+        "the storage stalled for {seconds:.1f} s at {at_seconds:clock}",
+        "find out why the storage stalled: its own background work, the network, other load",
+    ),
+    "storage_not_steady.ran_out": (
+        "{times:count time} the first {gb:.3g} GB came faster than the rest, as if from a cache or burst credit",
+        "plan with {mb_per_second_after:,.0f} MB/s, the speed that lasts: the first {gb:.3g} GB came faster, as if "
+        "from a cache or burst credit; a run after a pause shows if so",
+    ),
+    "storage_not_steady.first_touch": (
+        "the first {gb:.3g} GB came at {mb_per_second_first:,.0f} MB/s, and later epochs at {mb_per_second_after:,.0f}",
+        "read the dataset once before it counts: the first epoch was slow",
+    ),
+    "storage_not_steady.hot_drive": (
+        "{drive} reached {celsius:.0f} degrees Celsius and throttles from {limit_celsius:.0f}",
+        "cool {drive}",
+    ),
+    Code.SLOW_DRIVE: (
+        "folder {folder} is slow: {ms_per_sample:.3g} ms per sample, the others {others_ms_per_sample:.3g} ms",
+        "check where folder {folder} is stored",
+    ),
+    Code.SLOW_RANK: (
+        "rank {rank} on {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms "
+        "on average, mainly due to {mainly}",
+        "check {host}: the others wait for rank {rank} (its mount, network, drive and cores)",
+    ),
+    "slow_rank.host": (
+        "host {host} cost {loss_percent:.2f} points of AU: {steps:count step} late by {mean_delay_ms:.3g} ms on "
+        "average, mainly due to {mainly}",
+        "check host {host}: all others wait for it (its mount, network, drive and cores)",
+    ),
+    Code.PAGE_CACHE: (
+        "only {from_storage_percent:.0f} % of the bytes came from storage ({least_percent:.0f} to {most_percent:.0f} % "
+        "in an epoch)",
+        "measure with {would_help}",
+    ),
+    "page_cache.not_known": (
+        "it is unknown whether the data came from storage: the dataset is smaller than {wanted_ratio:g} times the "
+        "hosts' memory, which MLPerf Storage requires",
+        "measure with {would_help}",
+    ),
+    Code.NO_DATA_FROM_STORAGE: ("no byte was read", ""),
+    "no_data_from_storage.in_memory": (
+        "the dataset is on {file_system}",
+        "set dataset.data_folder to a folder on the storage",
+    ),
+    Code.MEMORY_PRESSURE: (
+        "some task on the host was stalled on memory {percent:.0f} % of the time (memory pressure)",
+        "lower reader.read_threads or reader.prefetch_size, or stop other programs that use the memory",
+    ),
+    Code.CPU_QUOTA: (
+        "the run used {used_percent:.0f} % of its CPU limit, which throttled it in {throttled_percent:.0f} % of its "
+        "periods",
+        "raise the CPU limit of this container or job (cgroup){ranks:several , or use fewer ranks}",
+    ),
+    Code.OTHER_PROGRAM_ON_CORES: (
+        "the cores were {busy_percent:.0f} % busy, {own_percent:.0f} % by this run",
+        "other programs use most of the cores: stop them (top), or run on an idle host",
+    ),
+    Code.EMULATOR_CEILING: (
+        "without storage the AU is {ceiling_au_percent:.1f} % on this host, with it {au_percent:.1f} %",
+        "",
+    ),
+    "measurement_incomplete.steps": (
+        "the measurements of {of_ranks} on {host} are lost",
+        "set output.folder to one that all hosts see",
+    ),
+    "measurement_incomplete.no_telemetry": (
+        "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
+        "",
+    ),
+    "measurement_incomplete.gap": (
+        "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training: its recorder was "
+        "killed or stopped, or had no core or no space",
+        "",
+    ),
+}
+"""Code, with its pattern if it has one -> what was found, and what to do (empty: no more than the limit says)."""
+
+
+def said(finding: Finding, ranks: int = 0) -> tuple[str, str]:
+    """Return a finding as a sentence, and what to do; `ranks` is 0 where their number is not known."""
+    pattern = finding.numbers.get("pattern")
+    found, to_do = _FINDINGS[finding.code if pattern is None else f"{finding.code}.{pattern}"]
+    numbers = {"ranks": ranks, "would_help": LARGER_DATASET} | finding.numbers
+    return filled(found, numbers), filled(to_do, numbers)
+
+
+def memory_warning(finding: Finding | None) -> str | None:
+    """Return a warning that memory may have served the bytes, or that none was read; None without such a finding."""
+    if finding is None:
+        return None
+    found, to_do = said(finding)
+    measured = "MEASURED MEMORY, NOT STORAGE: " if finding.severity == "loud" else ""
+    return f"{measured}{found}; {to_do}" if to_do else f"MEASURED NO STORAGE: {found}"
+
+
+def issue_lines(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield the findings as sentences, of those of one kind the first few; what memory did is a warning of its own."""
+    shown = [finding for finding in findings if finding.code not in MEMORY]
+    for finding in shown:
+        alike = [one for one in shown if _kind(one) == _kind(finding)]
+        if finding in alike[:_MOST_ALIKE]:
+            yield said(finding)[0]
+        elif finding is alike[-1]:
+            yield f"{len(alike) - _MOST_ALIKE} more findings: {finding.code}"
+
+
+def _kind(finding: Finding) -> tuple[str, Number]:
+    return finding.code, finding.numbers.get("pattern")
+
+
 # What limited the run
 
-
-def _reads(*, readers: float, call_ms: float, call_bytes: float) -> str:
-    size = f"{call_bytes / 2**20:,.1f} MiB" if call_bytes >= 2**20 else f"{call_bytes / 2**10:,.1f} KiB"
-    return f"{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {size}"
-
-
-def _device(*, busy_percent: float, depth: float, written_mb_per_second: float | None = None) -> str:
-    written = "" if written_mb_per_second is None else f"; {written_mb_per_second:,.1f} MB/s were written to it"
-    return f"the device was busy {busy_percent:.0f} % of the time, with {depth:.1f} requests at a time{written}"
-
-
-def _cores(*, percent: float, own_percent: float | None = None) -> str:
-    own = "" if own_percent is None else f", {own_percent:.0f} % by this run"
-    return f"the cores were {percent:.0f} % busy{own}"
-
-
-_SEEN: Wording = {
-    Seen.WAITED: "the accelerators waited for data {percent:.1f} % of the time",
-    Seen.MEMORY_PRESSURE: "some task on the host was stalled on memory {percent:.0f} % of the time (memory pressure)",
-    Seen.BLOCKED_IN_READS: "during {percent:.0f} % of that, a worker was blocked in a read",
-    Seen.COMPUTING: "during {percent:.0f} % of that, a worker was computing (decoding, copying) or waiting for a core",
-    Seen.PREPROCESSING: "during {percent:.0f} % of that, a worker was in reader.preprocess_time",
-    Seen.NOT_BEGUN: "during {percent:.0f} % of that, no worker had started the batch although workers were free",
-    Seen.WOKE_LATE: "the ranks themselves woke late, for {percent:.0f} % of the time",
-    Seen.LAY_READY: "during {percent:.0f} % of that, the batch was ready in its worker",
-    Seen.CEILING: "without storage the AU is {ceiling_au_percent:.1f} % on this host, with it {au_percent:.1f} %",
-    Seen.CORES_WERE_FREE: "cores were idle",
-    Seen.CACHE_SERVED: "the page cache served the data, and cores were idle",
-    Seen.READS: _reads,
-    Seen.RATES: "the storage delivered {given_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that are needed",
-    Seen.DEVICE: _device,
-    Seen.ANSWERS: "median first byte after {first_byte_ms:.3g} ms, last byte after {last_byte_ms:.3g} ms",
-    Seen.SLOW_DOWN: "the server throttled {answers:count request} (503 Slow Down), {percent:.2g} %",
-    Seen.RETRIED: "{retried:,} of {requests:,} requests were retried",
-    Seen.NETWORK: "the network interface received {percent:.0f} % of its capacity",
-    Seen.OTHER_READERS: "others read {mb_per_second:,.1f} MB/s from the same device ({percent:.0f} % of all)",
-    Seen.SCALING: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {more_readers} got "
-    "{more_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.FEWER_READERS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s and {fewer_readers} "
-    "got {fewer_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.LARGER_REQUESTS: "right after the run {readers:count reader} got {mb_per_second:,.1f} MB/s, and with requests "
-    "of {request_bytes:,} bytes {larger_mb_per_second:,.1f} MB/s, {factor:.2f} times as much",
-    Seen.OUT_OF_ORDER: "when a wait ended, {batches:.1f} later batches were ready behind the slow one",
-    Seen.DEEPER_QUEUE: "the same reads with {prefetch_size} batches ahead instead of {now} give {au_percent:.1f} % "
-    "instead of {now_au_percent:.1f} % (AU over whole epochs, event model)",
-    Seen.STUCK_BEFORE_DEVICE: "most reads waited before they reached the device: a cgroup or the network limits them",
-    Seen.DEVICE_HAD_FEW: "the device had only {depth:.1f} requests at a time",
-    Seen.DEVICE_NEVER_IDLE: "the device was never idle at {depth:.1f} requests at a time: try metric.scaling_seconds=1",
-    Seen.FEW_SMALL_READS: "only {readers:.1f} small reads were in flight at a time",
-    Seen.STARVED: "workers waited for a core in {percent:.0f} % of their work",
-    Seen.CORES: _cores,
-    Seen.TLS: "TLS (decrypting, copying) took {percent:.0f} % of the readers' CPU time",
-    Seen.CPU_LIMIT: "the run used {used_cores:.1f} of the {limit_cores:.1f} cores that its CPU limit allows",
-    Seen.THROTTLED: "the CPU limit throttled it in {percent:.0f} % of its periods",
-    Seen.FIRST_STEPS_TOO: "judged with the first steps, during which batches of later steps were read ahead",
+_SHARES = {"storage": "the storage", "loader": "the loader", "host_cpu": "the host's CPU", "emulator": "the emulator"}
+_DEFAULT_ADVICE: dict[str, str] = {
+    "storage": "faster storage, or fewer accelerators on it",
+    "host CPU": "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode, verify and tensors",
+    "emulator": "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
 }
-_CONTINUING = frozenset(
-    {Seen.BLOCKED_IN_READS, Seen.COMPUTING, Seen.PREPROCESSING, Seen.NOT_BEGUN, Seen.LAY_READY, Seen.MEMORY_PRESSURE}
-)
-"""Codes whose text continues the sentence before, that on waiting for data (WAITED)."""
+"""What to do where no finding says it."""
 
 
-_ADVICE: Wording = {
-    Advice.MORE_READERS: "too few readers: raise reader.read_threads (now {read_threads})",
-    Advice.MORE_REQUESTS: "too few requests: raise reader.read_threads (now {read_threads}) or reader.io_depth",
-    Advice.FEWER_READERS: "too many readers: set reader.read_threads={read_threads} (now {now})",
-    Advice.LARGER_REQUESTS: "larger requests get more from this storage: reader.transfer_size={transfer_size}",
-    Advice.DEEPER_QUEUE: "read further ahead: reader.prefetch_size={prefetch_size} (now {now})",
-    Advice.TRY_MORE_READERS: "to rule out too few readers, try a higher reader.read_threads (now {read_threads})",
-    Advice.MORE_WORKERS: "raise reader.read_threads (now {read_threads}): each batch is the work of one worker",
-    Advice.READ_AHEAD: "read further ahead: raise reader.prefetch_size or reader.read_threads",
-    Advice.FASTER_STORAGE: "faster storage, or fewer accelerators on it",
-    Advice.FASTER_NETWORK: "a faster network between host and server, or fewer accelerators on it",
-    Advice.STOP_OTHER_READERS: "stop other programs that read from the device (iotop), or allow for them",
-    Advice.COOL_DRIVE: "cool {drive}: it reached {celsius:.0f} degrees Celsius and throttles from {limit_celsius:.0f}",
-    Advice.SPEED_THAT_LASTS: "plan with {mb_per_second:,.0f} MB/s, the speed that lasts: {times:count time} the first "
-    "{gb:.3g} GB came faster, as if from a cache or burst credit; a run after a pause shows if so",
-    Advice.BECAME_SLOWER: "find out why the storage slowed down after {at_seconds:.0f} s; plan with the lower speed",
-    Advice.FIRST_TOUCH: "read the dataset once before it counts: the first {gb:.3g} GB came at "
-    "{mb_per_second_first:,.0f} MB/s, and later epochs at {mb_per_second_after:,.0f} MB/s",
-    Advice.SLOW_FOLDER: "check where {folder} is stored ({folders:count slow folder} in all): a sample takes "
-    "{ms_per_sample:.3g} ms there and {others_ms_per_sample:.3g} ms elsewhere",
-    Advice.SLOW_HOSTS: "check host {hosts}: all others wait for its reads (its mount, network or drive)",
-    Advice.STOOD_STILL: "find out why the storage stalled: its own background work, the network, other load",
-    Advice.MORE_CORES: "more cores{ranks:several  or fewer ranks} on this host; consider reader.decode and verify",
-    Advice.RAISE_CPU_LIMIT: "raise the CPU limit of this container or job (cgroup){ranks:several , or use fewer ranks}",
-    Advice.RAISE_CPU_LIMIT_TOO: "raise the CPU limit of this container or job (cgroup) as well",
-    Advice.STOP_OTHER_PROGRAMS: "other programs use most of the cores: stop them (top), or run on an idle host",
-    Advice.LOOK_FOR_PROGRAMS: "look for other programs (top)",
-    Advice.WITHOUT_TLS: "on a trusted network, http:// instead of https:// saves the CPU time of TLS",
-    Advice.RELIEVE_EMULATOR: "this says little about the storage: use more cores{ranks:several  or fewer ranks}",
-    Advice.CHEAPER_HAND_OVER: "fewer or smaller reader.tensors, or more cores, shorten the hand-over",
-    Advice.FREE_MEMORY: "lower reader.read_threads or reader.prefetch_size, or stop other programs that use the memory",
+def in_words(limit: Limit, findings: Sequence[Finding] = (), ranks: int = 0) -> Limit:
+    """Return the limit with evidence and advice as sentences, too; `findings` are the run's other ones.
+
+    `ranks` is 0 where their number is not known.
+    """
+    if limit.what == "nothing":
+        return replace(limit, evidence=tuple(_evidence(limit)))
+    explained = [said(finding, ranks) for finding in limit.findings]
+    advice = [to_do for _, to_do in explained if to_do]
+    codes = {finding.code for finding in limit.findings} - {Code.MEMORY_PRESSURE}
+    if not advice or (limit.what == "storage" and not codes):
+        advice = [filled(_DEFAULT_ADVICE[limit.what], {"ranks": ranks}), *advice]
+    if limit.what == "storage":
+        storage = (Code.STORAGE_NOT_STEADY, Code.SLOW_DRIVE, Code.SLOW_RANK)
+        advice += [said(finding)[1] for finding in findings if finding.code in storage]
+    evidence = (*_evidence(limit), *(found for found, _ in explained))
+    return replace(limit, evidence=evidence, advice=tuple(dict.fromkeys(advice)))
+
+
+def _evidence(limit: Limit) -> Iterator[str]:
+    """Yield the shares of the lost time, and what readers, devices and cores did meanwhile, as far as known."""
+    numbers: dict[str, Any] = {**limit.numbers}
+    known = {name: percent for name, percent in asdict(limit.shares).items() if percent >= 0.5}
+    shares = [f"{percent:.0f} % for {_SHARES[name]}" for name, percent in known.items()]
+    divided = f"; of that {', '.join(shares)}" if shares else ""
+    yield filled("the accelerators waited for data {lost_percent:.1f} % of the time", numbers) + divided
+    if limit.what != "nothing":
+        yield from (filled(text, numbers) for needed, text in _USE.items() if needed in numbers)
+
+
+_USE = {
+    "wanted_mb_per_second": "the storage delivered {app_mb_per_second:,.1f} of {wanted_mb_per_second:,.1f} MB/s that "
+    "are needed",
+    "call_bytes": "{readers:.1f} workers were reading at a time then, {call_ms:.3g} ms per call of {call_bytes:,.0f} "
+    "bytes",
+    "more_readers_times": "right after the run, {more_readers_times:g} times the readers got "
+    "{more_readers_rate_times:.2f} times as much",
+    "device_depth": "the device was busy {device_busy_percent:.0f} % of the time, with {device_depth:.1f} requests at "
+    "a time",
+    "cores_busy_percent": "the cores were {cores_busy_percent:.0f} % busy",
 }
-_CONTINUING_ADVICE = frozenset({Advice.RAISE_CPU_LIMIT_TOO, Advice.LOOK_FOR_PROGRAMS, Advice.WITHOUT_TLS})
-"""Advice that is appended to the sentence before."""
+"""Sentences on the numbers of a limit, by one that each needs."""
 
 
-def in_words(limit: Limit, ranks: int = 0) -> Limit:
-    """Return the limit with its evidence and advice as sentences, too; `ranks` is 0 where their number is not known."""
-    continuing = _CONTINUING - ({Seen.MEMORY_PRESSURE} if limit.what == "memory" else set())
-    return replace(
-        limit,
-        evidence=sentences(limit.seen, _SEEN, continuing),
-        advice=sentences(limit.to_do, _ADVICE, _CONTINUING_ADVICE, ranks=ranks),
-    )
-
-
-def causes_line(limit: Limit) -> str | None:
-    """Return the AU without each of the causes, as a sentence; None if fewer than two causes are known."""
-    if len(limit.causes) < 2:
-        return None
-    each = (
-        f"{cause.name} {cause.au_percent:.1f} %" + (f" ({cause.setting})" if cause.setting else "")
-        for cause in limit.causes
-    )
-    return f"AU over whole epochs if one of these alone were fixed: {'; '.join(each)}"
-
-
-# Page cache and recordings
+# Recordings
 
 
 def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
@@ -235,114 +321,3 @@ def recording_notes(recorded: Recorded, ranks: int) -> Iterator[str]:
             f"the job was recorded with {count(recorded.ranks, 'rank')}: with {ranks}, its collectives, which are "
             "part of train.computation_time, would take a different time; they are not scaled"
         )
-
-
-def cache_warning(proof: CacheProof) -> str | None:
-    """Return a warning that the page cache may have served the bytes; None if the storage did."""
-    found = proof.finding
-    if found is None:
-        return None
-    if found.code == Cached.NOTHING_READ:
-        return "MEASURED NO STORAGE: no byte was read"
-    if found.code == Cached.IN_MEMORY:
-        return "MEASURED MEMORY, NOT STORAGE: the dataset is on {file_system}".format_map(found.numbers)
-    numbers: dict[str, Any] = {**found.numbers}
-    text = _served_by_cache(found.code, proof.from_storage_percent.per_epoch, **numbers)
-    return f"MEASURED MEMORY, NOT STORAGE: {text}" if found.severity == "loud" else text
-
-
-_BYPASS, _EMPTY = "reader.odirect=true bypasses the page cache", "reader.evict_page_cache=epochs empties it"
-_RELIEF = {
-    "": "a dataset larger than every cache on the way is read from storage",
-    "reader.odirect": _BYPASS,
-    "reader.odirect, reader.evict_page_cache": f"{_BYPASS}, {_EMPTY}",
-}
-"""Advice by `would_help`, the settings that would make the storage serve the bytes."""
-
-
-def _served_by_cache(
-    code: str,
-    per_epoch: Sequence[float | None],
-    *,
-    would_help: str,
-    dataset_to_memory_ratio: float | None = None,
-    wanted_ratio: float = 0.0,
-    from_storage_percent: float = 0.0,
-    least_percent: float = 0.0,
-    most_percent: float = 0.0,
-) -> str:
-    ratio = "an unknown share of" if dataset_to_memory_ratio is None else multiple_of(dataset_to_memory_ratio)
-    size, relief = f"the dataset is {ratio} the hosts' memory", _RELIEF[would_help]
-    if code == Cached.NOT_KNOWN:
-        wanted = f"MLPerf Storage requires {wanted_ratio:g} times"
-        return f"it is unknown whether the data came from storage: {size}, and {wanted}; {relief}"
-    text = f"the page cache served {100 - min(100.0, from_storage_percent):.0f} % of the bytes"
-    if most_percent - least_percent > 10:  # percentage points: more similar epochs need no list
-        shares = [f"{share:.0f}" for share in per_epoch if share is not None]
-        text += f" (from storage in each epoch: {', '.join(shares[:_MAX_SHOWN_EPOCHS])} %)"
-    return f"{text}; {size}; {relief}"
-
-
-# Issues
-
-
-_ISSUES: Wording = {
-    Issue.NOTE: "{text}",
-    Issue.REQUESTS_OF_NOBODY: "reader.engine=fast makes fewer read calls than the library: a real job may be slower",
-    Issue.CALLS_NOT_KNOWN: "{format} does not declare its read calls: a real job may be slower (docs/extending.md)",
-    Issue.STEPS_LOST: "the measurements of {ranks} on {host} are lost: set output.folder to one that all hosts see",
-    Issue.SAMPLES_DROPPED: "{samples} of {of_samples} samples are dropped per epoch: they do not fill a batch of "
-    "{batch_size} on each of {ranks:count rank}",
-    Issue.PREFETCH_BIAS: "{prefetched_steps} batches are read in an epoch's first step, which AU leaves out: it may be "
-    "{factor:.2f} times too high; use more files",
-    Issue.HOST_LATE: "{percent:.0f} % of the wait came after the batch was ready: the host was late; use more cores",
-    Issue.TELEMETRY_MISSING: "telemetry of {host} is missing: its recorder was killed or stopped, or had no space",
-    Issue.TELEMETRY_CUT_SHORT: "telemetry of {host} has a gap from {from_seconds:.1f} to {to_seconds:.1f} s of training"
-    ": its recorder was killed or stopped, or had no core or no space",
-}
-
-
-def issue_lines(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return each finding as a sentence."""
-    return tuple(sentence(finding, _ISSUES) for finding in findings)
-
-
-# Speed that varied, and stragglers
-
-
-def unsteadiness(summary: Summary) -> Iterator[str]:
-    """Yield sentences on changes of the storage's speed, on stalls, and on slow folders."""
-    for change in summary.speed_changes[:_SHOWN_CHANGES]:
-        yield (
-            f"at {clock(change.at_seconds)} the storage's speed changed to {change.percent:.0f} %: from "
-            f"{number(change.mb_per_second_before)} to {number(change.mb_per_second_after)} MB/s{_read_times(change)}"
-        )
-    if len(summary.speed_changes) > _SHOWN_CHANGES:
-        yield f"its speed changed {len(summary.speed_changes)} times in total"
-    if summary.stalls:
-        longest = max(summary.stalls, key=lambda stall: stall.seconds)
-        total = sum(stall.seconds for stall in summary.stalls)
-        times = "once" if len(summary.stalls) == 1 else f"{len(summary.stalls)} times, {number(total)} s in total"
-        yield f"the storage stalled {times}: for {number(longest.seconds)} s at {clock(longest.at_seconds)}"
-    if (out := summary.ran_out) and out.times > 1:
-        yield f"{out.times} times the first {number(out.gb)} GB came faster than the rest: a cache or burst credit"
-    for folder in summary.slow_folders[:_SHOWN_CHANGES]:
-        yield (
-            f"folder {folder.name} is slow: {number(folder.ms_per_sample)} ms per sample, the others "
-            f"{number(folder.others_ms_per_sample)} ms"
-        )
-
-
-def _read_times(change: SpeedChange) -> str:
-    """Return how long a batch's reads took before and after a change; empty where the change was not found in these."""
-    if change.read_ms_before is None or change.read_ms_after is None:
-        return ""
-    return f" (a batch's reads took {number(change.read_ms_before)} ms before, {number(change.read_ms_after)} ms after)"
-
-
-def straggler(late: Straggler) -> str:
-    who = f"host {late.host}" if late.rank is None else f"rank {late.rank} on {late.host}"
-    return (
-        f"{who} cost {late.loss_percent:.2f} points of AU: {count(late.steps, 'step')} late by "
-        f"{number(late.mean_delay_ms)} ms on average, mainly due to {late.mainly.replace('_', '-')} ({late.where})"
-    )

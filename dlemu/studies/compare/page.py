@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dlemu.metrics.catalogue import RUN, Catalogue
 from dlemu.report.screen import Said, Screen
-from dlemu.report.series import difference_rows
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import at, number, plain, size, value_with_interval, verdict_word, with_unit
-from dlemu.results.compared import Conditions
+from dlemu.report.units import (
+    at,
+    number,
+    plain,
+    side_names,
+    size,
+    value_with_interval,
+    verdict_word,
+    with_interval,
+    with_unit,
+)
+from dlemu.results.compared import Conditions, Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.answers import ComparedSide, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import PLANNED_EPOCHS, pair_settings
@@ -24,10 +33,24 @@ _SHOWN_HOSTS = 4
 _FED = (("accelerators fed", "accelerators_fed", ""), ("read rate", "gb_per_second", "GB/s"))
 
 
+def difference_rows(metrics: Mapping[str, Difference], catalogue: Catalogue) -> list[tuple[str, ...]]:
+    """Return a row per metric, in the catalogue's order: A and B with their intervals, A to B, and its interval."""
+    rows = []
+    for metric in catalogue:
+        if (both := metrics.get(metric.name)) is None:
+            continue
+        sides = ((both.a, both.a_half_width), (both.b, both.b_half_width))
+        shown = (with_interval(value, half, metric.unit) for value, half in sides)
+        percent, width = both.difference_percent, both.half_width_percent
+        change = "-" if percent is None else "can't be told" if both.distinct is False else f"{percent:+.1f} %"
+        rows.append((f"{metric.title}, {metric.unit}", *shown, change, "-" if width is None else f"{width:.1f}"))
+    return rows
+
+
 def _pair_table(answer: Comparison, index: int) -> Table:
     """Return the differences of one pair, with the plan of a year."""
     pair, catalogue = answer.runs[index], catalogue_of(answer.kind)
-    rows = [*difference_rows(pair.metrics, catalogue, intervals=True), *_ends(pair, catalogue)]
+    rows = [*difference_rows(pair.metrics, catalogue), *_ends(pair, catalogue)]
     head = columns("metric", "A", "B", "A to B", "+-", right=range(1, 5))
     folded = len(answer.runs) > _OPEN_TABLES and index != answer.main_pair_number
     title = f"A and B with {pair_settings(pair, catalogue)}"
@@ -94,10 +117,20 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
     yield from _tables(answer, catalogue)
 
 
-def _charts(answer: Comparison, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
-    from dlemu.studies.compare.figures import OpenedComparison, figures
+def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    """Yield both sides as lines over what was varied; of two single runs, their differences."""
+    from dlemu.studies.figures import Point, charts, differences
 
-    return figures(OpenedComparison(folder, answer), canvas)
+    if len(answer.runs) == 1:
+        figure = differences(answer.runs[0], catalogue_of(answer.kind), canvas)
+        return iter([(differences.__name__, figure)] if figure else [])
+    names = side_names(answer.a, answer.b)
+    points = (
+        Point(name=name, settings=tried.settings, figures=tried.figures)
+        for name, side in zip(names, answer.sides, strict=True)
+        for tried in side.runs
+    )
+    return charts(points, canvas)
 
 
 def _limits(pair: RunPair, catalogue: Catalogue) -> Iterator[str]:

@@ -6,18 +6,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
 from dlemu.results.compared import Conditions, differing
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import JobParts, kind_named, kind_of
-from dlemu.results.measured import read_saved
-from dlemu.studies.answers import SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
-from dlemu.studies.size.points import KIND_OF_TRIALS, figures_of_count
-from dlemu.studies.size.size_verdict import HOST
+from dlemu.results.kinds import kind_named, kind_of
+from dlemu.studies.answers import HOST, SIZE, SWEEP, ComparedRun, ComparedSide, SizeAnswer, SweepAnswer
+from dlemu.studies.conditions import conditions_in, conditions_of
+from dlemu.studies.size.page import KIND_OF_TRIALS, figures_of_count
 
 _CUT = "the sweep is incomplete: finish it with its command"
 
@@ -81,8 +79,7 @@ def read_sides(folders: Sequence[str], foreign: Foreign | None = None) -> tuple[
     if len(folders) > 2:
         raise UserError(
             f"{len(folders)} names are given, from {folders[0]} to {folders[-1]}: wanted two folders of runs, sweeps "
-            "or searches, or the folder of one sweep over two drives; `dlemu report DIR... --output FILE` shows more "
-            "side by side"
+            "or searches, or the folder of one sweep over two drives"
         )
     sides = [side for folder in folders for side in read_side(folder, foreign)]
     if len(sides) != 2:
@@ -112,7 +109,7 @@ def read_side(folder: str, foreign: Foreign | None = None) -> list[Side]:
     if kind is not None and kind.is_job:
         parts = kind.load_job()
         run = parts.read(folder)
-        return [side_of_runs(folder, {(): parts.figures(run)}, [_conditions_of(parts, run.summary)])]
+        return [side_of_runs(folder, {(): parts.figures(run)}, [conditions_of(parts, run.summary)])]
     match kind.load().read(folder) if kind is not None else None:
         case SweepAnswer() as swept:
             return _of_sweep(folder, swept)
@@ -178,7 +175,7 @@ def _of_sweep(folder: str, swept: SweepAnswer) -> list[Side]:
             continue
         key = tuple(sorted(settings.items()))
         drives.setdefault(drive, {})[key] = point.figures
-        about.setdefault(drive, {}).update((key, one) for one in _conditions([os.path.join(folder, point.folder)]))
+        about.setdefault(drive, {}).update((key, one) for one in conditions_in([os.path.join(folder, point.folder)]))
     if lost := [drive for drive in failed if drive not in drives]:
         which = "" if lost[0] == folder else f" on {lost[0]}"
         raise UserError(f"{folder}: no point{which} has completed: {failed[lost[0]][0]}; run the sweep again")
@@ -197,8 +194,8 @@ def _named(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def _of_size(folder: str, sized: SizeAnswer) -> Side:
-    conditions = _conditions(os.path.join(folder, trial.folder) for trial in sized.trials)
-    failing, most = sized.edge.failing, sized.max_accelerators
+    conditions = list(conditions_in(os.path.join(folder, trial.folder) for trial in sized.trials))
+    failing, most = sized.failing, sized.max_accelerators
     cut = [] if sized.complete else ["the search is incomplete: finish it with its command"]
     compared = ComparedSide(
         name=folder,
@@ -208,8 +205,9 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
         may_feed_more=failing is None
         or failing.passed is None  # too close to call, or not tried often enough
         or failing.accelerators > most + 1  # a search that was interrupted
-        or sized.limited_by.what in ("count", "nothing", *HOST),
-        gb_per_second=_gb_per_second(trial.app_mb_per_second for trial in sized.trials_of(most)),
+        or sized.limited_by.is_host
+        or sized.limited_by.what in ("count", "nothing"),
+        gb_per_second=_gb_per_second(trial.mb_per_second for trial in sized.trials_of(most)),
         about=conditions[0] if conditions else None,
     )
     return Side(
@@ -223,25 +221,6 @@ def _of_size(folder: str, sized: SizeAnswer) -> Side:
 
 def _gb_per_second(mb_per_second: Iterable[float | None]) -> float | None:
     return max((rate / 1e3 for rate in mb_per_second if rate is not None), default=None)
-
-
-def _conditions(folders: Iterable[str]) -> list[Conditions]:
-    """Return where and how each run was measured, for those whose folders still exist."""
-    found = []
-    for folder in folders:
-        kind = kind_of(folder)
-        if kind is not None and kind.is_job:
-            parts = kind.load_job()
-            found.append(_conditions_of(parts, read_saved(folder, parts.answer_type, kind.name)))
-    return found
-
-
-def _conditions_of(parts: JobParts, summary: Any) -> Conditions:
-    conditions = parts.conditions(summary)
-    if getattr(summary, "complete", True):  # a kind's own summary may not say
-        return conditions
-    why = (summary.failure or "no reason is known").splitlines()[0]
-    return replace(conditions, complete=False, warnings=(f"this run is incomplete: {why}", *conditions.warnings))
 
 
 def _warnings(conditions: Iterable[Conditions]) -> tuple[str, ...]:

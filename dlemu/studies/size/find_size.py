@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from datagen import manifest, owned
 from datagen.atomic import write_text
@@ -31,11 +30,10 @@ from dlemu.jobs.training.plan import TrainingJob, make_job
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.metrics.findings import Finding
 from dlemu.results.answer_files import save_answer
 from dlemu.results.untrusted_files import read_untrusted
 from dlemu.results.wording import count
-from dlemu.runner.cold import Treatment, treatment_of
+from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
 from dlemu.runner.run_list import Planned, RunList
@@ -51,17 +49,9 @@ from dlemu.studies.prerequisites import (
     probe_mb_per_second,
     steps_wanted,
 )
-from dlemu.studies.size.predictor import Predictor
-from dlemu.studies.size.search import Limits, next_count, pool
-from dlemu.studies.size.size_verdict import (
-    Known,
-    Seen,
-    build_answer,
-    contradiction,
-    outcome_of,
-    sentence,
-    with_evidence,
-)
+from dlemu.studies.size.predictor import predicted_count
+from dlemu.studies.size.search import Limits, next_count
+from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
 from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
 
 WORKLOAD = "workload.yaml"
@@ -142,7 +132,6 @@ def size(
     question = Question(
         workload=workload.model.name,
         accelerator=workload.accelerator,
-        scale=workload.scale,
         overrides=tuple(without_secrets(own_words)),
         launcher=launcher,
         threshold_percent=100 * workload.metric.au,
@@ -151,7 +140,9 @@ def size(
         cached=cached,
         settings_digest=digest([workload]),
     )
-    prepared = _prepare(question, workload, folder)
+    job = _one_accelerator(workload, folder)
+    capacity, total_bytes = _capacity(job), job.found.total_bytes
+    page_cache = treatment_of(workload, total_bytes, cached=cached)
     cores = check_free_cores(Facts(workload))
     others = f"{cores.observed}: {cores.advice}" if cores.advice else ""
     runs = Search(folder, question, (), on_event)
@@ -163,35 +154,32 @@ def size(
             finished_runs=len(runs.runs),
             wants_page=workload.output.report,
             workload=workload,
-            page_cache=prepared.page_cache,
-            total_bytes=prepared.job.found.total_bytes,
-            capacity=prepared.capacity,
+            page_cache=page_cache,
+            total_bytes=total_bytes,
+            capacity=capacity,
             others=others,
         )
     )
-    if prepared.page_cache == "evicted":
-        evict(prepared.job, 0, 1, write_first=True)
-    known = replace(prepared.known(most), others=others)
-    predictor = Predictor(workload, known)
+    if page_cache == "evicted":
+        evict(job, 0, 1, write_first=True)
+    known = _probe(job, capacity, most, others)
+    first = predicted_count(workload, known)
     on_event(
         StorageProbed(
             probe_mb_per_second=known.probe_mb_per_second,
             mb_per_accelerator=known.mb_per_accelerator,
-            predicted_accelerators=predictor.most,
-            no_more=predictor.no_more,
+            predicted_accelerators=first,
         )
     )
-    runner = TrainRunner(prepared.trial_plan(own_words, config_dir))
-    answer = runs.search(known, Limits(first=max(1, predictor.most), most=known.most), runner)
+    own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
+    runner = TrainRunner(_trial_plan(job, question, own_words, config_dir))
+    answer = runs.search(known, max(1, first), runner)
     answer = replace(
         answer,
         at_least=at_least,
-        passed=answer.max_accelerators >= (at_least or 1),
         outcome=outcome_of(answer, at_least or 1),
-        predicted=predictor.size([count.accelerators for count in answer.counts]),
         issues=(*recording_notes(workload.recorded, max(1, answer.max_accelerators)), *answer.issues),
     )
-    answer = replace(answer, issues=(*answer.issues, *filter(None, [contradiction(answer)])))
     save_answer(folder, SIZE, answer)
     return answer
 
@@ -225,18 +213,24 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
     def answer(self, *, complete: bool) -> SizeAnswer:
         """Return the answer from the trials so far."""
-        answer = with_evidence(build_answer(self.question, self._known, self.runs, refusal=self._refusal))
+        answer = build_answer(self.question, self._known, self.runs, refusal=self._refusal)
         return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
 
-    def search(self, known: Known, limits: Limits, runner: Runner) -> SizeAnswer:
-        """Run trials until the edge, the largest count that passes, is found and decided.
+    def search(self, known: Known, first: int, runner: Runner) -> SizeAnswer:
+        """Run trials, of `first` accelerators to begin with, until the largest count that passes is found and decided.
 
         Raises what a trial raises, except for a count that this host can't run while it can run a smaller one: then
         only smaller counts are tried.
         """
         self._known, self._runner, self._refusal = known, runner, ""
-        threshold_percent, confidence = self.question.threshold_percent, self.question.confidence_percent / 100
-        while (wanted := next_count(pool(self.runs, threshold_percent, confidence), limits)) is not None:
+        question: Question = self.question
+        limits = Limits(
+            first=first,
+            most=known.most,
+            threshold_percent=question.threshold_percent,
+            confidence_percent=question.confidence_percent,
+        )
+        while (wanted := next_count(self.runs, limits)) is not None:
             number = len(self.runs) + 1
             planned = Planned(
                 what=wanted,
@@ -254,78 +248,59 @@ class Search(RunList[int, Trial, SizeAnswer]):
         return self.answer(complete=True)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """A search that is ready to begin: what the trials of all counts have in common."""
-
-    question: Question
-    job: TrainingJob
-    """Training with one accelerator."""
-    page_cache: Treatment
-    capacity: Capacity
-
-    def known(self, most: int) -> Known:
-        """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
-        workload = self.job.workload
-        asked = self.job.loader_spec(0).phases["train"].fetch
-        fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
-        wanted, room = most <= self.capacity.most, self.capacity
-        why = (
-            Finding(Seen.MOST_ASKED, numbers={"most": most})
-            if wanted
-            else Finding(
-                Seen.FEW_OWN_FILES if workload.dataset.source == "folder" else Seen.FEW_SAMPLES,
-                numbers={"most": room.most, "one_more": room.most + 1, "files": room.files_for_one_more},
-            )
-        )
-        return Known(
-            hosts=(platform.node(),),
-            probe_mb_per_second=probe_mb_per_second(fetch),
-            one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
-            mb_per_accelerator=_mb_per_accelerator(workload),
-            full_size=_full_size(workload),
-            most=min(most, room.most),
-            most_why=why,
-            naive_seconds_per_trial=sum(epoch.steps for epoch in self.job.schedule)
-            * mean_seconds(workload.train.computation_time),
-        )
-
-    def trial_plan(self, words: Sequence[str], config_dir: str | None) -> TrialPlan:
-        """Return the settings that all trials share."""
-        question, train, ahead = self.question, self.job.workload.train, _batches_ahead(self.job)
-        most_steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
-        return TrialPlan(
-            words=(
-                *words,
-                "workflow.generate_data=false",
-                "workflow.checkpoint=false",  # AU is of training's reads alone
-                "workflow.evaluation=false",
-                "output.report=false",
-                *(["reader.evict_page_cache=epochs"] if self.page_cache == "evicted" else []),
-                *(["metric.cached=true"] if question.cached else []),
-            ),
-            options=("--config-dir", config_dir) if config_dir else (),
-            question=question,
-            window_seconds=_window_seconds(self.job.workload),
-            batches_ahead=ahead,
-            total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
-            seed=train.seed,
-        )
-
-
-def _prepare(question: Question, workload: Workload, folder: str) -> _Prepared:
-    """Inspect the dataset; raises UserError where it does not allow a search."""
+def _one_accelerator(workload: Workload, folder: str) -> TrainingJob:
+    """Inspect the dataset, and return the training of one accelerator on it; raises UserError."""
     found = inspect(
         workload.dataset,
         command_hint=lambda: f"{datagen_command(workload)} (or add --make here)",
         storage=workload.storage_spec,
     )
-    job = make_job(workload, 1, found, folder=folder, started_at="")
-    return _Prepared(
+    return make_job(workload, 1, found, folder=folder, started_at="")
+
+
+def _probe(job: TrainingJob, capacity: Capacity, most: int, others: str) -> Known:
+    """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
+    workload, why = job.workload, f"--most {most} was the limit"
+    if most > capacity.most:
+        files = capacity.files_for_one_more
+        which, how = "dataset has", f" (dataset.num_files_train={files})"
+        if workload.dataset.source == "folder":
+            which, how = "folder has", ""
+        why = f"the {which} too few files for more than {capacity.most}: one more takes {files}{how}"
+    asked = job.loader_spec(0).phases["train"].fetch
+    fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
+    return Known(
+        probe_mb_per_second=probe_mb_per_second(fetch),
+        one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
+        mb_per_accelerator=_mb_per_accelerator(workload),
+        full_size=_full_size(workload),
+        most=min(most, capacity.most),
+        most_why=why,
+        naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule)
+        * mean_seconds(workload.train.computation_time),
+        others=others,
+    )
+
+
+def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:
+    """Return the settings that all trials share."""
+    train, ahead = job.workload.train, _batches_ahead(job)
+    most_steps = math.ceil(question.trial_seconds / mean_seconds(train.computation_time)) + 1 + ahead
+    return TrialPlan(
+        words=(
+            *words,
+            "workflow.generate_data=false",
+            "workflow.checkpoint=false",  # AU is of training's reads alone
+            "workflow.evaluation=false",
+            "output.report=false",
+            *(["metric.cached=true"] if question.cached else []),
+        ),
+        options=("--config-dir", config_dir) if config_dir else (),
         question=question,
-        job=job,
-        page_cache=treatment_of(workload, found.total_bytes, cached=question.cached),
-        capacity=_capacity(job),
+        window_seconds=_window_seconds(job.workload),
+        batches_ahead=ahead,
+        total_steps=min(most_steps, train.total_training_steps) if train.total_training_steps > 0 else most_steps,
+        seed=train.seed,
     )
 
 

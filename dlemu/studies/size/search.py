@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.metrics.t_interval import estimate, half_width
-from dlemu.studies.answers import CountResult, Trial
+from dlemu.studies.answers import CountResult, Trial, edge
 
 REPEATS = 2
 """Trials, at least, of each count at the edge: the largest that passes and the smallest that fails."""
@@ -20,32 +20,18 @@ GUESSES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Count:
-    """All trials with one number of accelerators together."""
+class Limits:
+    """What the search may try."""
 
-    result: CountResult
-    """What size.json has of it."""
+    first: int
+    """The count to begin with."""
+    most: int
+    """The largest count that can be tried."""
     threshold_percent: float
-    ceiling_au_percent: float | None
-
-    @property
-    def accelerators(self) -> int:
-        """How many they were."""
-        return self.result.accelerators
-
-    @property
-    def passes(self) -> bool:
-        """Whether the mean is at least the threshold."""
-        return self.result.au_sustained_percent >= self.threshold_percent
-
-    @property
-    def held_back(self) -> bool:
-        """Whether it fails on this host even without any storage, by a ceiling that no trial contradicts."""
-        ceiling, least = self.ceiling_au_percent, self.result.au_sustained_percent - self.result.half_width_percent
-        return not self.passes and ceiling is not None and least <= ceiling < self.threshold_percent
+    confidence_percent: float
 
 
-def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[Count]:
+def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -> list[CountResult]:
     """Combine trials of equal counts; return the counts, smallest first."""
     by_count: dict[int, list[Trial]] = {}
     for trial in trials:
@@ -53,13 +39,13 @@ def pool(trials: Iterable[Trial], threshold_percent: float, confidence: float) -
     return [_count(by_count[number], threshold_percent, confidence) for number in sorted(by_count)]
 
 
-def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> Count:
+def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float) -> CountResult:
     """Return the mean over trials, with the wider of two half widths: from windows within trials, and between trials.
 
     Trials have equal weight. Within: the k trials are independent, so the root of the sum of squares, / k. Between:
     half the difference of two trials, the t-interval of three or more.
     """
-    parts = [estimate(np.array(trial.stretch_au_percent), confidence) for trial in trials]
+    parts = [estimate(np.array(trial.window_au_percent), confidence) for trial in trials]
     means = np.array([part.au_percent for part in parts])
     within = math.sqrt(sum(part.half_width_percent**2 for part in parts)) / len(parts)
     if len(means) < 3:
@@ -68,82 +54,72 @@ def _count(trials: Sequence[Trial], threshold_percent: float, confidence: float)
         between = half_width(float(np.std(means, ddof=1)), len(means), confidence)
     au_percent, width = float(means.mean()), max(within, between)
     settled = abs(au_percent - threshold_percent) > width
-    result = CountResult(
+    ceilings = [trial.figures.mean("ceiling_au_percent") for trial in trials]
+    return CountResult(
         accelerators=trials[0].accelerators,
         au_sustained_percent=au_percent,
         half_width_percent=width,
         passed=au_percent >= threshold_percent if settled else None,
         trials=len(trials),
+        ceiling_au_percent=max((ceiling for ceiling in ceilings if ceiling is not None), default=None),
     )
-    ceilings = [trial.ceiling_au_percent for trial in trials if trial.ceiling_au_percent is not None]
-    return Count(result=result, threshold_percent=threshold_percent, ceiling_au_percent=max(ceilings, default=None))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the search may try."""
-
-    first: int
-    """The count to begin with."""
-    most: int
-    """The largest count that can be tried."""
+def is_held_back(count: CountResult, threshold_percent: float) -> bool:
+    """Return whether a count fails on this host even without storage, by a ceiling that no trial contradicts."""
+    ceiling, least = count.ceiling_au_percent, count.au_sustained_percent - count.half_width_percent
+    fails = count.au_sustained_percent < threshold_percent
+    return fails and ceiling is not None and least <= ceiling < threshold_percent
 
 
-def next_count(counts: Sequence[Count], limits: Limits) -> int | None:
+def next_count(trials: Sequence[Trial], limits: Limits) -> int | None:
     """Return the count of accelerators to try next, None when the edge is found and decided.
 
     AU falls as the count rises. If n accelerators fail with AU a, the storage feeds a x n fully busy ones, so the next
     guess is a x n / threshold.
     """
+    counts = pool(trials, limits.threshold_percent, limits.confidence_percent / 100)
     if not counts:
         return max(1, min(limits.first, limits.most))
-    low, high = edge(counts)
-    inner = _between(counts, low, high, limits)
+    low, high = edge(counts, limits.threshold_percent)
+    inner = _between(counts, low.accelerators if low else 0, high, limits)
     if inner is not None:
         return inner
-    undecided = [count for count in counts if count.accelerators in (low, high) and _wants_more(count)]
+    undecided = [count for count in (low, high) if count is not None and _wants_more(count, limits)]
     if undecided:
-        return min(undecided, key=lambda count: count.result.trials).accelerators
-    return _below(counts, low)
+        return min(undecided, key=lambda count: count.trials).accelerators
+    return None if low is None else _below(counts, low.accelerators, limits)
 
 
-def edge(counts: Sequence[Count]) -> tuple[int, int | None]:
-    """Return the largest count that passes below the smallest that fails (0 if none), and the latter (None if none)."""
-    high = min((count.accelerators for count in counts if not count.passes), default=None)
-    passing = (count.accelerators for count in counts if count.passes)
-    low = max((number for number in passing if high is None or number < high), default=0)
-    return low, high
-
-
-def _between(counts: Sequence[Count], low: int, high: int | None, limits: Limits) -> int | None:
+def _between(counts: Sequence[CountResult], low: int, failed: CountResult | None, limits: Limits) -> int | None:
     """Return a count strictly between the two, None when they are neighbours or nothing larger can be tried."""
-    if high is None:
+    if failed is None:
         if low >= limits.most:
             return None
-        passed = sum(count.passes and count.accelerators >= limits.first for count in counts)
+        passed = sum(count.accelerators >= limits.first for count in counts)
         return min(limits.most, low + int(2 ** max(0, passed - 1)))
+    high = failed.accelerators
     if high - low <= 1:
         return None
     if len(counts) > GUESSES:
         return (low + high) // 2
-    failed = next(count for count in counts if count.accelerators == high)
-    fed = int(failed.result.au_sustained_percent * high / failed.threshold_percent)
+    fed = int(failed.au_sustained_percent * high / limits.threshold_percent)
     return max(low + 1, min(high - 1, fed))
 
 
-def _below(counts: Sequence[Count], low: int) -> int | None:
+def _below(counts: Sequence[CountResult], low: int, limits: Limits) -> int | None:
     """Return a smaller count to try if `low` stays too close to call; None if one is shown to pass, or none is left."""
     tried = {count.accelerators: count for count in counts}
     for number in range(low, 0, -1):
         count = tried.get(number)
-        if count is None or _wants_more(count):
+        if count is None or _wants_more(count, limits):
             return number
-        if count.result.passed is not None:
+        if count.passed is not None:
             return None
     return None
 
 
-def _wants_more(count: Count) -> bool:
-    if count.held_back:
+def _wants_more(count: CountResult, limits: Limits) -> bool:
+    if is_held_back(count, limits.threshold_percent):
         return False  # its limit is the host: more trials would not change that
-    return count.result.trials < REPEATS or (count.result.passed is None and count.result.trials < MOST_REPEATS)
+    return count.trials < REPEATS or (count.passed is None and count.trials < MOST_REPEATS)

@@ -6,8 +6,8 @@ import glob
 import os
 import shlex
 import time
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -123,26 +123,17 @@ def make_trial(
             f"({len(values)} windows of {plan.window_seconds:g} s in its steady part): use more files, or a longer "
             "--trial-seconds"
         )
-    sustained = estimate(values, plan.question.confidence_percent / 100)
-    cache, share = summary.page_cache, summary.metrics.device_bytes_percent_of_app
-    known = {name: value.mean for name, value in figures.metrics.items()}
-    columns = {field.name for field in fields(Trial)}
-    metrics: dict[str, Any] = {name: value for name, value in known.items() if name in columns}
+    sustained, cache = estimate(values, plan.question.confidence_percent / 100), summary.page_cache
     return Trial(
         accelerators=accelerators,
         folder=os.path.basename(run.folder),
+        au_sustained_percent=sustained.au_percent,  # over its steady windows: not the run's own
         half_width_percent=sustained.half_width_percent,
         settled=decided or sustained.decides(plan.question.threshold_percent),
-        stretch_au_percent=tuple(round(float(value), 3) for value in values),
+        window_au_percent=tuple(round(float(value), 3) for value in values),
         seconds=seconds,
-        device_bytes_percent_of_app=share.mean if share else None,
         mb_per_accelerator=(summary.metrics.app_bytes or 0) / 1e6 / (float(rows["compute_ns"].sum()) / 1e9),
         limited_by=summary.limited_by,
         page_cache_warning=None if plan.question.cached or cache is None else cache.warning,
-        **{
-            "samples_per_second": 0.0,
-            "app_mb_per_second": 0.0,
-            **metrics,
-            "au_sustained_percent": sustained.au_percent,  # over its steady windows: not the run's own
-        },
+        figures=figures,
     )

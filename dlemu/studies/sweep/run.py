@@ -12,16 +12,14 @@ from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_each, check_points, named, points, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.report.series import RunSeries, first_run, point_of
-from dlemu.results.kinds import Parts, kind_requested, read_figures
+from dlemu.results.kinds import kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import AnyKind, Look, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
-from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion, read_sweep
+from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.prerequisites import OnEvent, check_launcher
-from dlemu.studies.series.page import series_charts, series_screen, series_sections
 
 
 def sweep(
@@ -122,23 +120,3 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
             run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
         figures = read_figures(folder)[1]
         return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)
-
-
-def points_of(folder: str) -> RunSeries:
-    """Return the points of a sweep that completed; raises UserError."""
-    answer = read_sweep(folder)
-    assert answer is not None  # the kind was recognised by this file
-    found = tuple(
-        point_of(point.figures, point.settings, point.folder) for point in answer.points if point.figures is not None
-    )
-    return RunSeries(folder, found, answer, first_run(folder, found))
-
-
-PARTS = Parts(
-    read=read_sweep,
-    answer_type=SweepAnswer,
-    points=points_of,
-    screen=lambda answer, folder: series_screen(points_of(folder)),
-    sections=lambda answer, folder: series_sections(points_of(folder)),
-    charts=lambda answer, folder, canvas: series_charts(points_of(folder), canvas),
-)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dlemu.report.screen import Said, Screen
-from dlemu.report.series import difference_rows
 from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import value_with_interval
 from dlemu.results.kinds import Parts, catalogue_of
+from dlemu.studies.compare.page import difference_rows
 from dlemu.studies.together.run import JobTogether, Together, read_together
 
 
@@ -31,7 +31,7 @@ def _table(one: JobTogether, number: int) -> Table:
     notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
     if one.cost:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
-        rows = difference_rows(one.cost, catalogue, intervals=False, untold="can't be told")
+        rows = difference_rows(one.cost, catalogue)
         return Table(title=title, columns=head, rows=rows, notes=notes)
     rows = [
         (metric.label, value_with_interval(measured.figures.metrics[metric.name], metric.unit))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -92,21 +90,15 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         make_load(KvSettings(seconds=1e-9), 1)
 
 
-def test_a_trace_packed_by_gzip_is_read_and_another_is_sent_to_its_program(tmp_path: Path) -> None:
+def test_a_trace_packed_by_gzip_is_read(tmp_path: Path) -> None:
     plain = trace(tmp_path, LINE, LINE)
     path, content = Path(plain.trace), Path(plain.trace).read_bytes()
     wanted = [prompt.blocks.tolist() for prompt in read_trace(plain)]
     path.write_bytes(gzip.compress(content[:80]) + gzip.compress(content[80:]))
     assert [prompt.blocks.tolist() for prompt in read_trace(plain)] == wanted
-    for packed, said in (
-        (gzip.compress(content)[:-12], "can't be read: .*[Cc]ompressed"),
-        (bz2.compress(content), "bunzip2 it first"),
-        (lzma.compress(content), "unxz it first"),
-        (b"\x28\xb5\x2f\xfd" + content, "unzstd it first"),
-    ):
-        path.write_bytes(packed)
-        with pytest.raises(UserError, match=said):
-            read_trace(plain)
+    path.write_bytes(gzip.compress(content)[:-12])
+    with pytest.raises(UserError, match=r"can't be read: .*[Cc]ompressed"):
+        read_trace(plain)
 
 
 SETTINGS = KvSettings(users=20, seconds=200.0, think_seconds=5.0, system_prompts=3, system_tokens=1000)

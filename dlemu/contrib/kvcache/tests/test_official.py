@@ -178,6 +178,5 @@ def test_a_result_has_both_numbers_and_says_why_they_differ() -> None:
     assert (told.requests, told.served, told.late, told.again_percent) == (2, 1, 1, 100)
     assert "50 % too high" in summary.verdict
     assert any("1 more request" in issue for issue in summary.issues)
-    assert summary.limited_by is not None
-    assert summary.limited_by.what == "storage"
+    assert summary.limited_by == "storage"
     assert (summary.sustained, summary.backlog, summary.ttft_seconds) == (None, None, None)

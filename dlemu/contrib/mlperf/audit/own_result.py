@@ -38,7 +38,7 @@ _FIRST = ("passed", "verdict", "metrics.au_percent.mean", "metrics.samples_per_s
 """Keys whose differences are listed first."""
 _JUDGED = re.compile(
     r"(entries of )?(passed|verdict(_code|_numbers)?|outcome|((write|read)\.)?limited_by|findings"
-    r"|page_cache\.finding|stalls|speed_changes|ran_out|slow_folders|stragglers|metrics\.au_uncertainty)\b"
+    r"|metrics\.au_uncertainty)\b"
 )
 """Keys of judgements and of their uncertainty: they follow by rules, whose version is `judgement_version`."""
 _MAX_LISTED = 50

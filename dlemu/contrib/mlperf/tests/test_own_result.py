@@ -125,7 +125,7 @@ def test_a_judgement_by_other_rules_is_one_warning_and_excuses_no_number(tmp_pat
     leave_run(tmp_path)
     edit(tmp_path, set_key("judgement_version", JUDGEMENT_VERSION + 1))
     edit(tmp_path, lambda content: content.update(passed=True, outcome="pass", verdict_code="pass"))
-    edit(tmp_path, set_key("limited_by.what", "memory"))
+    edit(tmp_path, set_key("limited_by.what", "emulator"))
     run = audited(tmp_path)
     assert errors(run) == []
     assert [finding.rule for finding in run.findings if finding.severity == "warning"] == ["summary.judged"]

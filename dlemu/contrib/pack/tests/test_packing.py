@@ -28,21 +28,14 @@ from datagen.formats.webdataset import Format as Webdataset
 from datagen.registry import companion, names
 from datagen.storage import memory
 from datagen.storage.posix import Storage
-from dlemu.contrib.pack import process
-from dlemu.contrib.pack.analyse import PackMeasurement, compute_figures, judge_packing, shares_of, train_command
-from dlemu.contrib.pack.process import (
-    FILES_PER_PROCESS,
-    MAX_IMAGES_PER_FILE,
-    choose_images_per_file,
-    images_below,
-    pack_here,
-)
+from dlemu.config import load
+from dlemu.contrib.pack.job import FILES_PER_RANK, JOB, MAX_IMAGES_PER_FILE, choose_images_per_file, images_below
 from dlemu.contrib.pack.recipe import DamagedError, Recipe, prepare
-from dlemu.contrib.pack.result import PackDevice, PackLimit, PackShares
-from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings, read_words
+from dlemu.contrib.pack.settings import PACK_FORMATS, PackSettings
+from dlemu.contrib.pack.summary import ADVICE, PackDevice, PackLimit, judge_packing, train_command
 from dlemu.contrib.pack.tests.cases import RESULTS
-from dlemu.contrib.pack.worker import ROW_DTYPE
-from tests.datagen.sources import MemorySource
+from dlemu.runner.job import JobRequest, run_alone
+from tests.datagen.sources import records_of
 from tests.goldens.render import numbers
 
 RAW_20X30 = Recipe((20, 30), "raw")
@@ -141,9 +134,7 @@ def test_samples_of_any_sizes_are_found_again(name: str, sizes: list[int]) -> No
     samples = [PackedSample(f"{i}.x", memoryview(bytes([i + 1]) * size), "x") for i, size in enumerate(sizes)]
     data, side = packed(name, samples)
     formats: dict[str, Any] = {"tfrecord": Tfrecord(), "webdataset": Webdataset()}
-    opened = formats[name].open(MemorySource(data), len(sizes))
-    for number, sample in enumerate(samples):
-        assert bytes(opened.sample(number).payload) == bytes(sample.data)
+    assert records_of(formats[name], data, len(sizes)) == [bytes(sample.data) for sample in samples]
     if name == "tfrecord":
         places = [tuple(map(int, line.split())) for line in side.decode().splitlines()]
         assert sum(size for _, size in places) == len(data)
@@ -159,11 +150,9 @@ def test_a_tar_of_several_members_a_sample() -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    opened = Webdataset().open(MemorySource(out.getvalue()), 3)
-    first = bytes(opened.sample(0).payload)
+    first, *others = records_of(Webdataset(), out.getvalue(), 3)
     assert (first[:700], first[-1:], len(first)) == (b"J" * 700, b"5", 1024 + 512 + 1)
-    assert bytes(opened.sample(1).payload) == b"K" * 10
-    assert bytes(opened.sample(2).payload) == b"L"
+    assert others == [b"K" * 10, b"L"]
 
 
 def test_which_files_are_packed(tmp_path: Path) -> None:
@@ -171,8 +160,8 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     folder, target = str(tmp_path), str(tmp_path / "packed")
-    assert images_below(folder, target, only_images=True) == (["a/1.jpg", "b/2.PNG"], 1)
-    assert images_below(folder, target, only_images=False) == (["a/1.jpg", "b/2.PNG", "notes.txt"], 0)
+    assert images_below(folder, target, only_images=True) == ["a/1.jpg", "b/2.PNG"]
+    assert images_below(folder, target, only_images=False) == ["a/1.jpg", "b/2.PNG", "notes.txt"]
     with pytest.raises(DatasetError, match="No such file or directory: wanted a folder"):
         images_below(target + "/none", target, only_images=False)
 
@@ -180,7 +169,7 @@ def test_which_files_are_packed(tmp_path: Path) -> None:
 @given(st.integers(1, 20_000), st.integers(1, 64))
 def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images: int, processes: int) -> None:
     each = choose_images_per_file(images, processes)
-    wanted = max(1, min(images // (FILES_PER_PROCESS * processes), MAX_IMAGES_PER_FILE))
+    wanted = max(1, min(images // (FILES_PER_RANK * processes), MAX_IMAGES_PER_FILE))
     divides = [n for n in range(1, MAX_IMAGES_PER_FILE + 1) if images % n == 0 and wanted <= 2 * n <= 4 * wanted]
     assert images % each == 0 if divides else each == wanted
     assert wanted <= 2 * each <= 4 * wanted
@@ -189,34 +178,22 @@ def test_images_are_shared_out_evenly_where_a_number_near_by_divides_them(images
 # Settings
 
 
-def test_words_become_settings() -> None:
-    settings, workload = read_words(["source='/a, b'", "target='/it\\'s'", "processes='4'", "resize=224x224"])
-    assert (settings.source, settings.target, settings.processes) == ("/a, b", "/it's", 4)
-    assert (settings.recipe, workload) == (Recipe((224, 224), "raw"), None)
-    settings, workload = read_words(["workload=unet3d", "dataset.data_folder=/d", "processes=2"])
-    assert workload is not None
-    assert (workload.dataset.data_folder, settings.source) == ("/d", "")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["source=/a", "proceses=4"], "did you mean processes"),
-        (["source=/a", "processes=0"], "processes is 0: wanted 1 or more"),
-        (["source=/a", "processes=four"], "wanted a whole number"),
-        (["source=/a", "format=tar"], "wanted one of tfrecord, webdataset"),
-        (["source=/a", "resize=x"], "resize is .*224x224"),
-        (["source=/a", "resize=-1"], "resize is .*224x224"),
-        (["source=/a", "resize=0x5"], "resize is .*224x224"),
-        (["source=/a", "resize=224", "encode=keep"], "wanted encode=raw or jpeg"),
-        (["processes=4"], "either source=FOLDER"),
-        (["source=/a", "workload=unet3d"], "either source=FOLDER"),
-        (["workload=unet3d", "storage.storage_type=s3", "storage.storage_root=b"], "is s3: dlemu pack reads and wri"),
+        (["pack.proceses=4"], "proceses"),
+        (["pack.images=-1"], "pack.images is -1"),
+        (["pack.format=tar"], "wanted one of tfrecord, webdataset"),
+        (["pack.resize=x"], "resize is .*224x224"),
+        (["pack.resize=-1"], "resize is .*224x224"),
+        (["pack.resize=0x5"], "resize is .*224x224"),
+        (["pack.resize=224", "pack.encode=keep"], "wanted pack.encode=raw or jpeg"),
+        (["pack.source=", "workload=unet3d", "storage.storage_type=s3", "storage.storage_root=b"], "is s3: dlemu pack"),
     ],
 )
 def test_what_nothing_can_be_packed_with(words: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        read_words(words)
+        JOB.complete(load(["pack.source=/a", "pack.target=/b", *words]))
 
 
 def test_formats_that_can_be_packed_are_those_with_a_packer() -> None:
@@ -228,27 +205,11 @@ def test_formats_that_can_be_packed_are_those_with_a_packer() -> None:
 # What is said of a packing
 
 
-@pytest.mark.parametrize(
-    ("storage_bytes", "file_system", "percent"),
-    [(8192, "ext4", 100), (0, "ext4", 0), (0, "nfs4", None), (2500, "nfs4", 50)],
-)
-def test_how_much_came_from_the_storage(storage_bytes: int, file_system: str, percent: float | None) -> None:
-    """Of small images the kernel counts whole pages; of some file systems it counts nothing."""
-    rows = np.zeros(1, ROW_DTYPE)
-    rows["read_bytes"], rows["storage_bytes"] = 5000, storage_bytes
-    measured = PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, cores=1, file_system=file_system)
-    figures = compute_figures(measured, images=1, kept_images=0, images_per_file=1)
-    assert figures.from_storage_percent == percent
-    assert any("page cache served" in warning for warning in figures.warnings) == (percent not in (None, 100))
-
-
 @pytest.mark.parametrize(("images", "trained"), [(12, 12), (10, 8), (3, 3), (4, 4), (5, 4)])
-def test_what_the_command_to_train_does_not_read_is_said(images: int, trained: int) -> None:
-    measured = PackMeasurement(rows=np.zeros(1, ROW_DTYPE), begin_ns=0, end_ns=1, telemetry=None, cores=1)
-    warnings = compute_figures(measured, images=images, kept_images=0, images_per_file=4).warnings
-    assert any(f"training reads {trained} of the {images} images" in one for one in warnings) == (trained < images)
-    words = dict(word.split("=") for word in train_command("y", "tfrecord", images, 4, 9).split()[2:])
-    assert int(words["dataset.num_files_train"]) * int(words["dataset.num_samples_per_file"]) == trained
+def test_the_command_to_train_reads_files_of_equal_length(images: int, trained: int) -> None:
+    words = train_command(PackSettings(target="y"), images, 4, 9).split()[2:]
+    settings = dict(word.split("=") for word in words)
+    assert int(settings["dataset.num_files_train"]) * int(settings["dataset.num_samples_per_file"]) == trained
 
 
 def test_no_number_of_a_saved_packing_changes() -> None:
@@ -258,10 +219,11 @@ def test_no_number_of_a_saved_packing_changes() -> None:
 
 
 def judged(**changed: Any) -> PackLimit:
-    shares = {part: changed.pop(part, 0.0) for part in ("reading", "computing", "wanting_core", "writing", "idle")}
+    spent = [changed.pop(part, 0.0) for part in ("reading", "computing", "wanting_core", "writing", "idle")]
+    shares: Any = tuple(spent)
     device = PackDevice(mean_depth=changed.pop("depth", 8.0), busy_percent=changed.pop("busy", 99.0))
     host: dict[str, Any] = {"processes": 4, "cores": 8, "host_busy_percent": 40.0, "own_busy_percent": 30.0}
-    return judge_packing(PackShares(**shares), device, **{"throttled_percent": math.nan} | host | changed)
+    return judge_packing(shares, device, **{"throttled_percent": math.nan} | host | changed)
 
 
 @pytest.mark.parametrize(
@@ -280,52 +242,40 @@ def judged(**changed: Any) -> PackLimit:
 )
 def test_what_limited(seen: dict[str, Any], what: str, advice: str) -> None:
     limit = judged(**seen)
-    assert (limit.what, limit.to_do[-1].code, len(limit.evidence)) == (what, advice, len(limit.seen))
-
-
-def test_time_is_the_storage_s_where_the_process_was_blocked() -> None:
-    rows = np.zeros(1, ROW_DTYPE)
-    times = {"read_whole": 600, "read_cpu": 120, "read_cpu_wait": 60, "compute_whole": 300, "compute_cpu": 200}
-    for name, milliseconds in times.items():
-        rows[f"{name}_ns"] = milliseconds * 10**6
-    shares = shares_of(PackMeasurement(rows=rows, begin_ns=0, end_ns=10**9, telemetry=None, cores=1))
-    assert vars(shares) == pytest.approx({"reading": 42, "computing": 32, "wanting_core": 16, "writing": 0, "idle": 10})
+    assert (limit.what, limit.advice) == (what, advice)
+    assert advice in ADVICE
 
 
 # A target that fails, and what others have there
 
 
-def pack_one(tmp_path: Path, **settings: Any) -> Path:
+def pack_one(tmp_path: Path, *words: str) -> Path:
     images, target = tmp_path / "images", tmp_path / "packed"
     images.mkdir(exist_ok=True)
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(images / "0.png")
-    pack_here(PackSettings(source=str(images), evict=False, **settings), None, str(target), lambda _: None)
+    own = (f"pack.source={images}", f"pack.target={target}", "pack.evict=false", "telemetry.enabled=false")
+    request = JobRequest(load=lambda: load([*own, f"output.folder={tmp_path / 'result'}", *words]))
+    run_alone(request, lambda _: None, JOB)
     return target
 
 
-@pytest.mark.parametrize("fails", ["sync", "packed.json", "folders"])
-def test_a_target_that_fails_is_named(fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
-    where: tuple[Any, str] = {
-        "sync": (Storage, "sync"),
-        "packed.json": (os, "replace"),
-        "folders": (process, "claim"),
-    }[fails]
-    monkeypatch.setattr(*where, fail)
+    monkeypatch.setattr(Storage, "sync", fail)
     with pytest.raises(DlemuError, match=f"{tmp_path / 'packed'}.*Permission denied"):
         pack_one(tmp_path)
 
 
-@pytest.mark.parametrize("harm", ["a file", "train", "index/train", "a link", "packed.json", "of a sweep", "settings"])
+@pytest.mark.parametrize("harm", ["a file", "train", "index/train", "a link", "packed.json", "settings"])
 def test_what_others_have_in_a_target_stays(harm: str, tmp_path: Path) -> None:
     target, others = tmp_path / "packed", tmp_path / "others"
     others.mkdir()
-    if harm in ("of a sweep", "settings"):
+    if harm == "settings":
         pack_one(tmp_path)
         text = (target / "packed.json").read_text().replace('"complete": true', '"complete": false')
-        (target / "packed.json").write_text(text.replace('"sweep": ""', '"sweep": "x"'))
+        (target / "packed.json").write_text(text)
     elif harm == "a link":
         target.mkdir()
         (target / "train").symlink_to(others)
@@ -338,7 +288,8 @@ def test_what_others_have_in_a_target_stays(harm: str, tmp_path: Path) -> None:
             (target / ".dlemu-owned").write_text('{"dlemu": "", "version": 1}\n')
     before = {path: path.read_bytes() for path in target.rglob("[!.]*") if path.is_file()}
     with pytest.raises(UserError, match="packed"):
-        pack_one(tmp_path, **({"resize": "8x8"} if harm == "settings" else {}))
-    process.remove_point(str(target), "y") if harm != "packed.json" else None
+        pack_one(tmp_path, *(["pack.resize=8x8"] if harm == "settings" else []), f"output.folder={tmp_path / 'second'}")
+    with JOB.own_place(load([f"pack.target={target}"]), "point-01"):
+        pass
     assert {path: path.read_bytes() for path in before} == before
     assert not list(others.iterdir())

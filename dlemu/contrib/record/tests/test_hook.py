@@ -215,45 +215,6 @@ def test_a_sitecustomize_that_was_there_still_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "rows").exists(), "a process that trains nothing leaves nothing"
 
 
-@pytest.mark.parametrize(
-    ("used", "seen"),
-    [
-        ("", []),
-        ("botocore.session.get_session().create_client('cloudwatch', 'us-east-1')", []),
-        ("botocore.session.get_session().create_client('s3', 'us-east-1')", ["boto3"]),
-        ("streaming.base.dataset.StreamingDataset()", ["streaming"]),
-        ("ray._private.worker.init()", ["ray"]),
-    ],
-)
-@pytest.mark.parametrize("early", [True, False])
-def test_a_library_is_named_once_it_is_used_and_not_for_its_import(
-    used: str, seen: list[str], early: bool, tmp_path: Path
-) -> None:
-    """TensorBoard imports boto3, and that botocore. `deepspeed` is another version, and stays as it is."""
-    for module, text in {
-        "streaming.base.dataset": "class StreamingDataset:\n    def __init__(self): pass",
-        "ray._private.worker": "def init(): pass",
-        "deepspeed.runtime.engine": "",
-    }.items():
-        path = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
-        path.parent.mkdir(parents=True)
-        path.write_text(text)
-    lines = [
-        "import sys",
-        "import botocore.session, streaming.base.dataset, ray._private.worker, deepspeed.runtime.engine",
-        "recorder = sys.modules['_dlemu_record']",
-        *([used] if early else []),
-        "recorder._process.write({'k': 'step', 't': 1, 'thread': 1})",
-        *([] if early else [used]),
-    ]
-    hook = with_hook(str(tmp_path), str(tmp_path / "rows"), minutes=1.0)
-    path_of_python = f"{hook['PYTHONPATH']}{os.pathsep}{tmp_path}"
-    words = [sys.executable, "-c", "\n".join(lines)]
-    subprocess.run(words, env=os.environ | hook | {"PYTHONPATH": path_of_python}, check=True, timeout=60)
-    (rows,) = read_rows(str(tmp_path / "rows"))
-    assert rows.process.seen == seen
-
-
 class Stream:
     """A device's queue: work ends at `now` or later."""
 

@@ -66,27 +66,6 @@ def test_batches_that_share_a_step_are_counted_whether_they_are_asked_for_one_by
         assert recording.computation.quantiles[0] == pytest.approx(0.025, rel=0.01)
 
 
-def test_loaders_that_feed_each_step_become_one_that_does_the_work_of_all() -> None:
-    """The shorter one is made anew where it ends, as itertools.cycle or a `while` loop does."""
-    beside = Trainer()
-    long, short = beside.begin(1), beside.begin(2)
-    for place in range(90):
-        if place in (30, 60):
-            beside.over(short)
-            short = beside.begin(2)
-        beside.batch(long, 0.1, 0, steps=0, samples=8)
-        beside.batch(short, 0.1, 50, samples=24)
-    beside.over(long)
-    recording = analyse(beside.processes, 4)
-    assert recording.problems == ()
-    assert (recording.loaders_per_rank, recording.gradient_accumulation_steps) == (2, 1)
-    assert recording.computation.mean == pytest.approx(0.025, rel=0.01), "of a step, each batch has half"
-    assert recording.read_batch_size == 16
-    assert recording.samples_per_second == pytest.approx(32 / 0.0502, rel=0.02)
-    assert recording.loading.workers == 2
-    assert (recording.loading.samples, recording.loading.prefetch) == (1600, 2)
-
-
 def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
     streams, following = Trainer(), Trainer()
     numbers = [streams.begin(loader) for loader in (1, 2)]
@@ -94,11 +73,11 @@ def test_loaders_that_one_can_not_stand_for_are_refused() -> None:
     for _ in range(40):
         for number in numbers:
             streams.batch(number, 0.1, 25)
-    assert any("of different kinds" in problem for problem in analyse(streams.processes, 4).problems)
+    assert any("several loaders" in problem for problem in analyse(streams.processes, 4).problems)
     for loader in (1, 2):
         steady(following, 40, wait_ms=0.1, body_ms=25, loader=loader)
         following.rows.passes[-1].batch = 8 * loader
-    assert any("one after another" in problem for problem in analyse(following.processes, 4).problems)
+    assert any("several loaders" in problem for problem in analyse(following.processes, 4).problems)
 
 
 def test_a_dispatcher_reads_on_rank_0_for_all() -> None:
@@ -277,14 +256,13 @@ def test_what_holds_no_training_is_refused_with_what_to_do() -> None:
     with pytest.raises(UserError, match=r"left no rows.*import dlemu\.contrib\.record"):
         analyse([], 10)
     trainer = Trainer()
-    trainer.rows.process.seen = ["jax"]
     trainer.now = 5 * MS
     number = trainer.begin()
     trainer.batch(number, 1, 1)
     with pytest.raises(UserError, match=r"1 batches were seen, and the first 10 are left out as warm-up"):
         analyse(trainer.processes, 10)
     trainer.rows.steps.clear()
-    with pytest.raises(UserError, match=r"1 batches were seen, none of them in training.*JAX"):
+    with pytest.raises(UserError, match=r"1 batches were seen, none of them in training"):
         analyse(trainer.processes, 1)
 
 

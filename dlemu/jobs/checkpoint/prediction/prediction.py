@@ -6,10 +6,9 @@ docs/prediction.md describes it. Within a schema version fields may be added, bu
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from dlemu.jobs.checkpoint.summary import TrainingCost
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number, size
 from dlemu.results.answer_files import ANSWER_VERSION
@@ -18,14 +17,8 @@ from dlemu.results.wording import Wording, count, sentences
 PREDICTION = "predict_checkpoints.json"
 
 
-class Issue(StrEnum):
-    """Codes of the warnings about a prediction."""
-
-    NO_WRITES = "no_writes"
-    NO_READS = "no_reads"
-    OTHER_RANKS = "other_ranks"
-    NOT_STEADY = "not_steady"
-    NOT_READ = "not_read"
+OTHER_RANKS = "outside_what_was_measured"
+"""The code of a finding that only predictions have: the storage was measured with another number of ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +84,7 @@ def in_words(answer: CheckpointPrediction) -> CheckpointPrediction:
         parts.append(f"training loses {cost.percent:.2g} % of its time to one every {cost.interval_seconds:,g} s")
     ranks = count(answer.ranks, "rank")
     verdict = f"predicted: a checkpoint of {size(answer.bytes)} by {ranks} takes {'; '.join(parts)}"
-    return replace(answer, verdict=verdict, issues=sentences(answer.findings, _ISSUES))
+    return replace(answer, verdict=verdict, issues=sentences(answer.findings, _FINDINGS))
 
 
 def _phase(verb: str, phase: PredictedPhase | None) -> list[str]:
@@ -100,13 +93,11 @@ def _phase(verb: str, phase: PredictedPhase | None) -> list[str]:
     return [f"{number(phase.seconds)} s to {verb} ({number(phase.gib_per_second)} GiB/s)"]
 
 
-_ISSUES: Wording = {
-    Issue.NO_WRITES: "nothing is known of the storage's writes: give a data sheet with `writes`, a probe with --rw "
-    "write, or a run that wrote checkpoints",
-    Issue.NO_READS: "nothing is known of the storage's reads, so recovery is not predicted",
-    Issue.OTHER_RANKS: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
+_FINDINGS: Wording = {
+    OTHER_RANKS: "measured with {measured_ranks:count rank}, predicted for {ranks}: the storage is assumed to "
     "deliver the same to all of them together",
-    Issue.NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be slower",
-    Issue.NOT_READ: "memory served {cache_percent:.0f} % of what that run read, so its speed of reading says nothing "
-    "of the storage",
+    Code.STORAGE_NOT_STEADY: "the storage had not reached a steady speed of writing in that run: a longer one may be "
+    "slower",
+    Code.PAGE_CACHE: "only {from_storage_percent:.0f} % of what that run read came from the storage, so its speed of "
+    "reading says nothing of it",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,10 +17,10 @@ from dlemu.config.published import without_secrets
 from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.analyse import snapshot_seconds, training_cost
 from dlemu.jobs.checkpoint.prediction.prediction import (
+    OTHER_RANKS,
     PREDICTION,
     CheckpointPrediction,
     CheckpointQuestion,
-    Issue,
     PredictedPhase,
     in_words,
 )
@@ -29,7 +29,7 @@ from dlemu.jobs.checkpoint.result import read_checkpoint_run
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.metrics.cache import PARTLY_READ_PERCENT
 from dlemu.metrics.checkpoint_rates import GIB
-from dlemu.metrics.findings import Finding
+from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.t_interval import half_width
 from dlemu.results.answer_files import read_answer, save_answer
 from dlemu.results.drive import (
@@ -136,7 +136,7 @@ def predict(
         stall, drain = write.seconds, 0.0
         if settings.asynchronous:
             stall, drain = snapshot_seconds(settings, sizes.largest_rank_bytes), write.seconds
-        training = training_cost(settings, stall, None if read is None else read.seconds, drain)
+        training = training_cost(settings, stall, 0.0 if read is None else read.seconds, drain)
     return CheckpointPrediction(
         question=question,
         source=storage.source,
@@ -147,7 +147,7 @@ def predict(
         write=write,
         read=read,
         training=training,
-        findings=(*storage.findings, *_missing(write, read)),
+        findings=storage.findings,
     )
 
 
@@ -169,13 +169,6 @@ def _without_others(storage: KnownStorage, others_mb_per_second: float) -> Known
 
     source = storage.source + taken_by_others(others_mb_per_second)
     return replace(storage, source=source, writes=remaining(storage.writes), reads=remaining(storage.reads))
-
-
-def _missing(write: PredictedPhase | None, read: PredictedPhase | None) -> Iterator[Finding]:
-    if write is None:
-        yield Finding(Issue.NO_WRITES, "caution")
-    if read is None:
-        yield Finding(Issue.NO_READS, "caution")
 
 
 def _storage_of_drive(path: str, settings: Checkpoint, ranks: int) -> KnownStorage:
@@ -225,13 +218,12 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
         raise UserError("the run of --from completed no checkpoint: wanted one that wrote or read some")
     findings = []
     if measured.ranks != len(plan.ranks):
-        numbers = {"measured_ranks": measured.ranks, "ranks": len(plan.ranks)}
-        findings.append(Finding(Issue.OTHER_RANKS, "caution", dict(numbers)))
+        findings.append(Finding.of(OTHER_RANKS, "caution", measured_ranks=measured.ranks, ranks=len(plan.ranks)))
     if measured.write is not None and measured.write.steady is False:
-        findings.append(Finding(Issue.NOT_STEADY, "caution"))
+        findings.append(Finding(Code.STORAGE_NOT_STEADY, "caution"))
     stored = None if measured.read is None else measured.read.from_storage_percent
     if reads is not None and stored is not None and stored < PARTLY_READ_PERCENT:
-        findings.append(Finding.of(Issue.NOT_READ, "loud", cache_percent=100 - stored))
+        findings.append(Finding.of(Code.PAGE_CACHE, "loud", from_storage_percent=stored))
         reads = None
     source = f"a run of {measured.workload} with {measured.ranks} rank{'s' * (measured.ranks != 1)}"
     return KnownStorage(source=source, writes=writes, reads=reads, findings=tuple(findings))

@@ -1,4 +1,4 @@
-"""Figures of a prediction: AU by number of accelerators, and what the storage delivers."""
+"""The figure of a prediction: AU by number of accelerators."""
 
 from __future__ import annotations
 
@@ -30,30 +30,8 @@ def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
     bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q"))
     marks = [base.mark_line(strokeWidth=1.6).encode(y=y), base.mark_point(filled=True, size=55, opacity=1).encode(y=y)]
     chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
-    caption = "Bars are the prediction's interval. The null model is only the storage's speed / demand."
+    caption = "How many pass? Bars are the prediction's interval. The null model is only the storage's speed / demand."
     return Figure("Predicted AU against accelerators", caption, chart.properties(width=canvas.width, height=260))
 
 
-def storage_curve(answer: Prediction, canvas: Canvas) -> Figure | None:
-    """The storage's throughput by number of readers, on which the prediction is based."""
-    curve = answer.calibration.curve
-    if len(curve) < 2:
-        return None
-    rows = [{"at": point.readers, "value": round(point.mb_per_second / 1e3, 5)} for point in curve]
-    x = alt.X(
-        "at:Q",
-        title="readers",
-        scale=alt.Scale(type="log", base=2),
-        axis=alt.Axis(values=[point.readers for point in curve], grid=False),
-    )
-    base = alt.Chart(data(rows)).encode(x=x, y=alt.Y("value:Q", title="GB/s", scale=alt.Scale(zero=True)))
-    chart = alt.layer(
-        base.mark_line(color=BLUE, strokeWidth=1.6), base.mark_point(filled=True, size=45, opacity=1, color=BLUE)
-    )
-    caption = f"From {answer.calibration.source}."
-    return Figure(
-        "What the storage delivers by number of readers", caption, chart.properties(width=canvas.width, height=220)
-    )
-
-
-FIGURES = (predicted_au, storage_curve)
+FIGURES = (predicted_au,)

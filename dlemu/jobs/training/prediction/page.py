@@ -1,20 +1,16 @@
-"""A prediction as tables and sentences, for the terminal and for its HTML page, and as a line of a page of several."""
+"""A prediction as tables and sentences, for the terminal and for its HTML page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.training.metrics import CATALOGUE
 from dlemu.jobs.training.prediction.prediction import PREDICTED, PredictedCount, Prediction
 from dlemu.jobs.training.prediction.run_prediction import read_prediction
-from dlemu.metrics.catalogue import RUN
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
-from dlemu.report.series import Point, RunSeries
 from dlemu.report.table import Cell, Section, Table, Tone, Words, columns
 from dlemu.report.units import number
 from dlemu.results.drive import taken_by_others
-from dlemu.results.figures import JobFigures, Value
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count, scaled
 
@@ -117,38 +113,9 @@ def _counts_table(answer: Prediction) -> Table:
     return Table(title=_title(answer), columns=head, rows=[row(count) for count in answer.counts])
 
 
-def points(folder: str) -> RunSeries:
-    """Return a point for each number of accelerators of the prediction in a folder; raises UserError."""
-    answer = read_prediction(folder)
-    assert answer is not None  # the folder has predict.json: that is how its kind was recognised
-    return RunSeries(folder, tuple(_points(answer)))
-
-
-def _points(answer: Prediction) -> Iterator[Point]:
-    question = answer.question
-    for predicted in answer.counts:
-        low, high = predicted.au_sustained_interval_percent
-        values = {metric.name: getattr(predicted, metric.name, None) for metric in CATALOGUE}
-        values["total_seconds"] = predicted.training_seconds
-        metrics = {name: Value(value) for name, value in values.items() if value is not None}
-        metrics["au_percent"] = Value(predicted.au_percent, (high - low) / 2)
-        figures = JobFigures(
-            kind="training",
-            workload=question.workload,
-            sample_divisor=question.sample_divisor,
-            ranks=predicted.accelerators,
-            passed=predicted.passed,
-            limited_by={RUN: answer.limited_by.what},
-            threshold_percent=question.threshold_percent,
-            metrics=metrics,
-        )
-        yield Point(line="predicted", settings={}, figures=figures)
-
-
 PARTS = Parts(
     read=read_prediction,
     answer_type=Prediction,
-    points=points,
     screen=_screen,
     sections=_sections,
     charts=_charts,

@@ -1,0 +1,298 @@
+"""How ranks pack: each takes every n-th of the files that are missing, and logs a row for each.
+
+A packed file gets its name when all of it is on the device, so that the names tell an interrupted packing where to go
+on. packed.json has the settings; it is written before the first file, and again, as complete, after the last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from datagen import owned
+from datagen.inspection import inspect
+from datagen.layout import Layout
+from datagen.manifest import PACKED_NAME
+from dlemu.comm.row_log import RowLog
+from dlemu.config.overrides import override
+from dlemu.config.schema import Workload
+from dlemu.contrib.pack.packer import FilePacker, format_part
+from dlemu.contrib.pack.recipe import import_libraries, is_image
+from dlemu.contrib.pack.rows import COLUMNS
+from dlemu.contrib.pack.settings import PackSettings
+from dlemu.contrib.pack.summary import PackSummary, summarise
+from dlemu.extend import (
+    Comm,
+    DatasetError,
+    Job,
+    Notify,
+    RowsKind,
+    RowsLog,
+    RowsRun,
+    StorageSpec,
+    UserError,
+    open_storage,
+    take_folder,
+)
+from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
+from dlemu.results.progress import Progress
+from dlemu.results.wording import count
+from dlemu.runner.run_folder import Kept
+
+FILES_PER_RANK = 4
+"""Default number of packed files per rank: with several each, all ranks finish at about the same time."""
+MAX_IMAGES_PER_FILE = 1024  # after an interruption, each rank repeats at most one file: keep it small
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedSet:
+    """The content of packed.json: the settings that determine the packed files; resuming with others is refused."""
+
+    source: str
+    images: int
+    images_per_file: Annotated[int, msgspec.Meta(ge=1)]
+    format: str
+    resize: int | str
+    encode: str
+    complete: bool = False
+    schema_version: int = ANSWER_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackJob(Job):
+    """A packing."""
+
+    settings: PackSettings
+    names: tuple[str, ...]
+    """Paths of the images, below the folder `packed.source`."""
+    packed: PackedSet
+    layout: Layout
+    missing: tuple[int, ...]
+    """Numbers of the packed files to make."""
+
+    def images_of(self, file: int) -> tuple[str, ...]:
+        """Return the paths of the images of a packed file."""
+        each = self.packed.images_per_file
+        return self.names[file * each : (file + 1) * each]
+
+
+class PackKind(RowsKind):
+    """Many images become a few large files."""
+
+    name = "pack"
+    prefix = "pack-"
+    columns: ClassVar[Mapping[str, str]] = COLUMNS
+    summary_type = PackSummary
+
+    def complete(self, workload: Workload) -> Workload:
+        settings = workload.section(PackSettings)
+        if not settings.source and workload.storage_spec.type != "posix":
+            raise UserError(
+                f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
+                "local_fs, or a mounted bucket"
+            )
+        settings = replace(settings, target=_target(workload))
+        owned.check_usable(settings.target, "pack.target")
+        return replace(workload, kinds={**workload.kinds, "pack": asdict(settings)})
+
+    def looks_at(self, workload: Workload) -> str:
+        return f"{workload.section(PackSettings).source or workload.dataset.data_folder}"
+
+    def plan(self, workload: Workload, ranks: int, folder: str, started_at: str, *, wants_verdict: bool) -> PackJob:
+        settings = workload.section(PackSettings)
+        import_libraries(settings.recipe)
+        source, names = _images(workload, settings)
+        each = settings.images_per_file or choose_images_per_file(len(names), ranks)
+        chosen = {key: getattr(settings, key) for key in ("format", "resize", "encode")}
+        packed = PackedSet(source=source, images=len(names), images_per_file=each, **chosen)
+        packed = _going_on(settings, packed, read_answer(settings.target, PACKED_NAME, PackedSet))
+        files = -(-len(names) // packed.images_per_file)
+        layout = Layout(  # named like a dataset's, so that a training run finds them
+            folder=os.path.join(settings.target, "train"),
+            split="train",
+            num_files=files,
+            num_samples_per_file=packed.images_per_file,
+            extension=format_part(settings, "Packer").ending,  # type: ignore[attr-defined]
+            named_files=files,
+        )
+        job = super().plan(workload, ranks, folder, started_at, wants_verdict=wants_verdict)
+        return PackJob(
+            **vars(job),
+            settings=settings,
+            names=tuple(names),
+            packed=packed,
+            layout=layout,
+            missing=tuple(number for number in range(files) if not os.path.isfile(layout.path(number))),
+        )
+
+    def begin(self, job: Job) -> Job:
+        assert isinstance(job, PackJob)
+        target = job.settings.target
+        take_folder(target, "pack.target")
+        numbers = range(job.layout.num_files)
+        names = {job.layout.folder: [job.layout.name(number) for number in numbers]}
+        for side in format_part(job.settings, "Format").sides:  # type: ignore[attr-defined]
+            paths = [side.path(job.layout, number) for number in numbers]
+            names[os.path.dirname(paths[0])] = [os.path.basename(path) for path in paths]
+        is_new = not os.path.lexists(os.path.join(target, PACKED_NAME))
+        for folder in names:
+            if os.path.realpath(folder) != os.path.join(os.path.realpath(target), os.path.relpath(folder, target)):
+                raise UserError(f"{folder} is a link, or is below one: set pack.target to a new or an empty folder")
+            there = [name for name in os.listdir(folder) if name[0] != "."] if os.path.isdir(folder) else []
+            if is_new and there:
+                raise UserError(f"{folder} holds other files, such as {there[0]}: set pack.target to an empty folder")
+        with _writing(target):
+            owned.claim(target, PACKED_NAME)
+            for folder, files in names.items():
+                parent = target
+                for part in os.path.relpath(folder, target).split(os.sep):
+                    owned.claim(parent, f"{part}/")
+                    parent = os.path.join(parent, part)
+                    os.makedirs(parent, exist_ok=True)
+                owned.claim(folder, *files)
+        if is_new:
+            save_answer(target, PACKED_NAME, job.packed)
+        open_storage(StorageSpec()).remove_unfinished(job.layout.folder)
+        return job
+
+    def watched_folders(self, job: Job) -> Iterator[str]:
+        assert isinstance(job, PackJob)
+        yield from (job.packed.source, job.settings.target)
+
+    def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
+        assert isinstance(job, PackJob)
+        storage, folder, own = open_storage(StorageSpec()), job.packed.source, job.missing[comm.rank :: job.ranks]
+        for name in (name for file in own for name in job.images_of(file) if job.settings.evict):
+            with contextlib.suppress(OSError):  # reading the image will report the error
+                storage.evict(f"{folder}/{name}", write_first=True)
+        packer = FilePacker(job.settings, folder, job.layout)
+        comm.all_reduce_max(0)  # a barrier: all ranks begin together
+        for done, file in enumerate(own, start=1):
+            packer.pack(file, job.images_of(file))
+            whole = {"set_images": len(job.names), "images_per_file": job.packed.images_per_file}
+            log.add(rank=comm.rank, **whole, **packer.counted)
+            if notify is not None:
+                notify(Progress(at=f"{done} of {count(len(own), 'file')} of rank 0", done=done, total=len(own)))
+        comm.all_reduce_max(0)
+        if comm.rank == 0:
+            with _writing(job.layout.folder):
+                storage.sync(job.layout.folder)
+            save_answer(job.settings.target, PACKED_NAME, replace(job.packed, complete=True))
+
+    def clean_up(self, job: Job) -> None:
+        assert isinstance(job, PackJob)
+        with contextlib.suppress(OSError):
+            open_storage(StorageSpec()).remove_unfinished(job.layout.folder)
+
+    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
+        files = count(len(log), "packed file")
+        return Kept(job.folder, len(log), f"{files} kept, and what was measured, marked incomplete, in {job.folder}")
+
+    def summarise(self, run: RowsRun) -> PackSummary:
+        return summarise(run)
+
+    @contextlib.contextmanager
+    def own_place(self, workload: Workload, run_folder: str) -> Iterator[Sequence[str]]:
+        """Let a sweep's point pack into a folder of its own in the target, which is removed at the end."""
+        target = _target(workload)
+        above = owned.missing_folders(target)
+        own = os.path.join(target, f"{os.path.basename(run_folder)}-{secrets.token_hex(4)}")
+        try:
+            yield (override(("pack", "target"), own),)
+        finally:
+            owned.remove_claimed(own)
+            owned.OwnFolder(target, above, marked=False).drop()
+
+
+JOB = PackKind()
+
+
+def _target(workload: Workload) -> str:
+    settings = workload.section(PackSettings)
+    return settings.target or os.path.join(settings.source or workload.dataset.data_folder, "packed")
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{error.filename or path}: {error.strerror or error}: pack.target can't be written") from error
+
+
+def _images(workload: Workload, settings: PackSettings) -> tuple[str, list[str]]:
+    """Return a folder and the paths of the images below it; raises UserError, DatasetError."""
+    keeps = settings.recipe.keeps
+    if settings.source:
+        folder = settings.source.rstrip("/")
+        names = images_below(folder, settings.target, only_images=not keeps)
+    else:
+        train = inspect(workload.dataset, storage=workload.storage_spec).train
+        folder, names = train.folder, [train.name(number) for number in range(train.num_files)]
+        if not keeps and not all(map(is_image, names)):
+            raise UserError(
+                f"dataset.format is {workload.dataset.format}: its files hold no single images; wanted jpeg, png or "
+                "tiff, or pack.encode=keep to pack files as they are"
+            )
+    if settings.images > len(names):
+        raise UserError(f"pack.images is {settings.images}, but there are {len(names)}: lower it")
+    return folder, names[: settings.images or None]
+
+
+def images_below(folder: str, target: str, *, only_images: bool) -> list[str]:
+    """Return the paths of the files below a folder, sorted; with `only_images` of those whose names are of images.
+
+    Hidden files and the folder `target` are left out. Raises DatasetError if no file remains.
+    """
+    names: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=_unlisted, followlinks=True):
+        paths = {name: os.path.join(place, name) for name in (*folders, *files) if not name.startswith(".")}
+        folders[:] = [name for name in folders if os.path.abspath(paths.get(name, target)) != os.path.abspath(target)]
+        names += [paths[name][len(folder) + 1 :] for name in files if name in paths]
+    chosen = sorted(name for name in names if not only_images or is_image(name))
+    if not chosen:
+        seen = f"{len(names)} files, none of them .jpeg, .png or .tiff" if names else "no files"
+        raise DatasetError(
+            f"{folder} holds {seen}: set pack.source to a folder of images, or pack.encode=keep to pack any file"
+        )
+    return chosen
+
+
+def _unlisted(error: OSError) -> None:
+    raise DatasetError(f"{error.filename}: {error.strerror}: wanted a folder of files to pack") from error
+
+
+def choose_images_per_file(images: int, ranks: int) -> int:
+    """Return the number of images per packed file that gives FILES_PER_RANK files per rank.
+
+    Training needs files of equal length, so a number within a factor of 2 that divides the images is preferred.
+    """
+    target = max(1, min(images // (FILES_PER_RANK * ranks), MAX_IMAGES_PER_FILE))
+    near = range(-(-target // 2), min(2 * target, MAX_IMAGES_PER_FILE) + 1)
+    even = (number for number in near if images % number == 0)
+    return min(even, key=lambda number: abs(number - target), default=target)
+
+
+def _going_on(settings: PackSettings, packed: PackedSet, existing: PackedSet | None) -> PackedSet:
+    """Return the packed set to make, or to go on with; raises UserError for one that is complete, or another."""
+    target = settings.target
+    if existing is None:
+        return packed
+    if existing.complete:
+        raise UserError(f"{target} holds a packed set already: set pack.target to an empty folder, or delete it")
+    if not settings.images_per_file:
+        packed = replace(packed, images_per_file=existing.images_per_file)
+    was: dict[str, Any] = asdict(existing)
+    differing = [f"{key} was {was[key]}, is {now}" for key, now in asdict(packed).items() if was[key] != now]
+    if differing:
+        raise UserError(
+            f"{target} holds an interrupted packing with other settings ({'; '.join(differing)}): use the same, set "
+            "pack.target to an empty folder, or delete it"
+        )
+    return packed

@@ -1,0 +1,296 @@
+"""The summary of a packing, computed from its rows: rates, how the processes spent their time, and what limited it."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from dlemu.config.overrides import override
+from dlemu.contrib.pack.rows import PARTS
+from dlemu.contrib.pack.settings import PackSettings
+from dlemu.extend import Metric, RowsRun, RowsSummary
+from dlemu.metrics.cache import COUNTED
+
+What = Literal["storage", "host CPU", "processes", "images"]
+"""What can limit a packing. `processes`: cores and storage had capacity for more; `images`: too few for the processes.
+"""
+Confidence = Literal["high", "medium", "low"]
+Shares = tuple[float, float, float, float, float]
+"""Of the processes' time, in percent: reading, computing, waiting for a core, writing, idle."""
+ADVICE = {
+    "more_images": "use more images, fewer images per file (pack.images_per_file), or fewer ranks",
+    "more_cores": "use more cores; smaller images, or pack.encode=raw, need less CPU",
+    "stop_other_programs": "other programs use most of the cores: stop them (top), or pack on an idle host",
+    "raise_cpu_limit": "raise the CPU limit of this container or job (cgroup)",
+    "use_free_cores": "use more ranks: cores and storage were idle at times",
+    "more_requests": "use more ranks: the storage had few requests at a time",
+    "faster_storage_to_read": "use faster storage for the images",
+    "faster_storage_to_write": "use faster storage for the packed files, or smaller images",
+}
+IDLE_PERCENT = 50.0
+"""From this share of the processes' time without an image, there were too few images for so many processes."""
+STARVED_SHARE, BUSY_PERCENT = 0.15, 90.0
+"""No core is free if processes wait for one for this share of their time, or if the host is this busy."""
+FEW_REQUESTS = 4.0
+"""With fewer requests at a time, a device may be idle at times and still be slow."""
+OTHER_PROGRAMS_PERCENT = 50.0
+"""Other programs are blamed if they use this share of the cores' time, and more than the packing does."""
+THROTTLED_PERCENT = 10.0
+"""A CPU limit is blamed if it held the processes back in this share of its periods."""
+_MIN_FROM_STORAGE_PERCENT = 95.0
+"""If less than this share of the bytes came from storage, the result has a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackLimit:
+    """What limited a packing."""
+
+    what: What
+    confidence: Confidence
+    advice: str
+    """What to do about it, a code of ADVICE."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackDevice:
+    """Activity of the devices behind source and target during the packing, by the kernel's counters."""
+
+    read_mb_per_second: float | None = None
+    write_mb_per_second: float | None = None
+    mean_depth: float | None = None
+    busy_percent: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSummary(RowsSummary):
+    """Amounts, rates and bottleneck of a packing. MB are 1e6 bytes; shares are of processes x seconds, 100 % in all."""
+
+    images: int
+    """Images packed by this run."""
+    kept_images: int
+    """Images packed earlier, by an interrupted run that this one resumed."""
+    processes: int
+    files: int
+    """Files of the whole packed set."""
+    images_per_file: int
+    seconds: Annotated[float, Metric("time", "s", "lower", head="time\ns", phase="run", is_drawn=True)]
+    """From the moment when all processes were ready until the last file was on the device."""
+    images_per_second: Annotated[float, Metric("images", "/s", "higher", head="images\n/s")]
+    """Images packed / that time."""
+    read_bytes: int
+    """Bytes of the images' files."""
+    written_bytes: int
+    read_mb_per_second: Annotated[
+        float, Metric("read", "MB/s", "higher", head="read\nMB/s", is_drawn=True, is_tile=True)
+    ]
+    """Bytes of the images' files / that time."""
+    write_mb_per_second: Annotated[float, Metric("written", "MB/s", "higher", head="write\nMB/s")]
+    """Packed bytes / that time."""
+    from_storage_percent: float | None
+    """Share of the bytes read that came from storage, by the kernel's accounting; None where unknown."""
+    cpu_seconds: float
+    """CPU time of all packing processes."""
+    cpu_percent: Annotated[float, Metric("CPU", "%", "lower", head="CPU\n%")]
+    """Mean CPU use of the packing processes, in percent of all cores."""
+    cpu_seconds_per_gb: Annotated[float, Metric("CPU time", "s/GB", "lower")]
+    """CPU time per 1e9 bytes read."""
+    host_busy_percent: float | None
+    """Mean CPU use of all processes of the host, in percent of all cores."""
+    reading_percent: Annotated[float, Metric("reading", "%", "neither", head="read\n%")]
+    """Blocked in reads, with nothing else to do."""
+    computing_percent: Annotated[float, Metric("computing", "%", "neither", head="comp.\n%")]
+    """Running on a core: decoding, rescaling, encoding, copying."""
+    wanting_core_percent: Annotated[float, Metric("waiting for a core", "%", "neither", head="core\n%")]
+    """Ready to compute, but waiting for a core."""
+    writing_percent: Annotated[float, Metric("writing", "%", "neither", head="write\n%")]
+    """Blocked in writes and fsync."""
+    idle_percent: Annotated[float, Metric("idle", "%", "neither", head="idle\n%")]
+    """Without an image, because none was left."""
+    device: PackDevice
+    limited_by: PackLimit | None
+    target: str
+    train: str
+    """The command that trains on the packed set."""
+    issues: tuple[str, ...]
+    """What a reader must know."""
+
+
+def summarise(run: RowsRun) -> PackSummary:
+    """Return the summary of a packing, from the rows of its files."""
+    rows, facts = run.rows, run.facts
+    settings, processes = facts.workload.section(PackSettings), facts.ranks
+    begin_ns, end_ns = (int(rows["began_ns"].min()), int(rows["ended_ns"].max())) if len(rows) else (0, 0)
+    window = begin_ns, end_ns
+    seconds = max(1e-9, (end_ns - begin_ns) / 1e9)
+    total = {name: rows[name].sum().item() for name in rows.dtype.names or ()}
+    images, set_images = total["images"], int(rows["set_images"].max(initial=0))
+    each = int(rows["images_per_file"].max(initial=0))
+    cpu_seconds = total["cpu_ns"] / 1e9
+    cores = sum(host.cpu_usable for host in facts.journal.hosts) or 1
+    cpu_percent = 100 * cpu_seconds / seconds / cores
+    shares = _shares(total, processes * (end_ns - begin_ns))
+    device, idle = (
+        _device(run, window),
+        [mean_of(run, "cpu", "", metric, window) for metric in ("idle_percent", "iowait_percent")],
+    )
+    busy = None if any(map(math.isnan, idle)) else max(0.0, 100 - sum(idle))
+    storage = facts.journal.storage
+    is_known = total["read_bytes"] and (
+        total["storage_bytes"] or (storage is not None and storage.file_system in COUNTED)
+    )
+    # at most all: whole pages are read of the last bytes of an image
+    from_storage = min(100.0, 100 * total["storage_bytes"] / total["read_bytes"]) if is_known else None
+    limit = judge_packing(
+        shares,
+        device,
+        processes=processes,
+        cores=cores,
+        host_busy_percent=busy,
+        own_busy_percent=cpu_percent,
+        throttled_percent=mean_of(run, "cpu", "", "throttled_percent", window),
+    )
+    is_whole = facts.failure is None and bool(images)
+    failure, read = facts.failure, total["read_bytes"] / 1e6 / seconds
+    said = f"{read:,.1f} MB/s read, {images / seconds:,.1f} images/s; limited by {limit.what}"
+    reading, computing, wanting_core, writing, idle_share = shares
+    return PackSummary(
+        **run.common_fields(),
+        verdict=said if failure is None else f"INCOMPLETE: {failure}",
+        images=images,
+        kept_images=set_images - images if failure is None else 0,
+        processes=processes,
+        files=-(-set_images // max(1, each)),
+        images_per_file=each,
+        seconds=seconds,
+        images_per_second=images / seconds,
+        read_bytes=total["read_bytes"],
+        written_bytes=total["written_bytes"],
+        read_mb_per_second=read,
+        write_mb_per_second=total["written_bytes"] / 1e6 / seconds,
+        from_storage_percent=from_storage,
+        cpu_seconds=cpu_seconds,
+        cpu_percent=cpu_percent,
+        cpu_seconds_per_gb=cpu_seconds / (total["read_bytes"] / 1e9) if total["read_bytes"] else 0.0,
+        host_busy_percent=busy,
+        reading_percent=reading,
+        computing_percent=computing,
+        wanting_core_percent=wanting_core,
+        writing_percent=writing,
+        idle_percent=idle_share,
+        device=device,
+        limited_by=limit if is_whole else None,
+        target=settings.target,
+        train=train_command(settings, set_images, each, total["sample_bytes"] // images) if is_whole else "",
+        issues=tuple(_issues(set_images, each, from_storage)),
+    )
+
+
+def mean_of(run: RowsRun, probe: str, source: str, metric: str, window_ns: tuple[int, int]) -> float:
+    """Return the mean of a telemetry series of the first host over the packing; NaN without readings."""
+    if not run.telemetry:
+        return math.nan
+    times, values = run.telemetry[0].readings(probe, source, metric)
+    begins = np.concatenate([[window_ns[0]], times[:-1]]) if len(times) else times
+    weights = np.maximum(np.minimum(times, window_ns[1]) - np.maximum(begins, window_ns[0]), 0)
+    return float((values * weights).sum() / weights.sum()) if len(times) and weights.sum() else math.nan
+
+
+def _shares(total: dict[str, int], whole_ns: int) -> Shares:
+    """Return how the processes spent `whole_ns`."""
+    whole, cpu, wait = ({part: total[f"{part}_{time}_ns"] for part in PARTS} for time in ("whole", "cpu", "cpu_wait"))
+    read, write = (max(0, whole[part] - cpu[part] - wait[part]) for part in ("read", "write"))
+    # whoever computes and is not on a core waits for one, also where the kernel does not account for that
+    wanted = max(0, whole["compute"] - cpu["compute"]) + wait["read"] + wait["write"]
+    parts = read, sum(cpu.values()), wanted, write
+    reading, computing, wanting_core, writing = (100 * part / max(whole_ns, sum(parts), 1) for part in parts)
+    idle = max(0.0, 100.0 - reading - computing - wanting_core - writing)
+    return reading, computing, wanting_core, writing, idle
+
+
+def _device(run: RowsRun, window_ns: tuple[int, int]) -> PackDevice:
+    """Return the activity of the devices of source and target: summed rates and queue depths, highest busy share."""
+    devices = run.telemetry[0].devices if run.telemetry else ()
+    names = [device.name for device in devices if device.counted and device.probe == "block"]
+
+    def means(metric: str) -> list[float]:
+        values = [mean_of(run, "block", name, metric, window_ns) for name in names]
+        return [value for value in values if not math.isnan(value)]
+
+    rates = ("read_mb_per_second", "write_mb_per_second", "mean_queue_depth")
+    read, write, depth = (sum(known) if (known := means(metric)) else None for metric in rates)
+    busy = max(means("busy_percent"), default=None)
+    return PackDevice(read_mb_per_second=read, write_mb_per_second=write, mean_depth=depth, busy_percent=busy)
+
+
+def judge_packing(
+    shares: Shares,
+    device: PackDevice,
+    *,
+    processes: int,
+    cores: int,
+    host_busy_percent: float | None,
+    own_busy_percent: float,
+    throttled_percent: float,
+) -> PackLimit:
+    """Return what limited a packing, given how it spent its time.
+
+    `throttled_percent` is NaN where the processes have no CPU limit.
+    """
+    reading, computing, wanting_core, writing, idle = shares
+    if idle >= IDLE_PERCENT:
+        confidence: Confidence = "high" if idle >= 1.5 * IDLE_PERCENT else "medium"
+        return PackLimit(what="images", confidence=confidence, advice="more_images")
+    worked = max(1e-9, 100 - idle)
+    storage, cpu = (reading + writing) / worked, (computing + wanting_core) / worked
+    share = max(storage, cpu)  # at 3/4, the other share is a third of it at most (docs/packing.md)
+    confidence = "high" if share >= 0.75 else "medium" if share >= 0.5 else "low"
+    if storage >= cpu:
+        depth, busy = device.mean_depth, device.busy_percent
+        has_few_requests = (processes if depth is None else depth) < FEW_REQUESTS
+        if has_few_requests and (busy is None or busy < BUSY_PERCENT):
+            return PackLimit(what="processes", confidence="low" if depth is None else "medium", advice="more_requests")
+        advice = f"faster_storage_to_{'read' if reading >= writing else 'write'}"
+        return PackLimit(what="storage", confidence="medium" if has_few_requests else confidence, advice=advice)
+    busy_percent = host_busy_percent or 0.0
+    if processes < cores and busy_percent < BUSY_PERCENT and wanting_core / worked < STARVED_SHARE:
+        return PackLimit(what="processes", confidence=confidence, advice="use_free_cores")
+    advice = "more_cores"
+    if throttled_percent >= THROTTLED_PERCENT:
+        advice = "raise_cpu_limit"
+    elif busy_percent - own_busy_percent >= max(own_busy_percent, OTHER_PROGRAMS_PERCENT):
+        advice = "stop_other_programs"
+    return PackLimit(what="host CPU", confidence=confidence, advice=advice)
+
+
+def training_shape(images: int, images_per_file: int) -> tuple[int, int]:
+    """Return (files, samples per file) for training, which leaves out a last file with fewer than the others."""
+    return max(1, images // max(1, images_per_file)), min(images, images_per_file)
+
+
+def train_command(settings: PackSettings, images: int, images_per_file: int, sample_bytes: int) -> str:
+    """Return the command that trains on a packed set."""
+    files, samples = training_shape(images, images_per_file)
+    words = [
+        override(("dataset", "data_folder"), settings.target),
+        f"dataset.format={settings.format}",
+        f"dataset.num_files_train={files}",
+        f"dataset.num_samples_per_file={samples}",
+        f"dataset.record_length_bytes={max(1, sample_bytes)}",
+    ]
+    return shlex.join(["dlemu", "train", "workload=default", *words])
+
+
+def _issues(images: int, images_per_file: int, from_storage: float | None) -> Iterator[str]:
+    if from_storage is not None and from_storage < _MIN_FROM_STORAGE_PERCENT:
+        yield f"only {from_storage:.0f} % of the bytes read came from the storage: the page cache served the rest"
+    trained = math.prod(training_shape(images, images_per_file))
+    if trained < images:
+        yield (
+            f"training reads {trained} of the {images} images, as the last file holds fewer than the others: "
+            f"pack.images={trained}, into an empty target, packs no more than these"
+        )

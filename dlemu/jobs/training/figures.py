@@ -1,0 +1,317 @@
+"""The figures of a training run, in the order of its page. Each caption begins with the question that it answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import altair as alt
+import numpy as np
+
+from dlemu.jobs.training.measured import READ_BINS, Series
+from dlemu.jobs.training.result import Run
+from dlemu.metrics.findings import Code
+from dlemu.metrics.loss import PARTS as WAITS
+from dlemu.metrics.loss import wait_parts
+from dlemu.metrics.over_time import Floats, mean_rates
+from dlemu.metrics.rows import StepTable, chunks
+from dlemu.report.figure_base import (
+    AMBER,
+    BLUE,
+    COLOURS,
+    GREEN,
+    MUTED,
+    PURPLE,
+    RED,
+    Canvas,
+    Figure,
+    Row,
+    colours,
+    data,
+    legend,
+    part_colours,
+    part_name,
+    parts,
+    percent_domain,
+    rounded,
+    rule,
+    whole_ticks,
+)
+
+_MAX_POINTS, _MAX_BARS = 64, 32
+"""Neighbouring ranks or epochs share a point or a bar where there would be more."""
+_MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
+
+
+def utilisation(run: Run, canvas: Canvas) -> Figure | None:
+    """AU by epoch and by rank, with the pass line and the emulator's ceiling: is one slower than the others?"""
+    metrics = run.summary.metrics
+    au = metrics.au_percent
+    if au is None or au.mean is None:
+        return None
+    levels = [metrics.au_threshold_percent]
+    if metrics.ceiling_au_percent is not None:
+        levels.append(metrics.ceiling_au_percent)
+    values = [value for value in (*au.per_epoch, *au.per_rank) if value is not None]
+    domain = percent_domain([*values, *levels])
+    epochs = _au_panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
+    ranks = _au_panel(au.per_rank, "rank", 0, levels, domain, canvas)
+    caption = (
+        "Is an epoch or a rank slower than the others? AU of the counted steps; a slow rank holds all of them back."
+    )
+    return Figure("Accelerator utilisation by epoch and rank", caption, epochs | ranks)
+
+
+def _au_panel(
+    values: Sequence[float | None], name: str, first: int, levels: list[float], domain: list[float], canvas: Canvas
+) -> alt.LayerChart:
+    rows = _au_points(values, first)
+    low, high = rows[0]["at"], rows[-1]["at"]
+    places = sorted({round(row["at"]) for row in rows})
+    axis = alt.Axis(values=places[:: -(-len(places) // 10)], grid=False, format="d")
+    x = alt.X("at:Q", title=name, axis=axis, scale=alt.Scale(domain=[low - 0.5, high + 0.5], nice=False))
+    scale = alt.Scale(domain=domain, nice=False)
+    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("AU:Q", "level:Q"))
+    base = alt.Chart().encode(x=x)
+    layers = [
+        *(rule(value, f"pass {value:g} %", GREEN, level) for value in levels[:1]),
+        *(rule(value, f"ceiling {value:.1f} %", PURPLE, level, dashed=False, above=False) for value in levels[1:]),
+        base.mark_rule(color=BLUE).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q")),
+        base.mark_point(filled=True, size=45, color=BLUE, opacity=1).encode(y=y),
+    ]
+    return alt.layer(*layers, data=data(rows)).properties(width=_half(canvas), height=190)
+
+
+def _half(canvas: Canvas) -> int:
+    """Return the width of each of two panels side by side."""
+    return (canvas.width - 60) // 2
+
+
+def _au_points(values: Sequence[float | None], first: int) -> list[Row]:
+    """Return one point per value, or per group of neighbours their mean, lowest and highest; `first` numbers them."""
+    by_place = {place + first: value for place, value in enumerate(values) if value is not None}
+    rows = []
+    for part in parts(list(by_place), _MAX_POINTS):
+        group = [by_place[place] for place in part]
+        mean, low, high = rounded([sum(group) / len(group), min(group), max(group)], 6)
+        rows.append({"at": sum(part) / len(part), "AU": mean, "low": low, "high": high})
+    return rows
+
+
+_SHOWN = ("computing", *WAITS, "sync")
+
+
+def step_split(run: Run, canvas: Canvas) -> Figure | None:
+    """The accelerators' time by rank and by epoch: computing, waiting (for what), and synchronising with others."""
+    if not len(run.training):
+        return None
+    ranks, epochs = (_split_panel(sums, name, canvas) for name, sums in run.training.once(_split).items())
+    caption = "What did accelerators wait for, in all steps? While a slow rank waits, the others wait for it in sync."
+    return Figure("Accelerator time", caption, ranks | epochs)
+
+
+def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
+    """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_SHOWN`."""
+    sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
+    for own in chunks(rows):
+        for part in own.by_epoch:
+            waits = wait_parts(part).sum(axis=0).tolist()
+            spent = np.array([int(part["compute_ns"].sum()), *waits, int(part["sync_ns"].sum())], np.float64)
+            for label, by_label in sums.items():
+                (value,) = part.values(label)
+                by_label[value] = by_label.get(value, np.zeros(len(spent))) + spent
+    return sums
+
+
+def _split_panel(sums: dict[int, Floats], name: str, canvas: Canvas) -> alt.Chart:
+    """Draw the share of each part for each rank or epoch, or for groups of neighbours."""
+    groups = {
+        (f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])): group
+        for group in parts(sorted(sums), _MAX_BARS)
+    }
+    rows: list[Row] = []
+    for at, group in groups.items():
+        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
+        shares = rounded(100 * spent / (spent.sum() or 1.0), 4)
+        rows += [
+            {"at": at, "part": part_name(part), "percent": share, "order": place}
+            for place, (part, share) in enumerate(zip(_SHOWN, shares, strict=True))
+            if share
+        ]
+    known = {row["part"] for row in rows}
+    axis = alt.Axis(labelAngle=-90 if len(sums) > _MAX_BARS else 0, labelOverlap=True)
+    encoded = (
+        alt.Chart(data(rows))
+        .mark_bar()
+        .encode(
+            x=alt.X("at:N", sort=list(groups), title=name, axis=axis),
+            y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
+            color=alt.Color(
+                "part:N",
+                scale=part_colours([part for part in _SHOWN if part_name(part) in known]),
+                legend=legend(canvas, 3),
+            ),
+            order=alt.Order("order:Q"),
+        )
+    )
+    return encoded.properties(width=_half(canvas), height=200)
+
+
+def throughput(run: Run, canvas: Canvas) -> Figure | None:
+    """Throughput over time, of the loaders and of the devices: did the storage keep its speed?"""
+    read = run.read_mb_per_second if len(run.training) else None
+    if read is None:
+        return None
+    bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
+    lines = {"read by the loader": read}
+    if devices := run.device_series("block", "read_mb_per_second"):
+        lines["read from the devices"] = _summed(devices, bounds)
+    rows = [
+        {"what": name, "at": second, "mb": mb}
+        for name, rates in lines.items()
+        for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
+    ]
+    colour = alt.Color("what:N", scale=colours([*lines], (BLUE, AMBER)), legend=legend(canvas, 2))
+    encoded = (
+        alt.Chart(data(rows))
+        .mark_line(interpolate="step-before", strokeWidth=1.4)
+        .encode(x=x_axis(run), y=alt.Y("mb:Q", title="MB/s (1e6 bytes)", scale=alt.Scale(domainMin=0)), color=colour)
+    )
+    chart = alt.layer(epoch_marks(run), *_change_marks(run), encoded).properties(width=canvas.width, height=220)
+    caption = "Did the storage keep its speed? Bytes of each batch over the time its worker took to fetch it."
+    if devices:
+        caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
+    if any(run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")):
+        caption += " A red line marks where the storage's speed changed."
+    return Figure("Throughput over time", caption, chart)
+
+
+def x_axis(run: Run, *, named: bool = True) -> alt.X:
+    """Return the time axis, for the field `at` in seconds; `named` false leaves out its labels, for upper panels."""
+    scale = alt.Scale(domain=list(run.span_seconds), nice=False)
+    title = "seconds since training began" if named else None
+    return alt.X("at:Q", scale=scale, title=title, axis=alt.Axis(grid=False, labels=named, ticks=named))
+
+
+def epoch_marks(run: Run, *, named: bool = True) -> alt.LayerChart:
+    """Draw a line where each epoch begins, with its number when there are few."""
+    starts = []
+    for rows in run.training.by_epoch:
+        ranks, (first,), _ = rows.ends("free_ns")
+        by_rank = [free - run.rank_start_ns[rank] for rank, free in zip(ranks.tolist(), first.tolist(), strict=True)]
+        starts.append({"at": round(min(by_rank) / 1e9, 3), "name": f"epoch {rows.values('epoch')[0]}"})
+    base = alt.Chart(data(starts)).encode(x=alt.X("at:Q"))
+    marks = base.mark_rule(color=MUTED, strokeDash=[2, 3], strokeWidth=1)
+    if not named or len(starts) > _MAX_NAMED_EPOCHS:
+        return alt.layer(marks)
+    names = base.mark_text(align="left", baseline="bottom", dx=3, dy=-2, color=MUTED, fontSize=10)
+    return marks + names.encode(y=alt.YValue(0), text=alt.Text("name:N"))
+
+
+def _change_marks(run: Run) -> Iterator[alt.LayerChart]:
+    """Draw a line at each change of the storage's speed, with the new speed in percent of the old."""
+    changes = [
+        {"at": change["at_seconds"], "name": "{percent:.0f} % of before".format_map(change)}
+        for change in run.summary.found(Code.STORAGE_NOT_STEADY, "speed_changed")
+    ]
+    if changes:
+        base = alt.Chart(data(changes)).encode(x=alt.X("at:Q"))
+        text = base.mark_text(align="left", baseline="top", dx=3, dy=3, color=RED, fontSize=11)
+        yield base.mark_rule(color=RED, strokeWidth=1.5) + text.encode(y=alt.YValue(0), text=alt.Text("name:N"))
+
+
+def _summed(sources: Sequence[Series], bounds: Floats) -> Floats:
+    """Return the sum of several sources' rates in each time bin; a value is the mean since the previous reading."""
+    total = np.zeros(len(bounds) - 1)
+    for source in sources:
+        if len(source.seconds) > 1:
+            starts, ends = source.seconds[:-1], source.seconds[1:]
+            valid = ends > starts
+            total += mean_rates(starts[valid], ends[valid], (source.values[1:] * (ends - starts))[valid], bounds)
+    return total
+
+
+def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]:
+    """Yield the end of each time bin and the sum of several sources' values in it, up to the last reading."""
+    bounds = np.linspace(*run.span_seconds, READ_BINS + 1)
+    last = max((float(source.seconds[-1]) for source in sources if len(source.seconds)), default=0.0)
+    for at, value in zip(rounded(bounds[1:]), rounded(_summed(sources, bounds), 4), strict=True):
+        if at <= last:
+            yield at, value
+
+
+def _lines(
+    run: Run, lines: dict[str, list[Series]], y: alt.Y, canvas: Canvas, *, last: bool, has_legend: bool
+) -> alt.LayerChart:
+    """Draw the sum of each line's sources over time; `last`: below it no other panel has the same time axis."""
+    rows = [
+        {"what": name, "at": at, "value": value}
+        for name, sources in lines.items()
+        for at, value in binned(sources, run)
+    ]
+    colour = alt.Color(
+        "what:N", scale=colours([*lines]), legend=legend(canvas) if has_legend and len(lines) > 1 else None
+    )
+    drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
+    return alt.layer(epoch_marks(run, named=has_legend), drawn.encode(x=x_axis(run, named=last), y=y, color=colour))
+
+
+def queue_depth(run: Run, canvas: Canvas) -> Figure | None:
+    """Requests in the devices' queues over time: were there enough at once for these to be fast?"""
+    found = run.device_series("block", "mean_queue_depth")
+    if not found:
+        return None
+    lines = {f"{series.host}: {series.source}": [series] for series in found}
+    if len(lines) > len(COLOURS):
+        lines = {"all devices": found}
+    top = math.ceil(max(float(np.max(series.values, initial=0.0)) for series in found)) or 1
+    scale, axis = alt.Scale(domain=[0, top]), alt.Axis(values=whole_ticks(top), format=",d")
+    y = alt.Y("value:Q", title="requests in the queue", scale=scale, axis=axis)
+    chart = _lines(run, lines, y, canvas, last=True, has_legend=True).properties(width=canvas.width, height=200)
+    caption = (
+        "Were there enough requests at once for the device to be fast? The mean number that it had not yet completed, "
+        "reads and writes together."
+    )
+    return Figure("Device queue depth over time", caption, chart)
+
+
+_BUSY = ("user_percent", "system_percent", "steal_percent")
+_PANELS = (
+    ("CPU busy, %", "cpu", _BUSY),
+    ("stalled on I/O, %", "pressure", ("io_some_percent",)),
+    ("memory used, MB", "memory", ("used_mb",)),
+    ("page cache, MB", "memory", ("page_cache_mb",)),
+    ("power, W", "power", ("watts",)),
+)
+"""Axis, probe, and the metrics that are added up, over all sources (meters) of a host."""
+
+
+def hosts(run: Run, canvas: Canvas) -> Figure | None:
+    """The hosts' CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
+    busy = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
+    for series in run.series("cpu", *_BUSY):
+        busy[series.host] += float(series.values.mean()) if len(series.values) else 0.0
+    shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(COLOURS)]
+    panels = []
+    for axis, probe, metrics in _PANELS:
+        known = run.series(probe, *metrics)
+        lines = {host: [series for series in known if series.host == host] for host in shown}
+        if any(lines.values()):
+            panels.append((lines, alt.Y("value:Q", title=axis, scale=alt.Scale(domainMin=0))))
+    if not panels:
+        return None
+    drawn = [
+        _lines(run, lines, y, canvas, last=lines is panels[-1][0], has_legend=not place)
+        for place, (lines, y) in enumerate(panels)
+    ]
+    caption = (
+        "Is a host busy, or short of memory? CPU: all cores together. Stalled: share of the time in which some task "
+        "waited for I/O (the kernel's pressure)."
+    )
+    if len(busy) > len(shown):
+        caption += f" Only the {len(shown)} of {len(busy)} hosts with the busiest cores are drawn."
+    chart = alt.vconcat(*(panel.properties(width=canvas.width, height=90) for panel in drawn), spacing=10)
+    return Figure("The hosts during the run", caption, chart)
+
+
+FIGURES = (utilisation, step_split, throughput, queue_depth, hosts)

@@ -1,0 +1,49 @@
+"""Where and how the runs of a study were measured, from the summaries in their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from datagen.errors import UserError
+from dlemu.report.environment import environment_of, facts_table
+from dlemu.report.table import Table
+from dlemu.report.units import flat
+from dlemu.results.compared import Conditions
+from dlemu.results.kinds import JobParts, kind_of
+from dlemu.results.measured import read_saved
+from dlemu.results.parts import Environment
+from dlemu.runner.run_list import DIGEST
+
+
+def conditions_of(parts: JobParts, summary: Any) -> Conditions:
+    """Return the conditions of a run from its summary; those of an incomplete one warn of that first."""
+    conditions = parts.conditions(summary)
+    if getattr(summary, "complete", True):  # a kind's own summary may not say
+        return conditions
+    why = (summary.failure or "no reason is known").splitlines()[0]
+    return replace(conditions, complete=False, warnings=(f"this run is incomplete: {why}", *conditions.warnings))
+
+
+def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
+    """Yield the conditions of each run whose folder still exists; raises UserError for a damaged one."""
+    for folder in folders:
+        kind = kind_of(folder)
+        if kind is not None and kind.is_job:
+            parts = kind.load_job()
+            yield conditions_of(parts, read_saved(folder, parts.answer_type, kind.name))
+
+
+def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:
+    """Yield tables of what a study was asked, and of the conditions of the first of its `runs` that still exists."""
+    asked = ((key.replace("_", " "), value) for key, value in flat(question) if key != DIGEST)
+    yield facts_table("The question", asked)
+    for name in runs:
+        with contextlib.suppress(UserError):  # a study has its own numbers: a run of it may be damaged
+            for run in conditions_in([os.path.join(folder, name)]):
+                yield facts_table("How it was measured", flat(run.facts | run.work | run.how))
+                yield from environment_of(Environment(hosts=run.hosts, storage=run.storage))
+                return

@@ -1,0 +1,245 @@
+"""The figures of studies: what was measured against what was varied, and the differences between two runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import altair as alt
+
+from dlemu.metrics.catalogue import Catalogue, Metric
+from dlemu.metrics.t_interval import percent_interval
+from dlemu.report.figure_base import (
+    BLUE,
+    GREEN,
+    GREY,
+    GRID,
+    HOVER,
+    INK,
+    MUTED,
+    PADDING,
+    PURPLE,
+    Canvas,
+    Figure,
+    Row,
+    colours,
+    data,
+    legend,
+    percent_domain,
+    rule,
+)
+from dlemu.report.units import short_names, verdict_word
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import catalogue_of
+from dlemu.results.wording import scaled
+from dlemu.studies.answers import RunPair
+
+_PANELS = 2
+_CEILING = "ceiling_au_percent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One run, or all trials with one number of accelerators."""
+
+    name: str
+    """Of its line, apart from settings: workload and accelerator, or the side of a comparison."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    figures: JobFigures
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one kind of job; at least one."""
+
+    points: tuple[Point, ...]
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The metrics of the runs; raises UserError if their kind of job is not installed."""
+        return catalogue_of(self.points[0].figures.kind)
+
+    @cached_property
+    def axis(self) -> str:
+        """The x axis: the ranks if their number varies, else the first setting with several values."""
+        ranks = f"{self.catalogue.rank}s"
+        if len({point.figures.ranks for point in self.points}) > 1:
+            return ranks
+        keys = dict.fromkeys(key for point in self.points for key in point.settings)
+        return next((key for key in keys if len(self._values(key)) > 1), ranks)
+
+    @cached_property
+    def positions(self) -> list[float | str]:
+        """The value of each point on the x axis: numbers if all values are numbers."""
+        if self.axis == f"{self.catalogue.rank}s":
+            return [point.figures.ranks for point in self.points]
+        values = [point.settings.get(self.axis, "") for point in self.points]
+        try:
+            return [float(value) for value in values]
+        except ValueError:
+            return [self._shown(self.axis, value) for value in values]
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The name of the line that each point is on, with the settings that differ between lines."""
+        several = len({point.name for point in self.points}) > 1
+        varied = [key for key in self._keys if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
+        found = []
+        for point in self.points:
+            named = [f"{key.rpartition('.')[2]}={self._shown(key, point.settings.get(key, ''))}" for key in varied]
+            found.append(", ".join([point.name, *named] if several or not named else named))
+        return found
+
+    @property
+    def judged(self) -> str:
+        """The metric to draw beside the threshold: the one that decides, where all points have it."""
+        names = (self.catalogue.decisive, self.catalogue.judged, self.catalogue.fallback)
+        everywhere = (name for name in names if all(name in point.figures.metrics for point in self.points))
+        return next(everywhere, self.catalogue.judged)
+
+    @property
+    def threshold(self) -> float | None:
+        """The value of the judged metric at which a run passes; None where that is not known."""
+        if self.judged == self.catalogue.fallback:
+            return None
+        known = (point.figures.threshold_percent for point in self.points)
+        return next((value for value in known if value is not None), None)
+
+    @property
+    def shown(self) -> list[Metric]:
+        """The judged metric, and the main rates."""
+        judged, rest = self.judged, (metric for metric in self.catalogue.drawn if metric.better == "higher")
+        shown = [self.catalogue[judged]] if judged else []
+        return [*shown, *(metric for metric in rest if metric.name != self.catalogue.judged)]
+
+    @property
+    def _keys(self) -> list[str]:
+        return list(dict.fromkeys(key for point in self.points for key in point.settings))
+
+    def _values(self, key: str) -> set[str]:
+        return {point.settings.get(key, "") for point in self.points}
+
+    def _shown(self, key: str, value: str) -> str:
+        return short_names(sorted(self._values(key) - {""})).get(value, value)
+
+
+def charts(points: Iterable[Point], canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    """Yield the figure of a study's points with its name, if there are any."""
+    series = Series(tuple(points))
+    figure = by_count(series, canvas) if series.points else None
+    if figure is not None:
+        yield by_count.__name__, figure
+
+
+def by_count(series: Series, canvas: Canvas) -> Figure | None:
+    """The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied."""
+    panels = [panel for metric in series.shown if (panel := _panel(series, metric, canvas))][:_PANELS]
+    if not panels:
+        return None
+    small = {scaled(point.figures.sample_divisor) for point in series.points}
+    of_samples = small.pop() if len(small) == 1 else ""
+    caption = "Vertical lines are 95 % intervals."
+    if series.catalogue.judged:
+        caption = f"Filled points passed, hollow ones did not. {caption}"
+    if _rows(series, _CEILING):
+        caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
+    chart = alt.concat(*panels, columns=1 if canvas.narrow else _PANELS, spacing=24)
+    return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
+
+
+def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | None:
+    rows = _rows(series, metric.name)
+    if not rows:
+        return None
+    is_judged, is_percent = metric.name == series.judged, metric.unit == "%"
+    ceilings = _rows(series, _CEILING) if is_judged and is_percent else []
+    passing = [series.threshold] if is_judged and series.threshold is not None else []
+    scale = alt.Scale(domainMin=0)
+    if is_percent:
+        rows = [row | dict(zip(("low", "high"), _within(row), strict=True)) for row in rows]
+        lows = [row["low"] for row in rows] + [row["value"] for row in ceilings] + passing
+        scale = alt.Scale(domain=percent_domain(lows), nice=False, clamp=True)
+    y, level = (alt.Y(name, title=metric.label, scale=scale) for name in ("value:Q", "level:Q"))
+    x = _x_axis(series)
+    layers = [rule(value, f"pass {value:g}", GREEN, level, left=True) for value in passing]
+    if ceilings:
+        dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
+        layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
+    names = sorted(set(series.lines))
+    key = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
+    base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
+    layers.append(
+        base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
+    )
+    marks = base.encode(y=y, description=alt.Description("hover:N"))
+    layers += [
+        base.mark_line(strokeWidth=1.6).encode(y=y),
+        marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
+        marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
+    ]
+    width = canvas.width if canvas.narrow else (canvas.width - 70) // _PANELS
+    return alt.layer(*layers).properties(width=width, height=210)
+
+
+def _within(row: Row) -> tuple[float, float]:
+    return percent_interval(row["value"], row["value"] - row["low"])
+
+
+def _rows(series: Series, metric: str) -> list[Row]:
+    """Return a row for each point that has the metric, by line and position; jobs that are not judged all "pass"."""
+    rows = []
+    for point, line, at in zip(series.points, series.lines, series.positions, strict=True):
+        known = point.figures.metrics.get(metric)
+        if known is None:
+            continue
+        judged, half = series.catalogue.judged, known.half_width or 0.0
+        verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
+        said = f"{line}, {series.axis}={at}: {known.mean:.4g}" + f" +- {half:.2g}" * bool(half)
+        row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
+        row["hover"] = HOVER + said + f", {verdict}" * bool(judged)
+        rows.append(row | {"low": known.mean - half, "high": known.mean + half})
+    return sorted(rows, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
+
+
+def _x_axis(series: Series) -> alt.X:
+    """Return the x axis: linear for numbers, with ticks at what was tried; names in the order of the points."""
+    emulated = series.catalogue.feeds_accelerators and series.axis == f"{series.catalogue.rank}s"
+    title = f"emulated {series.axis}" if emulated else series.axis
+    numbers = sorted({at for at in series.positions if not isinstance(at, str)})
+    if not numbers:
+        return alt.X("at:N", title=title, sort=None, axis=alt.Axis(labelAngle=0, labelLimit=130))
+    axis = alt.Axis(grid=False, values=numbers, format="~g", labelOverlap=True)
+    return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(zero=numbers[0] < 0.4 * numbers[-1], padding=12))
+
+
+def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure | None:
+    """How much more or less A is than B, metric by metric, with the uncertainty of the difference."""
+    rows: list[Row] = []
+    for metric in catalogue:
+        both = pair.metrics.get(metric.name)
+        if both is not None and both.difference_percent is not None:
+            percent, half = both.difference_percent, both.half_width_percent or 0.0
+            row = {"metric": metric.title, "percent": percent, "text": f"{percent:+.1f} %"}
+            rows.append(row | {"low": percent - half, "high": percent + half, "distinct": both.distinct is not False})
+    if not rows:
+        return None
+    x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
+    names = alt.Axis(labelLimit=190, labelFontSize=9 if canvas.narrow else 11, ticks=False, domain=False)
+    hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
+    base = alt.Chart(data(rows)).encode(
+        y=alt.Y("metric:N", sort=[row["metric"] for row in rows], title=None, axis=names)
+    )
+    whiskers = base.transform_filter("datum.high > datum.low").mark_rule(strokeWidth=1.6)
+    layers = (
+        alt.Chart(data([{"zero": 0}])).mark_rule(color=MUTED, strokeWidth=1.2).encode(x=alt.X("zero:Q")),
+        whiskers.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q"), color=hue),
+        base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
+        base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text=alt.Text("text:N")),
+    )
+    chart = alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=PADDING)
+    caption = (
+        f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {catalogue.repetition}s; where one "
+        "reaches 0, no difference is shown."
+    )
+    return Figure("A relative to B", caption, chart)

@@ -1,0 +1,155 @@
+"""A search on the terminal and on its page: how many accelerators, what each count at the edge reached, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from dlemu.jobs.training.metrics import AU_SUSTAINED
+from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.verdict import HOST_LIMITS
+from dlemu.report.screen import Said, Screen, rate, with_uncertainty
+from dlemu.report.table import Section, Table, Tone, Words, columns
+from dlemu.report.units import duration, interval, number, plain, verdict_word
+from dlemu.results.answer_files import read_answer
+from dlemu.results.figures import JobFigures, Value
+from dlemu.results.kinds import Parts
+from dlemu.results.wording import count
+from dlemu.studies.answers import SIZE, CountResult, SizeAnswer
+from dlemu.studies.conditions import background
+from dlemu.studies.size.size_verdict import at_full_size, cause_of
+
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
+KIND_OF_TRIALS = "training"
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
+_SHOWN_COUNTS = 3
+
+
+def read_size(folder: str) -> SizeAnswer | None:
+    """Return the answer of `dlemu size` in a folder, None where there is none; raises UserError for a damaged one."""
+    return read_answer(folder, SIZE, SizeAnswer)
+
+
+def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
+    """Return the figures of all trials with a count, averaged."""
+    trials, failing = answer.trials_of(count.accelerators), answer.failing
+    decides = failing is not None and answer.max_accelerators < count.accelerators <= failing.accelerators
+    limit = answer.limited_by if decides else cause_of(trials)
+    known = [trial.figures.metrics for trial in trials]
+    values = {name: [one[name].mean for one in known if name in one] for one in known for name in one}
+    return JobFigures(
+        kind=KIND_OF_TRIALS,
+        workload=answer.question.workload,
+        accelerator=answer.question.accelerator or None,
+        sample_divisor=answer.sample_divisor,
+        ranks=count.accelerators,
+        passed=count.passed or (None if limit.what in HOST_LIMITS else count.passed),  # no verdict, as of such a run
+        limited_by={RUN: limit.what if limit.confidence else None},
+        threshold_percent=answer.question.threshold_percent,
+        metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}
+        | {AU_SUSTAINED: Value(count.au_sustained_percent, count.half_width_percent)},
+    )
+
+
+def screen(answer: SizeAnswer, folder: str) -> Screen:
+    """Return what is said first of a search whose trials are in a folder."""
+    question = answer.question
+    what = " on ".join(filter(None, [question.workload, question.accelerator]))
+    lines = [*_answer(answer), *_counts(answer), *_limit(answer)]
+    if answer.full_size is not None:
+        lines.append(Said("full size", at_full_size(answer), tone="strong"))
+    naive = f"every count up to the edge at full length would take {duration(answer.naive_seconds)}"
+    lines.append(Said("took", f"{count(len(answer.trials), 'trial')}, {duration(answer.seconds)}", naive))
+    title = f"{what}: how many accelerators does this storage feed?"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
+
+
+def _answer(answer: SizeAnswer) -> Iterator[Said]:
+    word = answer.outcome or "no verdict"
+    sentence = answer.verdict or "the search was interrupted"
+    if answer.at_least:
+        sentence = f"{answer.max_accelerators} of {answer.at_least} wanted{answer.scaled}. {sentence}"
+    yield Said(word.upper() if answer.complete else "INCOMPLETE", sentence, tone=_TONES.get(word, "open"))
+
+
+def _counts(answer: SizeAnswer) -> Iterator[Said]:
+    """Yield the counts around the edge: the largest that passes, and those above it."""
+    below = [tried for tried in answer.counts if tried.accelerators <= answer.max_accelerators]
+    above = [tried for tried in answer.counts if tried.accelerators > answer.max_accelerators]
+    threshold = answer.question.threshold_percent
+    for tried in [*below[-1:], *above][:_SHOWN_COUNTS]:
+        au = with_uncertainty(tried.au_sustained_percent, tried.half_width_percent, threshold)
+        word = verdict_word(tried.passed, unknown="too close to call")
+        reached = f"AU {au}, read {rate(_mb_per_second(answer, tried))}: {word} ({threshold:g} % needed)"
+        yield Said(f"{tried.accelerators:>3}", reached)
+
+
+def _mb_per_second(answer: SizeAnswer, tried: CountResult) -> float:
+    rates = [trial.mb_per_second for trial in answer.trials_of(tried.accelerators)]
+    return sum(rates) / len(rates)
+
+
+def _limit(answer: SizeAnswer) -> Iterator[Said]:
+    limit = answer.limited_by
+    why = f": {limit.evidence[0]}" if limit.evidence else ""
+    yield Said("limit", f"{limit.name}{why}")
+    most = "least" if limit.is_host else "most"
+    delivered = f"in trials and read probe it delivered at {most} {rate(answer.storage_mb_per_second)}"
+    yield Said("needs", f"{rate(answer.wanted_mb_per_second)} for {answer.max_accelerators + 1}; {delivered}")
+
+
+def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
+    limit = answer.limited_by
+    title = f"The next count is limited by: {limit.name}"
+    yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
+    yield _counts_table(answer)
+    yield _trials_table(answer)
+    yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
+
+
+def _counts_table(answer: SizeAnswer) -> Table:
+    rows = [
+        (
+            str(tried.accelerators),
+            f"{tried.au_sustained_percent:.2f}",
+            interval(tried.au_sustained_percent, tried.half_width_percent),
+            str(tried.trials),
+            number(_mb_per_second(answer, tried)),
+            verdict_word(tried.passed, unknown="too close to call"),
+        )
+        for tried in answer.counts
+    ]
+    names = ("accelerators", "AU %", "interval", "trials", "MB/s", "verdict")
+    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
+    notes = ["AU: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
+    return Table(title=f"Counts{answer.scaled}", columns=head, rows=rows, notes=notes)
+
+
+def _trials_table(answer: SizeAnswer) -> Table:
+    rows = [
+        (
+            str(trial.accelerators),
+            number(trial.au_sustained_percent),
+            interval(trial.au_sustained_percent, trial.half_width_percent),
+            number(trial.mb_per_second),
+            number(trial.figures.mean("device_mb_per_second")),
+            number(trial.seconds),
+            plain(trial.settled),
+        )
+        for trial in answer.trials
+    ]
+    names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
+    head = columns(*names, right=range(len(names) - 1))
+    return Table(title="Trials, in order", columns=head, rows=rows, folded=True)
+
+
+def _charts(answer: SizeAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.studies.figures import Point, charts
+
+    tried = (figures_of_count(answer, one) for one in answer.counts)
+    return charts((Point(name=figures.title, figures=figures) for figures in tried), canvas)
+
+
+PARTS = Parts(read=read_size, answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)

@@ -1,0 +1,108 @@
+"""A sweep on the terminal and on its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from dlemu.metrics.catalogue import RUN, Catalogue, Metric
+from dlemu.report.screen import Said, Screen
+from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
+from dlemu.report.units import plain, short_names, verdict_word, with_interval
+from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import Parts, catalogue_of
+from dlemu.results.wording import scaled
+from dlemu.studies.answers import SweepAnswer, read_sweep
+from dlemu.studies.conditions import background
+
+if TYPE_CHECKING:
+    from dlemu.report.figure_base import Canvas, Figure
+
+_TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
+
+
+def screen(answer: SweepAnswer, folder: str) -> Screen:
+    """Return what is said first of a sweep."""
+    done = _done(answer)
+    failed = [point for point in answer.points if point.failure]
+    notes = [f"{plain(point.settings)} failed: {(point.failure or '').splitlines()[0]}" for point in failed]
+    catalogue = _catalogue(done)
+    if catalogue.judged:
+        passed = sum(figures.passed is True for figures in done)
+        counted = f"{passed} of {len(answer.points)} passed" + f", {len(failed)} did not complete" * bool(failed)
+    else:
+        counted = f"{len(done)} of {len(answer.points)} completed"
+    interrupted = "" if answer.complete else " so far: the sweep was interrupted"
+    lines = [Said("runs", counted + interrupted, tone="open")]
+    title = "Sweep: " + ", ".join(sorted({figures.title for figures in done}))
+    return Screen(title=title, lines=lines, notes=notes, folder=folder, table=_table(answer))
+
+
+def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
+    """Yield what follows on the page: the points, why some failed, and what was run."""
+    yield _table(answer)
+    if failed := [f"{plain(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
+        yield Words("What did not complete", failed)
+    yield from background(answer.question, folder, [point.folder for point in answer.points])
+
+
+def _charts(answer: SweepAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+    from dlemu.studies.figures import Point, charts
+
+    points = (
+        Point(name=point.figures.title, settings=point.settings, figures=point.figures)
+        for point in answer.points
+        if point.figures
+    )
+    return charts(points, canvas)
+
+
+def _done(answer: SweepAnswer) -> list[JobFigures]:
+    return [point.figures for point in answer.points if point.figures]
+
+
+def _catalogue(done: Sequence[JobFigures]) -> Catalogue:
+    return catalogue_of(done[0].kind) if done else Catalogue(metrics=())
+
+
+def _table(answer: SweepAnswer) -> Table:
+    done = _done(answer)
+    catalogue = _catalogue(done)
+    axes = list(answer.points[0].settings)
+    short = {axis: short_names(point.settings[axis] for point in answer.points) for axis in axes}
+    words = ["verdict"] if catalogue.phases == (RUN,) else [catalogue.limited_by(phase) for phase in catalogue.phases]
+    shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in done)]
+    heads = [axis.split(".")[-1].replace("_", "\n", 1) for axis in axes]
+    names = [*heads, *(metric.head for metric in shown), *words]
+    rows: list[tuple[Cell, ...]] = [
+        (*(short[axis][point.settings[axis]] for axis in axes), *_cells(point.figures, catalogue, shown))
+        for point in answer.points
+    ]
+    head = columns(*names, right=range(len(names) - len(words)), whole=range(len(names)))
+    small = sorted(filter(None, {scaled(figures.sample_divisor) for figures in done}))
+    return Table(columns=head, rows=rows, notes=[f"{catalogue.rank}s{phrase}" for phrase in small], dense=True)
+
+
+def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Metric]) -> Iterator[Cell]:
+    if figures is None:
+        yield from ["-"] * len(shown)
+        yield Line("failed", "bad")
+        yield from ["-"] * (len(catalogue.phases) - 1)
+        return
+    for metric in shown:
+        value = figures.metrics.get(metric.name)
+        if value is None:
+            yield "-"
+        elif metric.digits is not None:
+            yield f"{value.mean:,.{metric.digits}f}"
+        else:
+            yield with_interval(value.mean, value.half_width if metric.has_interval else None, metric.unit)
+    if catalogue.phases == (RUN,):
+        word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
+        named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
+        yield Line(named, _TONES.get(word, "open"))
+    else:
+        yield from (figures.limited_by.get(phase) or "-" for phase in catalogue.phases)
+
+
+PARTS = Parts(read=read_sweep, answer_type=SweepAnswer, screen=screen, sections=sections, charts=_charts)
