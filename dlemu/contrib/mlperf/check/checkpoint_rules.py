@@ -31,10 +31,10 @@ from dlemu.contrib.mlperf.rules.core_config import (
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.contrib.mlperf.rules.training import override_keys, unapplied_at
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
 from dlemu.dlio.config import LOG, dlio_workload
-from dlemu.results.finding import Located, Severity
+from dlemu.results.finding import Finding, Located, Severity
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
@@ -52,20 +52,14 @@ _SET_BY_TOOL = frozenset(
 Found = Iterator[Located]
 
 
-def _numbers(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        yield from (Located(leaf.path, finding) for finding in checkpoint_numbers(leaf))
-
-
-def _summary_complete(result: CheckpointResult) -> Found:
+def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Finding]:
     """Every call's summary has what DLIO always writes, and its figures: what is not there contradicts nothing."""
-    for leaf in result.leaves:
-        lacking = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
-        if number(leaf.metric.get("checkpoint_size_GB")) is None:
-            lacking.append("metric.checkpoint_size_GB")
-        if leaf.summary and lacking:
-            seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
-            yield by_rule_at(leaf.path, "checkpoint.differs", seen, "all that DLIO writes", fix)
+    lacking = [key for key in _ALWAYS_WRITTEN if leaf.summary.get(key) in (None, [], "", {})]
+    if number(leaf.metric.get("checkpoint_size_GB")) is None:
+        lacking.append("metric.checkpoint_size_GB")
+    if leaf.summary and lacking:
+        seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
+        yield by_rule("checkpoint.differs", seen, "all that DLIO writes", fix)
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
@@ -74,35 +68,34 @@ def _model_is_known(result: CheckpointResult) -> Found:
         yield by_rule_at(result.path, "checkpoint.model", seen, f"one of {', '.join(MODELS)}")
 
 
-def _settings(result: CheckpointResult) -> Found:
+def _settings(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """Compare the model's settings with the official ones; in CLOSED, all settings that the tool doesn't set itself."""
     if result.model is None:
         return
     official = dict(settings_of(dlio_workload(result.model.settings())))
-    for leaf in result.leaves:
-        if not leaf.workload:
-            yield from unapplied_at(leaf.path, "checkpoint.settings", configuration=None)
-            continue
-        stated = dict(settings_of(leaf.workload))
-        keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _SET_BY_TOOL]
-        skipped = ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
-        changed = [
-            f"{key}={stated.get(key)}, official: {official.get(key)}"
-            for key in sorted(keys)
-            if key not in skipped
-            and (result.closed or key.startswith("model."))
-            and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
-        ]
-        if result.closed:
-            unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
-            changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
-        if changed:
-            yield by_rule_at(leaf.path, "checkpoint.settings", "; ".join(changed[:4]), result.model.name)
-        elif result.closed:
-            yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
+    if not leaf.workload:
+        yield from unapplied("checkpoint.settings", configuration=None)
+        return
+    stated = dict(settings_of(leaf.workload))
+    keys = [key for key in {*official, *stated} if is_checkpoint_core(key) and key not in _SET_BY_TOOL]
+    skipped = ("model.name", "checkpoint.fsync")  # dlemu names models otherwise; `_fsync` checks fsync
+    changed = [
+        f"{key}={stated.get(key)}, official: {official.get(key)}"
+        for key in sorted(keys)
+        if key not in skipped
+        and (result.closed or key.startswith("model."))
+        and (canonical(stated.get(key)) or False) != (canonical(official.get(key)) or False)
+    ]
+    if result.closed:
+        unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
+        changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
+    if changed:
+        yield by_rule("checkpoint.settings", "; ".join(changed[:4]), result.model.name)
+    elif result.closed:
+        yield from _core_config_hash(leaf, result.model, sorted(set(keys) - official.keys()))
 
 
-def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Found:
+def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequence[str]) -> Iterator[Finding]:
     """Compare the hash of all core settings with the official one, which includes the official model name.
 
     `added` are the settings that no workload file has.
@@ -113,78 +106,74 @@ def _core_config_hash(leaf: CheckpointLeaf, model: OfficialModel, added: Sequenc
         wanted = f"{' or '.join(model.core_configs.values())}, by dlemu's editions.yaml"
         severity: Severity = "error" if added else "warning"
         keys = f", with {', '.join(added[:3])}" if added else ""
-        yield by_rule_at(leaf.path, "workload.hash", f"core-config-v1 hash {seen}{keys}", wanted, severity=severity)
+        yield by_rule("workload.hash", f"core-config-v1 hash {seen}{keys}", wanted, severity=severity)
 
 
-def _overrides_allowed(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        if not result.closed:
-            continue
-        stated = mapping(leaf.metadata.get("override_parameters"))
-        words = leaf.setup.overrides
-        if words is None and not stated:
-            yield from unapplied_at(leaf.path, "checkpoint.overrides", overrides=None)
-            continue
-        other = sorted({*stated, *override_keys(words or ())} - _SET_BY_TOOL)
-        if other:
-            yield by_rule_at(leaf.path, "checkpoint.overrides", ", ".join(other), fix=f"leave out {', '.join(other)}")
+def _overrides_allowed(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    if not result.closed:
+        return
+    stated = mapping(leaf.metadata.get("override_parameters"))
+    words = leaf.setup.overrides
+    if words is None and not stated:
+        yield from unapplied("checkpoint.overrides", overrides=None)
+        return
+    other = sorted({*stated, *override_keys(words or ())} - _SET_BY_TOOL)
+    if other:
+        yield by_rule("checkpoint.overrides", ", ".join(other), fix=f"leave out {', '.join(other)}")
 
 
-def _fsync(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        settings = leaf.section("checkpoint")
-        if not settings:
-            yield from unapplied_at(leaf.path, "checkpoint.fsync", configuration=None)
-        elif canonical(settings.get("fsync")) is not True:
-            seen = f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}"
-            yield by_rule_at(leaf.path, "checkpoint.fsync", seen)
-        elif result.edition.name == "2.0" and leaf.checkpoints("save"):
-            seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
-            yield by_rule_at(leaf.path, "checkpoint.unsynced", seen)
+def _fsync(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    settings = leaf.section("checkpoint")
+    if not settings:
+        yield from unapplied("checkpoint.fsync", configuration=None)
+    elif canonical(settings.get("fsync")) is not True:
+        seen = f"checkpoint.fsync is {str(settings.get('fsync', 'missing')).lower()}"
+        yield by_rule("checkpoint.fsync", seen)
+    elif result.edition.name == "2.0" and leaf.checkpoints("save"):
+        seen = "the DLIO of v2.0 reads checkpoint.fsync under another name and never calls fsync"
+        yield by_rule("checkpoint.unsynced", seen)
 
 
-def _processes(result: CheckpointResult) -> Found:
+def _processes(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """CLOSED: the model's number of processes (v2.0 also allows a subset of 8); OPEN: a multiple of TP x PP."""
     model = result.model
-    for leaf in result.leaves:
-        ranks = leaf.ranks
-        if model is None or ranks is None:
-            yield from unapplied_at(leaf.path, "checkpoint.processes", number_of_processes=ranks)
-            continue
-        if not result.closed:
-            if ranks % model.model_ranks:
-                wanted = f"a multiple of TP x PP, {model.model_ranks}"
-                fix = f"--num-processes {max(1, ranks // model.model_ranks) * model.model_ranks}"
-                yield by_rule_at(leaf.path, "checkpoint.processes", f"{ranks} processes", wanted, fix)
-            continue
-        if ranks == model.ranks:
-            continue
-        fix = f"--num-processes {model.ranks}"
-        if ranks == SUBSET_RANKS and result.edition.name == "2.0":
-            seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
-            yield by_rule_at(leaf.path, "checkpoint.subset", seen, fix=fix, severity="info")
-        elif ranks == SUBSET_RANKS:
-            seen = f"{ranks} processes: a subset of {model.name}"
-            wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
-            yield by_rule_at(leaf.path, "checkpoint.subset", seen, wanted, fix)
-        else:
-            yield by_rule_at(leaf.path, "checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
+    ranks = leaf.ranks
+    if model is None or ranks is None:
+        yield from unapplied("checkpoint.processes", number_of_processes=ranks)
+        return
+    if not result.closed:
+        if ranks % model.model_ranks:
+            wanted = f"a multiple of TP x PP, {model.model_ranks}"
+            fix = f"--num-processes {max(1, ranks // model.model_ranks) * model.model_ranks}"
+            yield by_rule("checkpoint.processes", f"{ranks} processes", wanted, fix)
+        return
+    if ranks == model.ranks:
+        return
+    fix = f"--num-processes {model.ranks}"
+    if ranks == SUBSET_RANKS and result.edition.name == "2.0":
+        seen = f"{ranks} processes, a subset: the whole model takes {model.ranks}"
+        yield by_rule("checkpoint.subset", seen, fix=fix, severity="info")
+    elif ranks == SUBSET_RANKS:
+        seen = f"{ranks} processes: a subset of {model.name}"
+        wanted = f"{model.ranks}: a subset is defined for llama3-8b alone; such rows of v3.0 were withdrawn"
+        yield by_rule("checkpoint.subset", seen, wanted, fix)
+    else:
+        yield by_rule("checkpoint.processes", f"{ranks} processes", f"{model.ranks}", fix)
 
 
-def _ranks_per_host(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        if not result.closed or leaf.ranks is None:
-            continue
-        if not leaf.hosts:
-            yield from unapplied_at(leaf.path, "checkpoint.hosts", number_of_hosts=None)
-            continue
-        per_host = leaf.ranks / leaf.hosts
-        seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
-        if per_host < RANKS_A_HOST:
-            yield by_rule_at(leaf.path, "checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each")
-        elif per_host == RANKS_A_HOST:
-            wanted = f"more than {RANKS_A_HOST} by the text and the checker; {RANKS_A_HOST} by the text's table"
-            yield by_rule_at(leaf.path, "checkpoint.hosts", seen, wanted, severity="warning")
+def _ranks_per_host(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    if not result.closed or leaf.ranks is None:
+        return
+    if not leaf.hosts:
+        yield from unapplied("checkpoint.hosts", number_of_hosts=None)
+        return
+    per_host = leaf.ranks / leaf.hosts
+    seen = f"{leaf.ranks} processes on {leaf.hosts} hosts"
+    if per_host < RANKS_A_HOST:
+        yield by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each")
+    elif per_host == RANKS_A_HOST:
+        wanted = f"more than {RANKS_A_HOST} by the text and the checker; {RANKS_A_HOST} by the text's table"
+        yield by_rule("checkpoint.hosts", seen, wanted, severity="warning")
 
 
 def _counts(result: CheckpointResult) -> Found:
@@ -219,42 +208,40 @@ def _memory(result: CheckpointResult) -> Found:
             yield by_rule_at(leaf.path, "checkpoint.memory", seen, wanted)
 
 
-def _accelerators(result: CheckpointResult) -> Found:
+def _accelerators(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
     """All accelerators' memory together holds the checkpoint (4.3.4): by the edition's table, or else 80 GiB each."""
-    for leaf in result.leaves:
-        size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
-        named = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
-        if table and named not in table:
-            seen = f"accelerator {named}" if named else "no accelerator named"
-            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, f"one of {', '.join(table)}")
-        elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
-            seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
-            fix = "use more processes, or accelerators with more memory"
-            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, fix=fix)
-        if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
-            seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
-            wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker assumes {ACCELERATOR_GIB}"
-            fix = "use more processes, or name an accelerator with that much memory"
-            yield by_rule_at(leaf.path, "checkpoint.accelerator", seen, wanted, fix, "warning")
+    size, table = number(leaf.metric.get("checkpoint_size_GB")), result.edition.accelerator_gb
+    named = text(leaf.metadata.get("accelerator")) or text(leaf.args.get("accelerator_type"))
+    if table and named not in table:
+        seen = f"accelerator {named}" if named else "no accelerator named"
+        yield by_rule("checkpoint.accelerator", seen, f"one of {', '.join(table)}")
+    elif table and named is not None and size and leaf.ranks and leaf.ranks * table[named] < size:
+        seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} x {named} with {table[named]:g} GB"
+        fix = "use more processes, or accelerators with more memory"
+        yield by_rule("checkpoint.accelerator", seen, fix=fix)
+    if not table and isinstance(size, int | float) and leaf.ranks and leaf.ranks * ACCELERATOR_GIB < size:
+        seen = f"a checkpoint of {size:,.0f} GiB, {leaf.ranks} accelerators"
+        wanted = f"at least {size / leaf.ranks:,.0f} GiB of memory in each; the checker assumes {ACCELERATOR_GIB}"
+        fix = "use more processes, or name an accelerator with that much memory"
+        yield by_rule("checkpoint.accelerator", seen, wanted, fix, "warning")
 
 
-def _folders(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        if not leaf.metadata:
-            continue
-        data, results = text(leaf.args.get("checkpoint_folder")), text(leaf.args.get("results_dir"))
-        configured = text(leaf.section("checkpoint").get(_FOLDER_KEY))
-        folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
-        if not data or not results or os.path.normpath(results) in folders:
-            seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
-            yield by_rule_at(leaf.path, "checkpoint.folder", seen)
-        same = leaf.separation.get("same_filesystem")
-        if same is None and SEPARATION not in leaf.files and not leaf.on_object_store:
-            seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
-            yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, fix=fix)
-        if same is True:
-            seen = "checkpoints and results share a file system"
-            yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, "two different file systems")
+def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    if not leaf.metadata:
+        return
+    data, results = text(leaf.args.get("checkpoint_folder")), text(leaf.args.get("results_dir"))
+    configured = text(leaf.section("checkpoint").get(_FOLDER_KEY))
+    folders = {os.path.normpath(folder) for folder in (data, configured) if folder}
+    if not data or not results or os.path.normpath(results) in folders:
+        seen = f"checkpoints in {data or 'an unnamed folder'}, results in {results or 'an unnamed folder'}"
+        yield by_rule("checkpoint.folder", seen)
+    same = leaf.separation.get("same_filesystem")
+    if same is None and SEPARATION not in leaf.files and not leaf.on_object_store:
+        seen, fix = f"no {SEPARATION}", f"keep {SEPARATION} as the tool wrote it"
+        yield by_rule("checkpoint.filesystem", seen, fix=fix)
+    if same is True:
+        seen = "checkpoints and results share a file system"
+        yield by_rule("checkpoint.filesystem", seen, "two different file systems")
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:
@@ -276,16 +263,25 @@ def _states_multi_host(result: CheckpointResult) -> bool:
     return mapping(solution.get("capabilities")).get("multi_host") is True
 
 
-def _tool(result: CheckpointResult) -> Found:
+def _tool(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding]:
+    if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
+        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
+
+
+_CALL_RULES = (
+    *(_summary_complete, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
+    *(_accelerators, _folders, _tool),
+)
+
+
+def _calls_alone(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
-        if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
-            yield by_rule_at(leaf.path, "tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
+        found = (finding for rule in _CALL_RULES for finding in rule(leaf, result))
+        yield from (Located(leaf.path, finding) for finding in (*checkpoint_numbers(leaf), *found))
 
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
-    *(_numbers, _summary_complete, _model_is_known, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
-    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, results_json),
-    *(_same_in_all_calls, _tool),
+    *(_calls_alone, _model_is_known, _counts, gap, duration, capabilities, _memory, results_json, _same_in_all_calls),
 )
 
 

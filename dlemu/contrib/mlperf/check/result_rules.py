@@ -16,7 +16,7 @@ from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
 from dlemu.contrib.mlperf.rules.training import RunFacts, check_run, override_keys, unapplied_at
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
@@ -25,7 +25,7 @@ from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)
 """The audit's findings that are left out because the rules on required files give the same ones."""
-_COVERED_BY_CONFIG_COMPLETE = ("config.missing", "config.assumed")
+_COVERED_BY_COMPLETE = ("config.missing", "config.assumed")
 """The audit's findings that are left out because `config_complete` gives the same ones."""
 _OF_THE_AUDIT_ALONE = ("au.rules", "au.prefetch")
 """The audit's findings on which no edition since v2.0 has a rule."""
@@ -114,28 +114,21 @@ def _with_metadata(leaf: Leaf) -> Setup:
     return replace(leaf.setup, overrides=tuple(dict.fromkeys([*(leaf.setup.overrides or ()), *words])))
 
 
-def config_complete(result: Result) -> Iterator[Located]:
-    """Every run has its complete configuration: without it no setting can be checked."""
-    for leaf in result.runs:
-        if leaf.run is None:
-            continue
-        config = leaf.setup.config
-        settings = effective(config) if config else {}
-        lacking = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
-        if lacking:
-            none = len(lacking) == len(_REQUIRED_SETTINGS)
-            seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
-            yield by_rule_at(leaf.path, "config.incomplete", seen)
-
-
-def summary_complete(result: Result) -> Iterator[Located]:
-    """Every run's summary has all that DLIO writes: what is not there can't be compared with anything."""
-    for leaf in result.runs:
-        lacking = leaf.printed.lacking
-        if leaf.run is not None and lacking and not leaf.printed.unusable:
-            more = f" and {len(lacking) - 4} more" if len(lacking) > 4 else ""
-            seen, fix = f"summary.json without {', '.join(lacking[:4])}{more}", "keep summary.json as DLIO wrote it"
-            yield by_rule_at(leaf.path, "summary.incomplete", seen, "all that DLIO writes", fix)
+def complete(leaf: Leaf, _: Result) -> Iterator[Finding]:
+    """A run has its whole configuration, and a summary with all that DLIO writes: what is not there can't be judged."""
+    if leaf.run is None:
+        return
+    settings = effective(leaf.setup.config) if leaf.setup.config else {}
+    lacking = [key for key in _REQUIRED_SETTINGS if settings.get(key) is None]
+    if lacking:
+        none = len(lacking) == len(_REQUIRED_SETTINGS)
+        seen = "no config.yaml that can be read" if none else f"config.yaml without {', '.join(lacking)}"
+        yield by_rule("config.incomplete", seen)
+    if leaf.printed.lacking and not leaf.printed.unusable:
+        shown = ", ".join(leaf.printed.lacking[:4])
+        more = f" and {len(leaf.printed.lacking) - 4} more" if len(leaf.printed.lacking) > 4 else ""
+        fix = "keep summary.json as DLIO wrote it"
+        yield by_rule("summary.incomplete", f"summary.json without {shown}{more}", "all that DLIO writes", fix)
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
@@ -148,29 +141,25 @@ def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
     return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
-def audit_findings(result: Result) -> Iterator[Located]:
+def audit_findings(leaf: Leaf, result: Result) -> Iterator[Finding]:
     """Pass on the audit's findings: files that contradict each other or can't be read."""
-    for leaf in result.runs:
-        for finding in leaf.run.findings if leaf.run else ():
-            if finding.rule in _OF_THE_AUDIT_ALONE:
-                continue
-            if finding.rule in _COVERED_BY_CONFIG_COMPLETE and leaf.printed.accelerators:
-                continue
-            if not result.phased or finding.rule not in _COVERED_BY_FILE_RULES:
-                yield Located(leaf.path, finding)
+    for finding in leaf.run.findings if leaf.run else ():
+        if finding.rule in _OF_THE_AUDIT_ALONE:
+            continue
+        if finding.rule in _COVERED_BY_COMPLETE and leaf.printed.accelerators:
+            continue
+        if not result.phased or finding.rule not in _COVERED_BY_FILE_RULES:
+            yield finding
 
 
-def made_by_dlio(result: Result) -> Iterator[Located]:
+def made_by_dlio(leaf: Leaf, result: Result) -> Iterator[Finding]:
     """CLOSED results come from DLIO, unchanged (v3.0's Rules.md, section 1)."""
-    for leaf in result.runs:
-        if result.division == "closed" and leaf.run is not None and leaf.run.by_dlemu:
-            yield by_rule_at(leaf.path, "tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
+    if result.closed and leaf.run is not None and leaf.run.by_dlemu:
+        yield by_rule("tool.other", "dlio.log says that dlemu ran as a drop-in replacement for DLIO")
 
 
-def hosts_used(result: Result) -> Iterator[Located]:
-    """Warn of few accelerators on a single host, and of more hosts named than used."""
-    for leaf in result.runs:
-        yield from _named_hosts(leaf)
+def few_accelerators(result: Result) -> Iterator[Located]:
+    """Warn of few accelerators on a single host."""
     first = next((leaf for leaf in result.runs if leaf.printed.accelerators), None)
     if first is not None:
         accelerators = first.printed.accelerators or 0
@@ -180,21 +169,15 @@ def hosts_used(result: Result) -> Iterator[Located]:
             yield by_rule_at(result.path, "hosts.few", seen, wanted)
 
 
-def even_hosts(result: Result) -> Iterator[Located]:
-    """Every host runs the same number of accelerators (3.3.6), by the hosts that the ranks' files name."""
-    for leaf in result.runs:
-        ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
-        if len(set(ranks_of.values())) > 1:
-            seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
-            yield by_rule_at(
-                leaf.path, "hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each"
-            )
-
-
-def _named_hosts(leaf: Leaf) -> Iterator[Located]:
+def run_hosts(leaf: Leaf, _: Result) -> Iterator[Finding]:
+    """Every host runs the same number of accelerators (3.3.6), by the ranks' files, and no more hosts are named."""
+    ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
+    if len(set(ranks_of.values())) > 1:
+        seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
+        yield by_rule("hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each")
     named = leaf.args.get("hosts")
     if leaf.printed.hosts == 1 and isinstance(named, list) and len(named) > 1:
-        yield by_rule_at(leaf.path, "hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
+        yield by_rule("hosts.named", f"the run was on 1 host, its metadata names {len(named)}")
 
 
 def run_count(result: Result) -> Iterator[Located]:
@@ -204,26 +187,20 @@ def run_count(result: Result) -> Iterator[Located]:
         seen = "a single run: the number of runs and the time between them are not checked"
         yield by_rule_at(result.path, "runs.single", seen, f"{wanted} of one result")
     elif runs != RUN_FOLDERS:
-        fix = "dlemu mlperf run continues where it ended" if runs < RUN_FOLDERS else "keep one sequence of runs"
+        fix = "repeat the whole sequence" if runs < RUN_FOLDERS else "keep one sequence of runs"
         severity: Severity = "error" if result.edition.checks_tree or runs < MEASURED_RUNS else "warning"
         seen = f"{runs} runs: {', '.join(leaf.name for leaf in result.runs) or 'none'}"
         yield by_rule_at(result.path, "runs.count", seen, wanted, fix, severity)
 
 
-def run_folder_names(result: Result) -> Iterator[Located]:
-    """Run folders are named by the time when the run began."""
-    for leaf in result.runs if result.phased else ():
-        if leaf.stamp is None:
-            yield by_rule_at(leaf.path, "runs.stamp", f"a run's folder is named {leaf.name!r}")
-
-
-def runs_ended(result: Result) -> Iterator[Located]:
-    """Every folder of a run holds a run that ended."""
-    for leaf in result.runs:
-        if leaf.run is None or "summary.json" not in leaf.files:
-            has_summary = "summary.json" in leaf.files
-            seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
-            yield by_rule_at(leaf.path, "runs.ended", seen)
+def run_ended(leaf: Leaf, result: Result) -> Iterator[Finding]:
+    """A folder of a run is named by the time when it began, and holds a run that ended."""
+    if result.phased and leaf.stamp is None:
+        yield by_rule("runs.stamp", f"a run's folder is named {leaf.name!r}")
+    if leaf.run is None or "summary.json" not in leaf.files:
+        has_summary = "summary.json" in leaf.files
+        seen = "summary.json is not of training" if has_summary else "no summary.json: the run did not end"
+        yield by_rule("runs.ended", seen)
 
 
 def run_gaps(result: Result) -> Iterator[Located]:
@@ -272,14 +249,6 @@ def _reader_setting(leaf: Leaf, key: str) -> Any:
     reader = leaf.section("reader")
     value = canonical(reader.get(key))
     return (OTHER_DEFAULTS[f"reader.{key}"] if value is None else value) if reader else None
-
-
-def different_seeds(result: Result) -> Iterator[Located]:
-    """Where the seeds are recorded, each run shuffles with its own seed."""
-    seeds = [leaf.section("train").get("seed") for leaf in result.runs]
-    known = [seed for seed in seeds if isinstance(seed, int)]
-    if len(known) > 1 and len(set(known)) < len(known):
-        yield by_rule_at(result.path, "runs.seed", f"train.seed: {', '.join(map(str, known))}")
 
 
 def rates_agree(result: Result) -> Iterator[Located]:
@@ -331,34 +300,24 @@ def dataset_as_generated(result: Result) -> Iterator[Located]:
             yield by_rule_at(leaf.path, "dataset.differs", "; ".join(different), "the dataset of the runs", fix)
 
 
-def dataset_in_metadata(result: Result) -> Iterator[Located]:
-    """The runs' metadata contain the dataset's settings (3.1.1 of v3.0)."""
-    for leaf in result.runs if result.phased else ():
-        if leaf.metadata and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
-            yield by_rule_at(leaf.path, "dataset.told", "metadata without parameters.dataset")
-
-
-def separate_folders(result: Result) -> Iterator[Located]:
-    """The dataset and the results are in different folders, on different file systems."""
-    for leaf in result.runs:
-        data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
-        strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-        if strict and (not data or not results):
-            missing = "data_dir" if not data else "results_dir"
-            yield by_rule_at(leaf.path, "dataset.folder", f"metadata without args.{missing}")
-        read = {data, leaf.data_folder} - {None}
-        if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
-            seen, fix = f"both are {results}", "put the results in another folder"
-            yield by_rule_at(leaf.path, "dataset.folder", seen, "different folders for data and results", fix)
-        yield from _file_systems(leaf, strict)
-
-
-def _file_systems(leaf: Leaf, strict: bool) -> Iterator[Located]:
+def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
+    """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
+    data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
+    strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
+    if strict and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+        yield by_rule("dataset.told", "metadata without parameters.dataset")
+    if strict and (not data or not results):
+        missing = "data_dir" if not data else "results_dir"
+        yield by_rule("dataset.folder", f"metadata without args.{missing}")
+    read = {data, leaf.data_folder} - {None}
+    if results and os.path.normpath(str(results)) in {os.path.normpath(str(folder)) for folder in read}:
+        seen, fix = f"both are {results}", "put the results in another folder"
+        yield by_rule("dataset.folder", seen, "different folders for data and results", fix)
     if leaf.separation.get("same_filesystem") is True:
-        yield by_rule_at(leaf.path, "dataset.filesystem", f"data and results share a file system ({SEPARATION})")
+        yield by_rule("dataset.filesystem", f"data and results share a file system ({SEPARATION})")
     elif SEPARATION not in leaf.files and strict and not leaf.on_object_store and not _has_df(leaf):
         seen, fix = f"no {SEPARATION}, and no output of df in the log", f"keep {SEPARATION} as the tool wrote it"
-        yield by_rule_at(leaf.path, "dataset.filesystem", seen, fix=fix)
+        yield by_rule("dataset.filesystem", seen, fix=fix)
 
 
 def _has_df(leaf: Leaf) -> bool:
@@ -370,8 +329,16 @@ def _has_df(leaf: Leaf) -> bool:
         return False
 
 
+_RUN_RULES = (complete, audit_findings, made_by_dlio, run_hosts, run_ended, separate_folders)
+
+
+def runs_alone(result: Result) -> Iterator[Located]:
+    """Apply the rules on each run by itself."""
+    for leaf in result.runs:
+        yield from (Located(leaf.path, finding) for rule in _RUN_RULES for finding in rule(leaf, result))
+
+
 RESULT_RULES: tuple[Rule, ...] = (
-    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used, even_hosts),
-    *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
-    *(dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
+    *(single_run_rules, runs_alone, few_accelerators, run_count, run_gaps, same_job, rates_agree),
+    *(dataset_phases, dataset_as_generated),
 )

@@ -183,8 +183,8 @@ def outcome_lines(rehearsal: TrainingRehearsal) -> list[str]:
     cores = library_cores(workload)
     if cores is not None:
         lines.append(
-            f"this AU is the storage's, read with little CPU: DLIO's own loader wants {cores:.1f} cores an accelerator,"
-            f" {cores * workload.ranks:.0f} in all, only to read and unpack with its library"
+            f"this AU is the storage's, read with little CPU: DLIO's own loader wants {cores:.2f} cores an accelerator,"
+            f" {cores * workload.ranks:.2f} in all, only to read and unpack with its library"
         )
     return lines
 
@@ -205,7 +205,9 @@ def library_cores(workload: Workload) -> float | None:
     reader, began, used, read = format_named(workload.dataset.format), time.monotonic(), time.process_time(), 0
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            reader.load(train.path(read), 0, train.num_samples_per_file)
+            sample = reader.load(train.path(read), 0, train.num_samples_per_file)
+            if sample.decode is not None:
+                sample.decode()
             read += 1
     except (DlemuError, OSError):
         return None

@@ -253,13 +253,12 @@ def test_the_warm_up_must_not_pass_where_only_the_text_of_the_rules_counts(golde
         assert (severity, "au.low") in told(check_folder(str(root)))
 
 
-def test_samples_per_second_far_apart_and_one_seed_for_all_are_told(golden: Path, tmp_path: Path) -> None:
+def test_samples_per_second_far_apart_are_told(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "2.0", tmp_path / "tree")
-    config("train", "seed", value=123)(root)
     rate = "train_throughput_mean_samples_per_second"
     edit(runs(root)[3] / "summary.json", lambda content: content["metric"].update({rate: 1.0}))
     found = {(one.finding.severity, one.finding.rule) for one in check_folder(str(root)).findings}
-    assert found >= {("warning", "runs.spread"), ("info", "runs.seed")}
+    assert ("warning", "runs.spread") in found
 
 
 @pytest.mark.parametrize(
