@@ -15,7 +15,6 @@ from dlemu.report.figure_base import (
     GREEN,
     GREY,
     GRID,
-    HOVER,
     INK,
     MUTED,
     PADDING,
@@ -61,33 +60,36 @@ class Series:
         return catalogue_of(self.points[0].figures.kind)
 
     @cached_property
+    def _varied(self) -> dict[str, dict[str, str]]:
+        """Setting that varies -> value -> what is shown of it: of paths, the part in which they differ."""
+        keys = dict.fromkeys(key for point in self.points for key in point.settings)
+        values = {key: {point.settings.get(key, "") for point in self.points} for key in keys}
+        return {key: short_names(sorted(known)) for key, known in values.items() if len(known) > 1}
+
+    @cached_property
     def axis(self) -> str:
         """The x axis: the ranks if their number varies, else the first setting with several values."""
-        ranks = f"{self.catalogue.rank}s"
-        if len({point.figures.ranks for point in self.points}) > 1:
-            return ranks
-        keys = dict.fromkeys(key for point in self.points for key in point.settings)
-        return next((key for key in keys if len(self._values(key)) > 1), ranks)
+        ranks, counts = f"{self.catalogue.rank}s", {point.figures.ranks for point in self.points}
+        return ranks if len(counts) > 1 else next(iter(self._varied), ranks)
 
     @cached_property
     def positions(self) -> list[float | str]:
         """The value of each point on the x axis: numbers if all values are numbers."""
-        if self.axis == f"{self.catalogue.rank}s":
+        if self.axis not in self._varied:
             return [point.figures.ranks for point in self.points]
         values = [point.settings.get(self.axis, "") for point in self.points]
         try:
             return [float(value) for value in values]
         except ValueError:
-            return [self._shown(self.axis, value) for value in values]
+            return [self._varied[self.axis][value] for value in values]
 
     @cached_property
     def lines(self) -> list[str]:
         """The name of the line that each point is on, with the settings that differ between lines."""
-        several = len({point.name for point in self.points}) > 1
-        varied = [key for key in self._keys if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
-        found = []
+        several, found = len({point.name for point in self.points}) > 1, []
+        varied = {key: short for key, short in self._varied.items() if key not in (self.axis, "ranks")}
         for point in self.points:
-            named = [f"{key.rpartition('.')[2]}={self._shown(key, point.settings.get(key, ''))}" for key in varied]
+            named = [f"{key.rpartition('.')[2]}={short[point.settings.get(key, '')]}" for key, short in varied.items()]
             found.append(", ".join([point.name, *named] if several or not named else named))
         return found
 
@@ -113,16 +115,6 @@ class Series:
         shown = [self.catalogue[judged]] if judged else []
         return [*shown, *(metric for metric in rest if metric.name != self.catalogue.judged)]
 
-    @property
-    def _keys(self) -> list[str]:
-        return list(dict.fromkeys(key for point in self.points for key in point.settings))
-
-    def _values(self, key: str) -> set[str]:
-        return {point.settings.get(key, "") for point in self.points}
-
-    def _shown(self, key: str, value: str) -> str:
-        return short_names(sorted(self._values(key) - {""})).get(value, value)
-
 
 def charts(points: Iterable[Point], canvas: Canvas) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study's points with its name, if there are any."""
@@ -144,7 +136,7 @@ def by_count(series: Series, canvas: Canvas) -> Figure | None:
         caption = f"Filled points passed, hollow ones did not. {caption}"
     if _rows(series, _CEILING):
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    chart = alt.concat(*panels, columns=1 if canvas.narrow else _PANELS, spacing=24)
+    chart = alt.concat(*panels, columns=_PANELS, spacing=24)
     return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
 
 
@@ -167,19 +159,18 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
     names = sorted(set(series.lines))
-    key = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
+    key = legend(canvas, 2) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
     layers.append(
         base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
     )
-    marks = base.encode(y=y, description=alt.Description("hover:N"))
+    marks = base.encode(y=y)
     layers += [
         base.mark_line(strokeWidth=1.6).encode(y=y),
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
         marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
     ]
-    width = canvas.width if canvas.narrow else (canvas.width - 70) // _PANELS
-    return alt.layer(*layers).properties(width=width, height=210)
+    return alt.layer(*layers).properties(width=(canvas.width - 70) // _PANELS, height=210)
 
 
 def _within(row: Row) -> tuple[float, float]:
@@ -195,9 +186,7 @@ def _rows(series: Series, metric: str) -> list[Row]:
             continue
         judged, half = series.catalogue.judged, known.half_width or 0.0
         verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
-        said = f"{line}, {series.axis}={at}: {known.mean:.4g}" + f" +- {half:.2g}" * bool(half)
         row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
-        row["hover"] = HOVER + said + f", {verdict}" * bool(judged)
         rows.append(row | {"low": known.mean - half, "high": known.mean + half})
     return sorted(rows, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
@@ -225,7 +214,7 @@ def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure |
     if not rows:
         return None
     x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
-    names = alt.Axis(labelLimit=190, labelFontSize=9 if canvas.narrow else 11, ticks=False, domain=False)
+    names = alt.Axis(labelLimit=190, ticks=False, domain=False)
     hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("metric:N", sort=[row["metric"] for row in rows], title=None, axis=names)

@@ -104,27 +104,8 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
     title = f"The next count is limited by: {limit.name}"
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
-    yield _counts_table(answer)
     yield _trials_table(answer)
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
-
-
-def _counts_table(answer: SizeAnswer) -> Table:
-    rows = [
-        (
-            str(tried.accelerators),
-            f"{tried.au_sustained_percent:.2f}",
-            interval(tried.au_sustained_percent, tried.half_width_percent),
-            str(tried.trials),
-            number(_mb_per_second(answer, tried)),
-            verdict_word(tried.passed, unknown="too close to call"),
-        )
-        for tried in answer.counts
-    ]
-    names = ("accelerators", "AU %", "interval", "trials", "MB/s", "verdict")
-    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
-    notes = ["AU: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
-    return Table(title=f"Counts{answer.scaled}", columns=head, rows=rows, notes=notes)
 
 
 def _trials_table(answer: SizeAnswer) -> Table:
@@ -142,7 +123,8 @@ def _trials_table(answer: SizeAnswer) -> Table:
     ]
     names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
-    return Table(title="Trials, in order", columns=head, rows=rows, folded=True)
+    notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
+    return Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
 
 
 def _charts(answer: SizeAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
