@@ -74,7 +74,7 @@ def _table(answer: SweepAnswer) -> Table:
     catalogue = _catalogue(done)
     axes = list(answer.points[0].settings)
     short = {axis: short_names(point.settings[axis] for point in answer.points) for axis in axes}
-    words = ["verdict"] if catalogue.phases == (RUN,) else [catalogue.limited_by(phase) for phase in catalogue.phases]
+    words = ["verdict"] if catalogue.judged else [catalogue.limited_by(phase) for phase in catalogue.phases]
     shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in done)]
     heads = [axis.split(".")[-1].replace("_", "\n", 1) for axis in axes]
     names = [*heads, *(metric.head for metric in shown), *words]
@@ -101,7 +101,7 @@ def _cells(figures: JobFigures | None, catalogue: Catalogue, shown: Sequence[Met
             yield f"{value.mean:,.{metric.digits}f}"
         else:
             yield with_interval(value.mean, value.half_width if metric.has_interval else None, metric.unit)
-    if catalogue.phases == (RUN,):
+    if catalogue.judged:
         word, limit = verdict_word(figures.passed), figures.limited_by.get(RUN)
         named = f"{word}: {limit}" if limit not in (None, "", "nothing") and word != "pass" else word
         yield Line(named, _TONES.get(word, "open"))
