@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from datagen.errors import DlemuError, UserError, host_failure
@@ -106,17 +105,6 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
         echo=isinstance(error, PeerLostError),
         traceback=text[-_LONGEST_TEXT:],
     )
-
-
-@contextlib.contextmanager
-def noting(note: str) -> Iterator[None]:
-    """Add a note to any exception; '' adds none."""
-    try:
-        yield
-    except BaseException as error:
-        if note:
-            error.add_note(note)
-        raise
 
 
 def killed_by(who: str, process: int, signal_number: int, remedy: str) -> str:

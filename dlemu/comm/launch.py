@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -218,7 +218,7 @@ def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Fa
 class Supervisor:
     """Waits for the ranks of one run without polling, and passes what happens to them to an `Ending`.
 
-    `reports` delivers datagrams, each a pickled `Failure` or a process's number with a message for `on_message`;
+    `reports` delivers datagrams, each a pickled `Failure`, or None of a process that is ready (`on_ready`);
     `wakeups` delivers a byte for each signal that this process got (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
@@ -227,11 +227,11 @@ class Supervisor:
         reports: socket.socket,
         wakeups: socket.socket,
         ending: Ending,
-        on_message: Callable[[int, object], None],
+        on_ready: Callable[[], None],
         relay: Relay | None = None,
     ) -> None:
         """`relay` answers the ranks' questions to other hosts."""
-        self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
+        self._reports, self._wakeups, self._ending, self._on_ready = reports, wakeups, ending, on_ready
         self._relay = relay
 
     def add(self, process: int, rank: int) -> None:
@@ -290,7 +290,7 @@ class Supervisor:
             if isinstance(report, Failure):
                 self._ending.reported(report, time.monotonic_ns())
             else:
-                self._on_message(*report)
+                self._on_ready()
 
     def _take_signals(self) -> bool:
         """Return whether there were any: of processes, too, that ended or were stopped."""
@@ -387,19 +387,11 @@ class ReportChannel:
     role: Role
     reports: socket.socket
 
-    def send(self, message: object) -> None:
-        """Send a message that can be pickled into 100 kB; any thread may call this."""
-        self.reports.send(pickle.dumps((self.number, message)))
-
     def report(self, error: BaseException) -> int:
         failure = describe(self.number, error, self.role)
         with contextlib.suppress(OSError):
             self.reports.send(pickle.dumps(failure))
         return failure.status
-
-    def fail(self, error: BaseException) -> NoReturn:
-        """Report the error and end this process at once; any thread may call this."""
-        os._exit(self.report(error))
 
 
 @dataclass(frozen=True)
@@ -483,12 +475,12 @@ def run_processes(
     grace_seconds: float,
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
-    on_message: Callable[[int, object], None] = _nothing,
+    on_ready: Callable[[], None] = _nothing,
     on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `work(channel)` in a forked process for each of the numbers; otherwise the same as `run_ranks`.
 
-    `on_message` gets the number of a process and a message that it sent; what it raises is raised here.
+    `on_ready` is called for each process that says it is ready; what it raises is raised here.
     """
     known = children_of_this_process()
     receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -509,7 +501,7 @@ def run_processes(
             parents_only=(receiver, wakeups, waker),
         )
         ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
-        supervisor = Supervisor(receiver, wakeups, ending, on_message, relay)
+        supervisor = Supervisor(receiver, wakeups, ending, on_ready, relay)
         stack.callback(supervisor.end)
         with forking():
             processes = _fork_all(task, supervisor)

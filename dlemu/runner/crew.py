@@ -24,7 +24,6 @@ Order = TypeVar("Order")
 Result = TypeVar("Result")
 
 _GRACE_SECONDS = 2.0  # after SIGTERM, before SIGKILL; short, as workers have nothing to save
-_READY = "ready"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Worker(ReportChannel):
 
     def ready(self) -> None:
         """Report that this worker is ready to begin, and wait until all are."""
-        self.reports.send(pickle.dumps((self.number, _READY)))
+        self.reports.send(pickle.dumps(None))
         os.read(self.gate, 1)
 
 
@@ -48,13 +47,12 @@ def run_crew(
     timeout_seconds: float,
     most_seconds: float = math.inf,
     on_ready: Callable[[], None] = lambda: None,
-    on_message: Callable[[object], None] = lambda message: None,
     on_look: Callable[[], None] = lambda: None,
 ) -> list[Result]:
     """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
 
-    When all workers have called `ready()`, `on_ready` is called and they begin. `on_message` gets what they `say`;
-    `on_look` is called every half second. Exceptions in these are raised here, and end the crew.
+    When all workers have called `ready()`, `on_ready` is called and they begin. `on_look` is called
+    every half second. Exceptions in these are raised here, and end the crew.
 
     Call this in the main thread of a process without other threads. The first failure ends all workers, as `Ending`
     describes. Raises UserError or DlemuError with its message, Interrupted for a signal to this process, and SpaceError
@@ -68,11 +66,8 @@ def run_crew(
         stack.callback(os.close, gate)
         gate_opener = stack.enter_context(os.fdopen(write_end, "wb", 0))
 
-        def receive(number: int, message: object) -> None:
+        def one_is_ready() -> None:
             nonlocal waiting
-            if message != _READY:
-                on_message(message)
-                return
             waiting -= 1
             if not waiting:
                 on_ready()
@@ -96,7 +91,7 @@ def run_crew(
                 timeout_seconds=timeout_seconds,
                 grace_seconds=_GRACE_SECONDS,
                 most_seconds=most_seconds,
-                on_message=receive,
+                on_ready=one_is_ready,
                 on_look=on_look,
             )
         )

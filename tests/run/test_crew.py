@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -38,15 +37,13 @@ def test_results_come_in_the_order_of_the_orders_however_large() -> None:
     assert children() == before
 
 
-def test_workers_begin_when_all_are_ready_and_report_meanwhile() -> None:
-    told: list[object] = []
+def test_workers_begin_when_all_are_ready() -> None:
     ready: list[int] = []
 
     def work(worker: Worker, order: float) -> tuple[int, int]:
         time.sleep(order)
         ready_ns = time.monotonic_ns()
         worker.ready()
-        worker.send(worker.number)
         return ready_ns, time.monotonic_ns()
 
     found = run_crew(
@@ -55,11 +52,9 @@ def test_workers_begin_when_all_are_ready_and_report_meanwhile() -> None:
         ROLE,
         timeout_seconds=LONG_SECONDS,
         on_ready=lambda: ready.append(time.monotonic_ns()),
-        on_message=told.append,
     )
     (begin_ns,) = ready
     assert max(ready_ns for ready_ns, _ in found) < begin_ns < min(end_ns for _, end_ns in found)
-    assert sorted(told, key=str) == [0, 1], "also what is said right before the end"
 
 
 def test_a_known_error_is_raised_in_its_own_words() -> None:
@@ -71,16 +66,6 @@ def test_a_known_error_is_raised_in_its_own_words() -> None:
 
     with pytest.raises(UserError, match=r"^file 7 is damaged$"):
         run_crew(work, ["", "file 7 is damaged"], ROLE, timeout_seconds=LONG_SECONDS)
-
-
-def test_a_worker_may_fail_in_any_of_its_threads() -> None:
-    def work(worker: Worker, order: int) -> None:
-        worker.ready()
-        threading.Thread(target=worker.fail, args=(UserError("no room"),)).start()
-        time.sleep(LONG_SECONDS)
-
-    with pytest.raises(UserError, match=r"^no room$"):
-        run_crew(work, [0], ROLE, timeout_seconds=LONG_SECONDS)
 
 
 def test_a_crew_that_takes_too_long_is_ended_and_named() -> None:
@@ -104,14 +89,13 @@ def test_what_is_raised_here_ends_the_crew() -> None:
 
     def work(worker: Worker, order: float) -> None:
         worker.ready()
-        worker.send("hello")
         time.sleep(LONG_SECONDS)
 
-    def refuse(message: object) -> None:
-        raise BlockingIOError(str(message))
+    def refuse() -> None:
+        raise BlockingIOError("hello")
 
     with pytest.raises(BlockingIOError, match="hello"):
-        run_crew(work, [0, 1], ROLE, timeout_seconds=LONG_SECONDS, on_message=refuse)
+        run_crew(work, [0, 1], ROLE, timeout_seconds=LONG_SECONDS, on_ready=refuse)
     assert children() == before
 
 
