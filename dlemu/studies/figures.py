@@ -15,7 +15,6 @@ from dlemu.report.figure_base import (
     GREEN,
     GREY,
     GRID,
-    HOVER,
     INK,
     MUTED,
     PADDING,
@@ -172,7 +171,7 @@ def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
     layers.append(
         base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
     )
-    marks = base.encode(y=y, description=alt.Description("hover:N"))
+    marks = base.encode(y=y)
     layers += [
         base.mark_line(strokeWidth=1.6).encode(y=y),
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
@@ -195,9 +194,7 @@ def _rows(series: Series, metric: str) -> list[Row]:
             continue
         judged, half = series.catalogue.judged, known.half_width or 0.0
         verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
-        said = f"{line}, {series.axis}={at}: {known.mean:.4g}" + f" +- {half:.2g}" * bool(half)
         row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
-        row["hover"] = HOVER + said + f", {verdict}" * bool(judged)
         rows.append(row | {"low": known.mean - half, "high": known.mean + half})
     return sorted(rows, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 

@@ -130,7 +130,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     show(kind_named("size"), answer, "x", Console(file=shown, width=500))
     assert last in shown.getvalue()
     save_answer(str(tmp_path), SIZE, answer)
-    page = open_result(kind_named("size"), str(tmp_path)).page
+    page = open_result(kind_named("size"), str(tmp_path))
     assert (last, "full size") in [(line.value, line.label) for line in page.screen.lines]
     assert "this drive would feed" in render(page)
 
