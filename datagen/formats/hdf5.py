@@ -51,7 +51,7 @@ class Format(base.FormatBase):
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
-        if parts < 1 or (parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts)):
+        if parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts):
             problems.append(
                 f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
                 f"dataset.record_dims, which is {list(spec.record_dims)}"

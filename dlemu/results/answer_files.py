@@ -57,7 +57,7 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
         raise UserError(f"{path} has no schema_version: wanted a file that dlemu wrote; delete this one to start over")
     check_version(path, version, ANSWER_VERSION)
     try:
-        return msgspec.convert(answer, kind)
+        return msgspec.convert(answer, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is damaged ({error}): delete it to start over") from None
 

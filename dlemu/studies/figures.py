@@ -60,33 +60,36 @@ class Series:
         return catalogue_of(self.points[0].figures.kind)
 
     @cached_property
+    def _varied(self) -> dict[str, dict[str, str]]:
+        """Setting that varies -> value -> what is shown of it: of paths, the part in which they differ."""
+        keys = dict.fromkeys(key for point in self.points for key in point.settings)
+        values = {key: {point.settings.get(key, "") for point in self.points} for key in keys}
+        return {key: short_names(sorted(known)) for key, known in values.items() if len(known) > 1}
+
+    @cached_property
     def axis(self) -> str:
         """The x axis: the ranks if their number varies, else the first setting with several values."""
-        ranks = f"{self.catalogue.rank}s"
-        if len({point.figures.ranks for point in self.points}) > 1:
-            return ranks
-        keys = dict.fromkeys(key for point in self.points for key in point.settings)
-        return next((key for key in keys if len(self._values(key)) > 1), ranks)
+        ranks, counts = f"{self.catalogue.rank}s", {point.figures.ranks for point in self.points}
+        return ranks if len(counts) > 1 else next(iter(self._varied), ranks)
 
     @cached_property
     def positions(self) -> list[float | str]:
         """The value of each point on the x axis: numbers if all values are numbers."""
-        if self.axis == f"{self.catalogue.rank}s":
+        if self.axis not in self._varied:
             return [point.figures.ranks for point in self.points]
         values = [point.settings.get(self.axis, "") for point in self.points]
         try:
             return [float(value) for value in values]
         except ValueError:
-            return [self._shown(self.axis, value) for value in values]
+            return [self._varied[self.axis][value] for value in values]
 
     @cached_property
     def lines(self) -> list[str]:
         """The name of the line that each point is on, with the settings that differ between lines."""
-        several = len({point.name for point in self.points}) > 1
-        varied = [key for key in self._keys if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
-        found = []
+        several, found = len({point.name for point in self.points}) > 1, []
+        varied = {key: short for key, short in self._varied.items() if key not in (self.axis, "ranks")}
         for point in self.points:
-            named = [f"{key.rpartition('.')[2]}={self._shown(key, point.settings.get(key, ''))}" for key in varied]
+            named = [f"{key.rpartition('.')[2]}={short[point.settings.get(key, '')]}" for key, short in varied.items()]
             found.append(", ".join([point.name, *named] if several or not named else named))
         return found
 
@@ -111,16 +114,6 @@ class Series:
         judged, rest = self.judged, (metric for metric in self.catalogue.drawn if metric.better == "higher")
         shown = [self.catalogue[judged]] if judged else []
         return [*shown, *(metric for metric in rest if metric.name != self.catalogue.judged)]
-
-    @property
-    def _keys(self) -> list[str]:
-        return list(dict.fromkeys(key for point in self.points for key in point.settings))
-
-    def _values(self, key: str) -> set[str]:
-        return {point.settings.get(key, "") for point in self.points}
-
-    def _shown(self, key: str, value: str) -> str:
-        return short_names(sorted(self._values(key) - {""})).get(value, value)
 
 
 def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:

@@ -79,7 +79,7 @@ def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studi
     kind, folder = kind_of(str(studies["sweep"])), str(studies["sweep"])
     assert kind is not None
     page = open_page(folder)
-    assert page.screen.notes == ["dataset.data folder slow, ranks 32 failed: no memory for 32 ranks"]
+    assert page.screen.notes == ["dataset.data_folder=slow ranks=32 failed: no memory for 32 ranks"]
     assert "8 of 11 passed, 1 did not complete" in page.screen.lines[0].value
     assert "use fewer" in details("sweep", kind.load().read(folder), folder)
 
@@ -107,7 +107,7 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     (pair,) = answer.runs
     for distinct in (True, None, False):
         time = replace(pair.metrics["total_seconds"], distinct=distinct)
-        changed = replace(pair, epochs=(2, 2), metrics=pair.metrics | {"total_seconds": time})
+        changed = replace(pair, a=replace(pair.a, epochs=3), metrics=pair.metrics | {"total_seconds": time})
         yield distinct, details("comparison", replace(answer, runs=(changed,)))
 
 
