@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
-    from dlemu.report.figure_base import Figure
+    pass
 
 
 _LONG_TABLE = 24
@@ -28,14 +28,6 @@ _LONG_TABLE = 24
 _MOST_COLUMNS, _MOST_TABLES = 6, 8
 _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 """Keys that the first screen and the sections say in words: a terminal need not repeat them."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A page without its figures, and what draws these."""
-
-    page: Page
-    draw: Callable[[], Iterable[tuple[str, Figure]]] = lambda: ()
 
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
@@ -50,21 +42,21 @@ def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: boo
                 print_section(table, console)
 
 
-def open_result(kind: Kind, folder: str) -> Opened:
+def open_result(kind: Kind, folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
     parts = kind.load()
     result = parts.read(folder)
     answer = result.summary if isinstance(parts, JobParts) else result
-    page = Page(
+    charts = parts.charts
+    return Page(
         screen=_screen(kind, answer, folder),
         sections=list(_sections(kind, answer, folder)),
         facts=list(_keys(kind, answer)),
         config=read_config(folder),
         lead=getattr(answer, "started_at", ""),
         source=os.path.basename(os.path.abspath(folder)),
+        draw=lambda: charts(result, folder) if charts else (),
     )
-    charts = parts.charts
-    return Opened(page) if charts is None else Opened(page, lambda: charts(result, folder))
 
 
 def _screen(kind: Kind, answer: Any, folder: str) -> Screen:

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from datagen.errors import UserError
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
+    from dlemu.report.page import Page
 
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure, as it is on a page."""
-
-    name: str
-    title: str
-    caption: str
-    svg: str
 
 
 def missing_packages() -> list[str]:
@@ -39,16 +28,9 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-Draw = Callable[[], Iterable[tuple[str, "Figure"]]]
-"""Returns the figures of a result by name."""
-
-
-def pictures(draw: Draw) -> list[Picture]:
-    """Draw the figures of a result, in the order of the page."""
-    return [
-        Picture(name, figure.title, figure.caption, _with_unique_ids(_svg(figure, "transparent"), name))
-        for name, figure in figures(draw)
-    ]
+def pictures(page: Page) -> list[tuple[str, Figure, str]]:
+    """Return name, figure and SVG of the figures of a page, in order."""
+    return [(name, figure, _with_unique_ids(_svg(figure, "transparent"), name)) for name, figure in figures(page)]
 
 
 def picture_file(figure: Figure, kind: str) -> bytes:
@@ -62,12 +44,12 @@ def picture_file(figure: Figure, kind: str) -> bytes:
     return png
 
 
-def figures(draw: Draw) -> list[tuple[str, Figure]]:
-    """Return name and figure of all that a result has, in the order of the page."""
+def figures(page: Page) -> list[tuple[str, Figure]]:
+    """Return the figures of a page by name, in order."""
     from altair.utils.schemapi import debug_mode
 
     with debug_mode(False):  # altair's checks would double the time; tests draw with them
-        return list(draw())
+        return list(page.draw())
 
 
 def _svg(figure: Figure, background: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from dlemu.report.screen import Screen
 from dlemu.report.table import Section, Tone, Words, html_section
 
 if TYPE_CHECKING:  # terminals use this module without drawing
-    from dlemu.report.drawing import Picture
+    from dlemu.report.figure_base import Figure
 
 _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "caution": "open"}
 """Tone of the first line -> state of the page, which has the same colour; others are neutral."""
@@ -20,7 +20,7 @@ _STATES: dict[Tone, str] = {"good": "passed", "bad": "failed", "open": "open", "
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything on a page except its figures, as plain data."""
+    """Everything on a page, and what draws its figures."""
 
     screen: Screen
     """What the page begins with, as the terminal does."""
@@ -33,6 +33,8 @@ class Page:
     """Below the title, such as when it was measured."""
     source: str
     """The name of what it was made from."""
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = tuple
+    """Returns its figures by name."""
 
     @property
     def state(self) -> str:
@@ -40,8 +42,11 @@ class Page:
         return _STATES.get(self.screen.lines[0].tone, "neutral")
 
 
-def render(page: Page, pictures: Sequence[Picture] = ()) -> str:
-    """Return the page as HTML. Only sections and Vega's SVGs are inserted unescaped: both are escaped already."""
+def render(page: Page, pictures: Sequence[tuple[str, Figure, str]] = ()) -> str:
+    """Return the page as HTML, with pictures: name, figure, and SVG.
+
+    Only sections and Vega's SVGs are inserted unescaped: both are escaped already.
+    """
     import jinja2
 
     here = files("dlemu.report")

@@ -11,9 +11,9 @@ from typing import BinaryIO
 from datagen import owned
 from datagen.atomic import write_file, write_text
 from datagen.errors import UserError
-from dlemu.report.any_run import Opened, open_result
+from dlemu.report.any_run import open_result
 from dlemu.report.drawing import check_packages, figures, picture_file, pictures
-from dlemu.report.page import render
+from dlemu.report.page import Page, render
 from dlemu.results.kinds import kind_of, read_result
 
 PAGE = "report.html"
@@ -26,8 +26,8 @@ def write_page(folder: str, output: str | None = None) -> str:
     """
     check_packages()
     path = output or os.path.join(folder, PAGE)
-    opened = open_page(folder)
-    html = render(opened.page, pictures(opened.draw))
+    page = open_page(folder)
+    html = render(page, pictures(page))
     write_text(os.path.dirname(path), os.path.basename(path), html, advice=_elsewhere(folder))
     return path
 
@@ -39,8 +39,7 @@ def _elsewhere(folder: str) -> str:
 def write_pictures(folder: str, kind: str, output: str) -> list[str]:
     """Write each figure as a file NAME.KIND (png or svg) into the folder `output`; return their paths."""
     check_packages()
-    opened, written = open_page(folder), []
-    drawn = figures(opened.draw)
+    drawn, written = figures(open_page(folder)), []
     _check_names(output, [f"{name}.{kind}" for name, _ in drawn])
     for name, figure in drawn:
         write_file(output, f"{name}.{kind}", partial(_write, picture_file(figure, kind)), advice=_elsewhere(folder))
@@ -71,7 +70,7 @@ def _check_names(folder: str, names: Sequence[str]) -> None:
         ) from error
 
 
-def open_page(folder: str) -> Opened:
+def open_page(folder: str) -> Page:
     """Return the page of the result in a folder; raises UserError."""
     kind = kind_of(folder)
     if kind is None:

@@ -78,7 +78,7 @@ def test_the_page_of_a_search_says_the_answer_and_why(studies: dict[str, Path]) 
 def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studies: dict[str, Path]) -> None:
     kind, folder = kind_of(str(studies["sweep"])), str(studies["sweep"])
     assert kind is not None
-    page = open_page(folder).page
+    page = open_page(folder)
     assert page.screen.notes == ["dataset.data_folder=slow ranks=32 failed: no memory for 32 ranks"]
     assert "8 of 11 passed, 1 did not complete" in page.screen.lines[0].value
     assert "use fewer" in details("sweep", kind.load().read(folder), folder)

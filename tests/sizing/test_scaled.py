@@ -113,7 +113,7 @@ def test_size_says_what_the_storage_feeds_at_full_size(
     small = scaled(full.sample_divisor) if full else ""
     assert f"7 {f'x {accelerator}' if accelerator else 'accelerators'}{small} pass (AU 94.0 %" in answer.verdict
     save_answer(str(tmp_path), SIZE, answer)
-    lines = {line.label: line.value for line in open_result(kind_named("size"), str(tmp_path)).page.screen.lines}
+    lines = {line.label: line.value for line in open_result(kind_named("size"), str(tmp_path)).screen.lines}
     assert lines.get("full size", "") == at_full_size(answer)
     assert at_full_size(answer).endswith(f": this drive would feed {fed}." if full else "")
     by_host = at_full_size(replace(answer, limited_by=SizeLimit(what="host CPU")))
