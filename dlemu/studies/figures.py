@@ -19,7 +19,7 @@ from dlemu.report.figure_base import (
     MUTED,
     PADDING,
     PURPLE,
-    Canvas,
+    WIDTH,
     Figure,
     Row,
     colours,
@@ -116,17 +116,17 @@ class Series:
         return [*shown, *(metric for metric in rest if metric.name != self.catalogue.judged)]
 
 
-def charts(points: Iterable[Point], canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study's points with its name, if there are any."""
     series = Series(tuple(points))
-    figure = by_count(series, canvas) if series.points else None
+    figure = by_count(series) if series.points else None
     if figure is not None:
         yield by_count.__name__, figure
 
 
-def by_count(series: Series, canvas: Canvas) -> Figure | None:
+def by_count(series: Series) -> Figure | None:
     """The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied."""
-    panels = [panel for metric in series.shown if (panel := _panel(series, metric, canvas))][:_PANELS]
+    panels = [panel for metric in series.shown if (panel := _panel(series, metric))][:_PANELS]
     if not panels:
         return None
     small = {scaled(point.figures.sample_divisor) for point in series.points}
@@ -140,7 +140,7 @@ def by_count(series: Series, canvas: Canvas) -> Figure | None:
     return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
 
 
-def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | None:
+def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
     rows = _rows(series, metric.name)
     if not rows:
         return None
@@ -159,7 +159,7 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
     names = sorted(set(series.lines))
-    key = legend(canvas, 2) if len(names) > 1 else None
+    key = legend(2) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
     layers.append(
         base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
@@ -170,7 +170,8 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
         marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
     ]
-    return alt.layer(*layers).properties(width=(canvas.width - 70) // _PANELS, height=210)
+    width = (WIDTH - 70) // _PANELS
+    return alt.layer(*layers).properties(width=width, height=210)
 
 
 def _within(row: Row) -> tuple[float, float]:
@@ -202,7 +203,7 @@ def _x_axis(series: Series) -> alt.X:
     return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(zero=numbers[0] < 0.4 * numbers[-1], padding=12))
 
 
-def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure | None:
+def differences(pair: RunPair, catalogue: Catalogue) -> Figure | None:
     """How much more or less A is than B, metric by metric, with the uncertainty of the difference."""
     rows: list[Row] = []
     for metric in catalogue:
@@ -226,7 +227,7 @@ def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure |
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
         base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text=alt.Text("text:N")),
     )
-    chart = alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=PADDING)
+    chart = alt.layer(*layers).properties(width=WIDTH - 150, height=34 * len(rows), padding=PADDING)
     caption = (
         f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {catalogue.repetition}s; where one "
         "reaches 0, no difference is shown."

@@ -15,7 +15,7 @@ from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunP
 from dlemu.studies.compare.compare_sides import pair_settings
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _OPEN_TABLES = 2
 """With more pairs than this their tables are folded, except that of the main pair."""
@@ -136,12 +136,12 @@ def _facts(side: Conditions) -> dict[str, str]:
     return {key.replace("_", " "): value for key, value in facts.items()}
 
 
-def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: Comparison, _: str) -> Iterator[tuple[str, Figure]]:
     """Yield both sides as lines over what was varied; of two single runs, their differences."""
     from dlemu.studies.figures import Point, charts, differences
 
     if len(answer.runs) == 1:
-        figure = differences(answer.runs[0], catalogue_of(answer.kind), canvas)
+        figure = differences(answer.runs[0], catalogue_of(answer.kind))
         return iter([(differences.__name__, figure)] if figure else [])
     names = side_names(*(side.name for side in answer.sides))
     paired = ((pair.settings, (pair.a, pair.b)) for pair in answer.runs)
@@ -156,7 +156,7 @@ def _charts(answer: Comparison, _: str, canvas: Canvas) -> Iterator[tuple[str, F
         for run in side.unpaired
         if run.figures
     ]
-    return charts(points, canvas)
+    return charts(points)
 
 
 PARTS = Parts(read=read_comparison, answer_type=Comparison, screen=screen, sections=sections, charts=_charts)

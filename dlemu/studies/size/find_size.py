@@ -36,8 +36,7 @@ from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
 from dlemu.metrics.demand import demand, row_group_reads, sample_divisor
 from dlemu.metrics.t_interval import FEWEST
-from dlemu.results.answer_files import save_answer
-from dlemu.results.untrusted_files import read_untrusted
+from dlemu.results.answer_files import read_untrusted, save_answer
 from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import ignore

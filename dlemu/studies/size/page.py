@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.training.metrics import AU_SUSTAINED
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
@@ -20,7 +19,7 @@ from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -49,7 +48,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
         metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}
-        | {AU_SUSTAINED: Value(count.au_sustained_percent, count.half_width_percent)},
+        | {"au_sustained_percent": Value(count.au_sustained_percent, count.half_width_percent)},
     )
 
 
@@ -127,11 +126,11 @@ def _trials_table(answer: SizeAnswer) -> Table:
     return Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
 
 
-def _charts(answer: SizeAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts((Point(name=figures.title, figures=figures) for figures in tried), canvas)
+    return charts(Point(name=figures.title, figures=figures) for figures in tried)
 
 
 PARTS = Parts(read=read_size, answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)

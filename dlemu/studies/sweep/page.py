@@ -17,7 +17,7 @@ from dlemu.studies.answers import SweepAnswer, read_sweep
 from dlemu.studies.conditions import background
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
@@ -50,7 +50,7 @@ def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
     yield from background(answer.question, folder, [point.folder for point in answer.points])
 
 
-def _charts(answer: SweepAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     points = (
@@ -58,7 +58,7 @@ def _charts(answer: SweepAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, 
         for point in answer.points
         if point.figures
     )
-    return charts(points, canvas)
+    return charts(points)
 
 
 def _done(answer: SweepAnswer) -> list[JobFigures]:

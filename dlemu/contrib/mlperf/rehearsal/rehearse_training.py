@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +11,6 @@ from statistics import fmean, pstdev
 from datagen.formats.format_base import format_named
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import Manifest
 from dlemu.config import datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -34,6 +32,7 @@ from dlemu.extend import DlemuError, Outcome, UserError, module_command
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.kinds import read_result
 from dlemu.results.wording import scaled
+from dlemu.runner.child_run import printed_by
 
 WARM_UP = "warm-up"
 
@@ -81,10 +80,10 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         _check_enough_steps(self.plan.workload)
         began_at = self.now()
         output = self._generate_dataset() if self.make else None
-        manifest = self._dataset()
+        self._inspect()
         super().prepare()
         write_datasize(self.plan, self.size, began_at)
-        write_datagen(self.plan, manifest, output, began_at)
+        write_datagen(self.plan, output, began_at)
         for line in self._opening_lines():
             self.report(line)
 
@@ -119,20 +118,17 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         cores = len(os.sched_getaffinity(0))
         options = ["--config-dir", self.plan.config_dir] if self.plan.config_dir else []
         command = module_command("dlemu", "datagen", "--fsync", *options, *self.plan.words, f"ranks={cores}")
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-        self.report(ended.stdout.strip())
-        if ended.returncode:
-            raise DatagenFailed(ended.returncode)
-        return ended.stdout
+        status, printed = printed_by(command)
+        self.report(printed.strip())
+        if status:
+            raise DatagenFailed(status)
+        return printed
 
-    def _dataset(self) -> Manifest | None:
-        """Return the dataset's manifest; raises UserError unless it exists, is complete and matches the settings."""
+    def _inspect(self) -> None:
+        """Raise UserError unless the dataset exists, is complete and matches the settings."""
         workload = self.plan.workload
-        return inspect(
-            workload.dataset,
-            command_hint=lambda: f"{datagen_command(workload)}, or add --make",
-            storage=workload.storage_spec,
-        ).manifest
+        hint = f"{datagen_command(workload)}, or add --make"
+        inspect(workload.dataset, command_hint=lambda: hint, storage=workload.storage_spec)
 
     def _opening_lines(self) -> list[str]:
         plan, bound, workload = self.plan, self.size.bound, self.plan.workload
