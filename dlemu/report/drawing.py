@@ -74,14 +74,6 @@ def _svg(figure: Figure, background: str) -> str:
     import vl_convert
 
     svg: str = vl_convert.vegalite_to_svg(_spec(figure, background))
-    return _with_titles(svg)
-
-
-def _with_titles(svg: str) -> str:
-    """Turn the descriptions that figures give to marks into tooltips that need no script; remove Vega's own."""
-    from dlemu.report.figure_base import HOVER
-
-    svg = re.sub(rf'aria-label="{HOVER}([^"]*)"([^>]*)/>', r"\2><title>\1</title></path>", svg)
     return re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
 
 

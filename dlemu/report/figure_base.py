@@ -47,10 +47,6 @@ def drawn(figures: Iterable[Callable[[Any], Figure | None]], result: Any) -> Ite
             yield draw.__name__, figure
 
 
-HOVER = "\u2060"
-"""Prefix of the descriptions that are shown as tooltips, to tell them from Vega's own."""
-
-
 def data(rows: Sequence[Row]) -> alt.Data:
     """Return rows as chart data, encoded as JSON because altair would visit every value twice."""
     return alt.Data(values=json.dumps(rows, separators=(",", ":")), format=alt.JsonDataFormat(type="json"))
