@@ -62,7 +62,7 @@ class FastEngine(SampleEngine):
         self._kept: OrderedDict[str, tuple[BatchSource, OpenFile]] = OrderedDict()
         self._storage = storage
         self._open_format = file_format.open_called if called else file_format.open
-        self._parse = file_format.parse if samples == 1 and file_format.reads_whole(called=called) else None
+        self._parse_whole = file_format.parse_whole if samples == 1 and file_format.reads_whole(called=called) else None
         self._samples = samples
         self._transfer_bytes = transfer_bytes
         self._buffer = AlignedBuffer(max_file_bytes)
@@ -72,10 +72,10 @@ class FastEngine(SampleEngine):
         self._whole = True  # whether files are read in full; known for sure once the first one is open
 
     def read(self, path: str, index: int, out: memoryview) -> Sample:
-        opened = self._open
         try:
-            if self._parse is not None:
-                return self._parse(path, self._read_whole(path, out), 1, self._new_scratch).sample(0)
+            if self._parse_whole is not None:
+                return self._parse_whole(path, self._read_whole(path, out))
+            opened = self._open
             if opened is None or path != opened[0].path:
                 opened = self._open = self._opened(path, out)
             return opened[1].sample(index)
@@ -126,9 +126,6 @@ class FastEngine(SampleEngine):
             raise ended_early(path, size - got, got)
         return target[:size]
 
-    def _new_scratch(self, size_bytes: int) -> memoryview:
-        return memoryview(bytearray(size_bytes))
-
     def expect(self, paths: Sequence[str]) -> None:
         """Set the files of the next batch, in reading order, so that the storage can request several at once."""
         self._expected = list(dict.fromkeys(paths))
@@ -140,7 +137,7 @@ class FastEngine(SampleEngine):
         return self._expected
 
     def _count(self, source: BatchSource) -> None:
-        app_bytes, read_calls, read_ns = source.take_counts()
+        app_bytes, read_calls, read_ns = source.counts()
         self.app_bytes += app_bytes
         self.read_calls += read_calls
         self.read_ns += read_ns
@@ -176,7 +173,7 @@ class BatchSource(Source):
 
     _used_scratch = 0
     _used_bytes = 0
-    _taken_counts = (0, 0, 0)
+    _counted = (0, 0, 0)
 
     def __init__(
         self,
@@ -193,15 +190,17 @@ class BatchSource(Source):
         self._buffer = buffer
         self._scratch = scratch
 
-    def take_counts(self) -> tuple[int, int, int]:
-        """Return bytes (each counted once), calls and nanoseconds of the reads since the last call."""
-        now = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
-        before, self._taken_counts = self._taken_counts, now
-        return now[0] - before[0], now[1] - before[1], now[2] - before[2]
+    def counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since `forget`."""
+        before = self._counted
+        reader = self._reader
+        app_bytes, read_calls = reader.app_bytes - self.reread_bytes - before[0], reader.read_calls - before[1]
+        return app_bytes, read_calls, self.read_ns - before[2]
 
     def forget(self) -> None:
         """Release the bytes read so far: their memory is reused."""
         self._used_scratch = self._used_bytes = 0
+        self._counted = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
 
     def scratch(self, size_bytes: int) -> memoryview:
         if self._used_scratch == len(self._scratch):
@@ -294,30 +293,26 @@ class LibraryFiles:
         self._closed = ReadTotals(0, 0)
         self._indexes: OrderedDict[str, memoryview] = OrderedDict()
 
-    def open(self, path: str) -> LibraryFile:
-        """Open a data file, or rewind it. Raises OSError, DlemuError."""
+    def open(self, path: str, *, whole: bool = False) -> LibraryFile:
+        """Open a file, to be read `whole`, or rewind it. Raises OSError, DlemuError."""
         if self._last is None or self._last.name != path:
             self.finish()
-            self._last = self._open(path, self._whole)
+            self._last = self._open(path, whole or self._whole)
         self._last.seek(0)
         return self._last
 
     def index(self, path: str) -> memoryview:
         """Return the bytes of an index file. Raises OSError, DlemuError."""
-        known = self._indexes.get(path)
-        if known is None:
-            file = self._open(path, True)
-            try:
-                known = self._indexes[path] = memoryview(file.readall())
-            finally:
-                self._close(file)
+        if path not in self._indexes:
+            self._indexes[path] = memoryview(self.open(path, whole=True).readall())
             if len(self._indexes) > MAX_KEPT_FILES:
                 self._indexes.popitem(last=False)
-        return known
+        return self._indexes[path]
 
     def read_totals(self) -> ReadTotals:
         """Return the bytes and read calls so far."""
-        return self._closed if self._last is None else _sum(self._closed, self._last.read_totals())
+        closed, last = self._closed, (0, 0) if self._last is None else self._last.read_totals()
+        return ReadTotals(closed.app_bytes + last[0], closed.read_calls + last[1])
 
     @property
     def failure(self) -> Exception | None:
@@ -326,13 +321,10 @@ class LibraryFiles:
 
     def finish(self) -> None:
         """Close the last file; index files stay in memory."""
-        last, self._last = self._last, None
-        if last is not None:
-            self._close(last)
-
-    def _close(self, file: LibraryFile) -> None:
-        self._closed = _sum(self._closed, file.read_totals())
-        file.close()
+        if self._last is not None:
+            self._closed = self.read_totals()
+            self._last.close()
+            self._last = None
 
     def _open(self, path: str, whole: bool) -> LibraryFile:
         opened = self._storage.open_by_library(path, whole=whole)
@@ -358,10 +350,6 @@ class FetchedFile(StoredFile):
 
     def read_totals(self) -> ReadTotals:
         return self._read_totals
-
-
-def _sum(one: ReadTotals, other: ReadTotals) -> ReadTotals:
-    return ReadTotals(one.app_bytes + other.app_bytes, one.read_calls + other.read_calls)
 
 
 class ThreadReads:

@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from datagen.engines import Engine, ThreadReads
+from datagen.engines import ThreadReads
 from datagen.errors import DatasetError, SpaceError
 from datagen.formats.format_base import FormatBase, Sizes, Source, SourceStream, damaged, ended_early, unreadable
 from datagen.layout import Layout, Places, Run, Samples, as_places, runs_of
+from datagen.records import RangeReader
 from datagen.spec import DatasetSpec, Decode, EngineName
-from datagen.storage.storage_base import LibraryFile, Reader, StorageBase, read_in_transfers
+from datagen.storage.storage_base import LibraryFile, Reader, StorageBase
 
 
 class GroupBytes(NamedTuple):
@@ -114,7 +115,7 @@ class _Kept(NamedTuple):
     places: list[int]  # offsets in `data` and bytes of its spans or columns, in turn
 
 
-class GroupReader(Engine):
+class GroupReader(RangeReader):
     """Reads row groups of one split. Not thread-safe. The last file read stays open."""
 
     def __init__(
@@ -131,8 +132,8 @@ class GroupReader(Engine):
         called: bool = False,
     ) -> None:
         """With `called`, make the read calls of the format's library."""
+        super().__init__(storage, 0 if called else transfer_bytes)
         self.values: list[Values] = []  # with `verify`, the payload of the last batch
-        self._storage = storage
         self._format = file_format
         self._layout = layout
         self._spec = spec
@@ -140,7 +141,6 @@ class GroupReader(Engine):
         self._decodes = engine == "library" or decode == "full"
         self._verify = verify
         self._called = called
-        self._transfer_bytes = 0 if called else transfer_bytes
         self._open: OpenGroups | None = None
         self._kept: _Kept | None = None
 
@@ -225,18 +225,15 @@ class GroupReader(Engine):
 
     def _read_stored(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Read a group's spans one after another as stored, and append their places; return where the last one ends."""
-        spans, alignment = self._spans(opened, group), self._storage.alignment
-        reads = spans if alignment == 1 else [_aligned(offset, size, alignment) for offset, size in spans]
-        ends = list(itertools.accumulate((size for _, size in reads), initial=at))
-        _check_fits(ends[-1], out)
-        self._fill(opened, spans, reads, out[at : ends[-1]])
-        starts = ends if alignment == 1 else [end + span[0] % alignment for end, span in zip(ends, spans, strict=False)]
-        places = list(zip(starts, (size for _, size in spans), strict=False))
+        spans, alignment = self._spans(opened, group), self._alignment
+        _check_fits(at + sum(-(-(offset % alignment + size) // alignment) * alignment for offset, size in spans), out)
+        starts, end = self._fill_spans(opened, spans, out, at)
+        places = list(zip(starts, (size for _, size in spans), strict=True))
         flat.extend(itertools.chain.from_iterable(places))
         if self._verify:
             read = [(span[0], out[start : start + size]) for span, (start, size) in zip(spans, places, strict=True)]
             self.values += self._values(opened, group, CachedSource(opened.source, read))
-        return ends[-1]
+        return end
 
     def _spans(self, opened: OpenGroups, group: int) -> list[tuple[int, int]]:
         if not self._called:
@@ -253,32 +250,25 @@ class GroupReader(Engine):
         columns = self._format.decode_group(SourceStream(cached), group, self._spec)
         return values_of_columns(opened.file, opened.path, opened.groups.payload(group), columns)
 
-    def _fill(self, opened: OpenGroups, spans: Spans, reads: Spans, out: memoryview) -> None:
-        """Make the `reads`, which are the `spans` extended to the storage's alignment; raises DatasetError."""
-        reader, calls, begun = opened.reader, opened.reader.read_calls, time.monotonic_ns()
+    def _fill_spans(self, opened: OpenGroups, spans: Spans, out: memoryview, at: int) -> tuple[list[int], int]:
+        """Do as `fill` for spans of a file, of which there may be hundreds of a few KiB."""
+        _, path, reader, *_ = opened
+        if self._alignment > 1 or self._transfer_bytes or self._storage.is_remote:
+            return self.fill([((path, reader, None), 0, 0, *span) for span in spans], out, at)
+        *starts, end = itertools.accumulate((size for _, size in spans), initial=at)
+        calls, begun = reader.read_calls, time.monotonic_ns()
         try:
-            if reads is spans and not self._transfer_bytes and not self._storage.is_remote:
-                got = self._storage.read_stretches(reader, spans, out)
-                sizes = None if got == len(out) else _distribute(got, spans)
-            else:
-                sizes = self._read_each(reader, reads, out)
-                got = sum(sizes)
+            got = self._storage.read_stretches(reader, spans, out[at:end])
         except OSError as error:
-            raise unreadable(opened.path, error) from error
+            raise unreadable(path, error) from error
         self.read_ns += time.monotonic_ns() - begun
         self.read_calls += reader.read_calls - calls
         self.app_bytes += got
-        for size_got, (begin, _), (offset, size) in zip(sizes or (), reads, spans, strict=bool(sizes)):
-            if begin + size_got < offset + size:
-                raise ended_early(opened.path, offset + size - begin - size_got, begin + size_got)
-
-    def _read_each(self, reader: Reader, reads: Spans, out: memoryview) -> list[int]:
-        """Read each span by its own calls, of at most `transfer_bytes`; return the bytes got of each."""
-        ends = list(itertools.accumulate((size for _, size in reads), initial=0))
-        fills = [(reader, out[start : start + size], begin) for start, (begin, size) in zip(ends, reads, strict=False)]
-        if self._transfer_bytes and not self._storage.is_remote:
-            return [read_in_transfers(*fill, self._transfer_bytes) for fill in fills]
-        return self._storage.read_all(fills)
+        if got < end - at:
+            number = next(number for number, start in enumerate([*starts[1:], end]) if got < start - at)
+            (offset, size), got = spans[number], got - (starts[number] - at)
+            raise ended_early(path, size - got, offset + got)
+        return starts, end
 
     def _read_decoded(self, opened: OpenGroups, group: int, out: memoryview, at: int, flat: list[int]) -> int:
         """Do as `_read_stored`, with the decoded columns in place of the spans."""
@@ -326,9 +316,8 @@ class GroupReader(Engine):
         if self._called:
             spans = self._spans(opened, group)
             data = memoryview(bytearray(sum(size for _, size in spans)))
-            self._fill(opened, spans, spans, data)
-            begins = itertools.accumulate((size for _, size in spans), initial=0)
-            pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=False)]
+            begins, _ = self._fill_spans(opened, spans, data, 0)
+            pieces = [(span[0], data[at : at + span[1]]) for at, span in zip(begins, spans, strict=True)]
             return self._format.decode_group(SourceStream(CachedSource(opened.source, pieces)), group, self._spec)
         reader, source = opened.reader, opened.source
         before = reader.app_bytes, reader.read_calls, source.read_ns
@@ -346,21 +335,6 @@ class GroupReader(Engine):
             raise unreadable(opened.path, error) from error
         self.read_ns += max(0, time.monotonic_ns() - wall_ns - (time.thread_time_ns() - cpu_ns))
         return columns
-
-
-def _aligned(offset: int, size: int, alignment: int) -> tuple[int, int]:
-    """Return the smallest span around (offset, size) whose offset and size are multiples of `alignment`."""
-    before = offset % alignment
-    return offset - before, -(-(before + size) // alignment) * alignment
-
-
-def _distribute(got: int, spans: Spans) -> list[int]:
-    """Return the bytes got of each span, given how many were got of all spans in order."""
-    sizes = []
-    for _, size in spans:
-        sizes.append(min(got, size))
-        got -= sizes[-1]
-    return sizes
 
 
 def _check_fits(wanted: int, out: memoryview) -> None:

@@ -22,7 +22,6 @@ from datagen.records import largest_record_bytes
 from datagen.scan import (
     SHOWN_NAMES,
     count_by_pattern,
-    guess_layout,
     match_names,
     scan,
     sizes_on_disk,
@@ -224,13 +223,11 @@ class _Inspection:
         """Return the layout of the files in use, by their names."""
         if requested.num_files == 0:
             return requested
-        if self._manifest is None:
-            likely = guess_layout(requested, self._storage)  # from the first file found
-        else:
+        likely = requested
+        if self._manifest is not None:
             made = layouts(self._manifest.spec)[0 if requested.split == "train" else 1]
             likely = replace(made, folder=requested.folder, num_files=requested.num_files)
-        guessed = self._manifest is None and likely != requested
-        if (there := count_by_pattern(likely, self._storage, exclusive=guessed)) is not None:
+        if (there := count_by_pattern(likely, self._storage)) is not None:
             self._notes += surplus_note(likely, there)
             return likely
         scanned = scan(requested.folder, requested.extension, self._storage, without="valid")

@@ -306,8 +306,9 @@ def _with_samples(
     name: str, layout: Layout, sizes: NDArray[np.int64], spec: DatasetSpec, storage: StorageBase
 ) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
     """Return the format to read the files by, the layout and sizes of the files to be read, and notes for the user."""
+    length = max(1, int(spec.record_length_bytes))
     if name in FLAT:
-        return _cut(name, layout, sizes, spec)
+        return _with_equal(name, layout, sizes, sizes // length, length)
     count = COUNTERS.get(name)
     if count is None:
         is_local = storage.local_path(layout.path(0)) is not None
@@ -331,17 +332,33 @@ def _with_samples(
         samples = int(counts.min())
         notes = [f"{samples} samples of each file are read: the fewest of {len(counted)} files that were counted"]
         return name, replace(layout, num_samples_per_file=samples), sizes, notes
-    # The same number of samples is read from each file. Files with fewer are skipped if that gives more samples in all.
+    return _with_equal(name, layout, sizes, counts)
+
+
+def _with_equal(
+    name: str, layout: Layout, sizes: NDArray[np.int64], counts: NDArray[np.int64], length: int = 0
+) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
+    """Do as `_with_samples` for files of these numbers of samples, which are of `length` bytes if there is no framing.
+
+    The same number of samples is read from each file. Files with fewer are skipped if that gives more samples in all.
+    """
     samples = max({int(each) for each in counts}, key=lambda each: each * int((counts >= each).sum()))
     if samples < 1:
-        raise DatasetError(f"{layout.folder}: its {name} files hold no samples")
+        why = f"its {name} files hold no samples"
+        if length:
+            why = f"no file has the {length} bytes of a sample: set dataset.record_length_bytes to those of one sample"
+        raise DatasetError(f"{layout.folder}: {why}")
     kept = np.flatnonzero(counts >= samples)
     notes = []
-    if int(counts.sum()) > samples * len(kept):
+    if length:
+        notes.append(f"each file is cut into {samples:,} samples of {length:,} bytes (dataset.record_length_bytes)")
+    elif int(counts.sum()) > samples * len(kept):
         notes.append(
             f"{samples * len(kept):,} of {int(counts.sum()):,} samples are read: {samples} of each of {len(kept)} files"
         )
-    return name, replace(_subset(layout, kept), num_samples_per_file=samples), sizes[kept], notes
+    used_bytes = samples * length
+    layout = replace(_subset(layout, kept), num_samples_per_file=samples, used_bytes=used_bytes)
+    return name, layout, np.minimum(sizes[kept], used_bytes) if length else sizes[kept], notes
 
 
 def _some_files(layout: Layout) -> list[int]:
@@ -391,24 +408,6 @@ def _opened(path: str, storage: StorageBase) -> BinaryIO:
     if local is not None:
         return os.fdopen(open_regular(local), "rb")
     return io.BufferedReader(StoredFile(path, storage.open(path)), HEADERS_AT_ONCE_BYTES)
-
-
-def _cut(
-    name: str, layout: Layout, sizes: NDArray[np.int64], spec: DatasetSpec
-) -> tuple[str, Layout, NDArray[np.int64], list[str]]:
-    """Cut files into samples of `record_length_bytes`, the same number from each file."""
-    length = max(1, int(spec.record_length_bytes))
-    counts = sizes // length
-    samples = max(map(int, counts), key=lambda each: each * int((counts >= each).sum()))
-    if samples < 1:
-        raise DatasetError(
-            f"{layout.folder}: no file has the {length} bytes of a sample: set dataset.record_length_bytes to "
-            "the bytes of one sample"
-        )
-    kept = np.flatnonzero(counts >= samples)
-    cut = replace(_subset(layout, kept), num_samples_per_file=samples, used_bytes=samples * length)
-    note = f"each file is cut into {samples:,} samples of {length:,} bytes (dataset.record_length_bytes)"
-    return name, cut, np.minimum(sizes[kept], samples * length), [note]
 
 
 def _can_read(name: str, layout: Layout, storage: StorageBase) -> bool:

@@ -43,7 +43,79 @@ Request = tuple[OpenRecords, int, int, int, int]
 """A read: an open file, index of the first record, number of records, their offset and bytes in the file."""
 
 
-class RecordReader(Engine):
+Ranges = Sequence[tuple[tuple[str, Reader, object], int, int, int, int]]
+"""Requests of which only path, reader, offset and bytes count."""
+
+
+class RangeReader(Engine):
+    """Reads byte ranges of open files."""
+
+    def __init__(self, storage: StorageBase, transfer_bytes: int) -> None:
+        self._storage = storage
+        self._alignment = storage.alignment
+        self._transfer_bytes = transfer_bytes
+
+    def fill(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+        """Read all requests into `out`, from `at` on; return the index of each, and where the last one ends.
+
+        Raises DatasetError: a file ends too early, or can't be read. SpaceError: `out` is too small.
+        """
+        return (self._fill_concurrently if self._storage.is_remote else self._fill_each)(requests, out, at)
+
+    def _fill_each(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+        """Do as `fill`, one request after another."""
+        alignment, transfer_bytes = self._alignment, self._transfer_bytes
+        starts = []
+        app_bytes = read_calls = 0
+        begun = time.monotonic_ns()
+        for (path, reader, _), _, _, offset, size in requests:
+            before = offset % alignment
+            start = at + before
+            stop = -(-(start + size) // alignment) * alignment
+            if stop > len(out):
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
+            calls = reader.read_calls
+            try:
+                got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
+            except OSError as error:
+                raise unreadable(path, error) from error
+            if got < before + size:
+                raise ended_early(path, before + size - got, offset - before + got)
+            read_calls += reader.read_calls - calls
+            app_bytes += got
+            starts.append(start)
+            at = stop
+        self.read_ns += time.monotonic_ns() - begun
+        self.app_bytes += app_bytes
+        self.read_calls += read_calls
+        return starts, at
+
+    def _fill_concurrently(self, requests: Ranges, out: memoryview, at: int) -> tuple[list[int], int]:
+        """Do as `fill`, with several requests in flight."""
+        starts, fills = [], []
+        for (path, reader, _), _, _, offset, size in requests:
+            if at + size > len(out):
+                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
+            fills.append((reader, out[at : at + size], offset))
+            starts.append(at)
+            at += size
+        readers = {id(reader): reader for reader, _, _ in fills}.values()
+        calls = sum(reader.read_calls for reader in readers)
+        begun = time.monotonic_ns()
+        try:
+            sizes = self._storage.read_all(fills)
+        except OSError as error:
+            raise unreadable(error.filename or requests[0][0][0], error) from error
+        self.read_ns += time.monotonic_ns() - begun
+        self.read_calls += sum(reader.read_calls for reader in readers) - calls
+        self.app_bytes += sum(sizes)
+        for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
+            if got < size:
+                raise ended_early(path, size - got, offset + got)
+        return starts, at
+
+
+class RecordReader(RangeReader):
     """Reads samples of one split. Not thread-safe."""
 
     def __init__(
@@ -59,11 +131,9 @@ class RecordReader(Engine):
         """With `called`, make the read calls of the format's library, where known, instead of as few as possible."""
         self._samples = layout.num_samples
         self._samples_per_file = layout.num_samples_per_file
-        self._storage = storage
-        self._alignment = storage.alignment
         self._verify = verify
         known = called and (file_format.looks_up or file_format.stream_calls is not None)
-        self._transfer_bytes = 0 if known else transfer_bytes
+        super().__init__(storage, 0 if known else transfer_bytes)
         kind = {"called": known, "mapped": file_format.mapped}
         self._files = OpenFiles(storage, file_format, layout, max_open_files(), self._transfer_bytes, **kind)
 
@@ -98,7 +168,7 @@ class RecordReader(Engine):
         """Read runs into `out` one after another from `at` on, append their samples' places; return the end."""
         while True:
             requests = self._requests(batch_runs)
-            starts, end = (self._fill_concurrently if self._storage.is_remote else self._fill)(requests, out, at)
+            starts, end = self.fill(requests, out, at)
             try:
                 places.append(self._places(requests, starts, out))
                 return end
@@ -119,58 +189,6 @@ class RecordReader(Engine):
                 offset, size = records.span(index, count)
                 requests.append((opened, index, count, offset, size))
         return requests
-
-    def _fill(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
-        """Read all requests; return the index in `out` of each, and where the last one ends."""
-        alignment, transfer_bytes = self._alignment, self._transfer_bytes
-        starts = []
-        app_bytes = read_calls = 0
-        begun = time.monotonic_ns()
-        for (path, reader, _), _, _, offset, size in requests:
-            before = offset % alignment
-            start = at + before
-            stop = -(-(start + size) // alignment) * alignment
-            if stop > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            calls = reader.read_calls
-            try:
-                got = read_in_transfers(reader, out[at:stop], offset - before, transfer_bytes)
-            except OSError as error:
-                raise unreadable(path, error) from error
-            if got < before + size:
-                raise ended_early(path, before + size - got, offset - before + got)
-            read_calls += reader.read_calls - calls
-            app_bytes += got
-            starts.append(start)
-            at = stop
-        self.read_ns += time.monotonic_ns() - begun
-        self.app_bytes += app_bytes
-        self.read_calls += read_calls
-        return starts, at
-
-    def _fill_concurrently(self, requests: list[Request], out: memoryview, at: int) -> tuple[list[int], int]:
-        """Do as `_fill`, with several requests in flight."""
-        starts, fills = [], []
-        for (path, reader, _), _, _, offset, size in requests:
-            if at + size > len(out):
-                raise SpaceError(f"{path}: its records are larger than the {len(out)} bytes reserved for a batch")
-            fills.append((reader, out[at : at + size], offset))
-            starts.append(at)
-            at += size
-        readers = {id(reader): reader for reader, _, _ in fills}.values()
-        calls = sum(reader.read_calls for reader in readers)
-        begun = time.monotonic_ns()
-        try:
-            sizes = self._storage.read_all(fills)
-        except OSError as error:
-            raise unreadable(error.filename or requests[0][0][0], error) from error
-        self.read_ns += time.monotonic_ns() - begun
-        self.read_calls += sum(reader.read_calls for reader in readers) - calls
-        self.app_bytes += sum(sizes)
-        for ((path, _, _), _, _, offset, size), got in zip(requests, sizes, strict=True):
-            if got < size:
-                raise ended_early(path, size - got, offset + got)
-        return starts, at
 
     def _places(self, requests: list[Request], starts: list[int], out: memoryview) -> Places:
         """Return the places of the samples read; with `verify`, their checksums are checked."""
@@ -236,7 +254,7 @@ class OpenFiles:
             if self._called and self._format.looks_up and not self._format.mapped:
                 reader = ReopenedReader(reader, partial(self._storage.open, path))
             if self._called and self._format.stream_calls is not None:
-                reader = StreamedReader(self._storage, reader, self._format.stream_calls)
+                reader = StreamedReader(self._storage, reader, self._format.stream_calls, self._format.tail_bytes)
             source = Source(path, reader, self._storage.alignment, self._transfer_bytes)
             source.size_bytes = min(self._layout.used_bytes or source.size_bytes, source.size_bytes)
             # Libraries read indexes through memory maps, too
@@ -281,12 +299,12 @@ class StreamedReader:
     stream there or, if it is shorter than `min_stream_bytes`, makes the calls of Python's buffered files.
     """
 
-    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls) -> None:
+    def __init__(self, storage: StorageBase, reader: Reader, calls: StreamCalls, tail_bytes: int) -> None:
         self.size_bytes = reader.size_bytes
         self.read_calls = self.app_bytes = 0
         self._storage = storage
         self._reader = reader
-        self._calls = calls
+        self._calls, self._tail_bytes = calls, tail_bytes
         self._block_bytes = block_bytes_of(reader)
         self._plan(calls.sizes(self._block_bytes))
         self._piece = memoryview(bytearray())
@@ -303,7 +321,7 @@ class StreamedReader:
         while got < len(buffer) and self._end < self.size_bytes:
             got += self._call(buffer[got:])
         self._next_offset = offset + got
-        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._calls.tail_bytes:
+        while not self._by_index and self._end < self.size_bytes <= self._next_offset + self._tail_bytes:
             self._call(memoryview(b""))
         self.read_calls += self._reader.read_calls - calls
         self.app_bytes += got

@@ -83,32 +83,8 @@ def _visible_names(folder: str, storage: StorageBase) -> list[str]:
         return [entry.name for entry in entries if not entry.name.startswith(".")]
 
 
-def guess_layout(requested: Layout, storage: StorageBase) -> Layout:
-    """Return `requested` with prefix, N and sub-folders taken from the first file found, if its name fits the pattern.
-
-    Most often all other names fit too, and `count_by_pattern` is faster than `scan` on a million files. Raises OSError.
-    """
-    subfolders: list[str] = []
-    try:
-        with storage.entries(requested.folder) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_dir():
-                    subfolders.append(f"{requested.folder}/{entry.name}")
-                elif has_ending(entry.name, requested.extension):
-                    guess = None if subfolders else _match_pattern(Scan([entry.name], Counter(), 0), requested)
-                    return guess or requested
-        names = _visible_names(subfolders[0], storage)[:1] if subfolders else []
-    except FileNotFoundError:
-        return requested
-    return _match_pattern(Scan(names, Counter(), len(subfolders)), requested) or requested
-
-
-def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = False) -> int | None:
+def count_by_pattern(layout: Layout, storage: StorageBase) -> int | None:
     """Return how many files have the layout's names, or None if one of the files in use is missing.
-
-    With `exclusive`, return None also if there are other files of its extension, or other folders.
 
     Only one byte is kept per file, so that a million files take about a second and a megabyte; `scan` and `match_names`
     are for folders where this returns None. Raises OSError.
@@ -126,10 +102,6 @@ def count_by_pattern(layout: Layout, storage: StorageBase, *, exclusive: bool = 
                     file = int(match[1]) if match else -1
                     if 0 <= file < layout.named_files and file % len(folders) == place:
                         listed[file] = 1
-                        continue
-                    holds_samples = exclusive and (has_ending(entry.name, layout.extension) or entry.is_dir())
-                    if holds_samples and not entry.name.startswith("."):
-                        return None
         except FileNotFoundError:
             return None
     return sum(listed) if all(listed[: layout.num_files]) else None

@@ -302,6 +302,9 @@ def problems(value: Any, where: str = "") -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from problems(item, _join(where, key))
+    elif isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from problems(item, f"{where}[{number}]")
     elif is_dataclass(value):
         yield from out_of_range(value, where)
         for field in fields(value):

@@ -34,7 +34,7 @@ class Hdf5:
 
     chunk_dims: tuple[int, ...] = ()
     """Shape of a chunk; the first axis counts samples. Empty: `enable_chunking` and `chunk_size` decide."""
-    num_dset_per_record: int = 1
+    num_dset_per_record: Annotated[int, at_least(1)] = 1
     """HDF5 datasets over which each record is split, along the first axis of `record_dims`."""
     max_shape: tuple[int, ...] = ()
     """Maximum shape of a record (HDF5's maxshape); if set, the HDF5 datasets are chunked."""
@@ -48,7 +48,7 @@ class ParquetColumn:
     """Name of the column."""
     dtype: Literal["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16"] = "float32"
     """Type of the numbers."""
-    size: int = 1
+    size: Annotated[int, at_least(1)] = 1
     """Numbers in each value; if above 1, types of 4 or 8 bytes make a list, smaller ones a fixed-length byte array."""
     read: bool = True
     """Training reads this column."""
@@ -67,7 +67,7 @@ class ParquetSpec:
 
     columns: tuple[ParquetColumn, ...] = ()
     """Columns of the table; if empty, it has one, `data`, of `record_length_bytes`."""
-    row_group_size: int = 1024
+    row_group_size: Annotated[int, at_least(1)] = 1024
     """Rows in each row group; row groups are read whole."""
 
 

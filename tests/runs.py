@@ -140,10 +140,8 @@ def with_telemetry(log: RunLog, *, device_share: float = 1.0, interval_ns: int =
         counted=True,
         size_bytes=1 << 40,
         model="fast",
-        rotational=False,
         scheduler="none",
         read_ahead_bytes=128 << 10,
-        largest_request_bytes=1 << 20,
         requests_counted=True,
     )
     hosts = [

@@ -89,7 +89,7 @@ def composed(name: str, words: list[str], text: str) -> None:
 @needs_all_parts
 def test_most_pages_have_commands() -> None:
     found = {page: len(list(commands_of(page))) for page in WITH_COMMANDS}
-    assert sum(found.values()) > 100
+    assert sum(found.values()) > 90
     assert sum(count > 0 for count in found.values()) > 15
 
 

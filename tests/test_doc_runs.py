@@ -55,7 +55,6 @@ ELSEWHERE = {
     "predict workload=unet3d accelerator=h100 dataset": "probes first: tests/prediction",
     "checkpoint.odirect=": "tests/e2e/test_checkpoints.py",
     "report results/": "tests/report",
-    "audit results/ --edition": "dlemu/contrib/mlperf/tests/test_audit.py",
     "checkpoint workload=llama3_70b": "as llama3_8b",
     "workload=llama3_70b ranks=64 --from": "another model than the run's: tests/jobs/test_checkpoint_prediction.py",
 }

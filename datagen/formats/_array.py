@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from datagen.errors import DatasetError
 from datagen.formats.format_base import DamagedError, FileJob, OpenFile, Sample, Scratch, damaged
 
 _PREFIX = struct.Struct("<6sBxH")  # magic, major version, and in files of version 1 the length of the header
@@ -122,6 +123,17 @@ def _header_fields(text: bytes) -> tuple[Any, bool, tuple[int, ...]]:
         return fields["descr"], bool(fields["fortran_order"]), tuple(fields["shape"])
     descr, order, shape = match.groups()
     return descr.decode(), order == b"True", tuple(int(axis) for axis in shape.split(b",") if axis.strip())
+
+
+FAILURES = (DamagedError, struct.error, ValueError, SyntaxError, TypeError, LookupError)
+"""What parsing a damaged file raises; a context manager for it would cost as much as parsing a small one."""
+
+
+def unreadable(path: str, ending: str, error: Exception) -> DatasetError:
+    """Return the error for a file with this ending of which parsing raised an error."""
+    if isinstance(error, DamagedError):
+        return damaged(path, str(error), error.offset)
+    return damaged(path, f"no readable {ending} structure ({error})", 0)
 
 
 class Samples(OpenFile):

@@ -64,6 +64,7 @@ class Shape(NamedTuple):
 class PictureFormat(base.FormatBase):
     """Reads and writes images of one format."""
 
+    one_sample = only_bytes = True
     longest_side: ClassVar[int]
 
     @abc.abstractmethod
@@ -93,13 +94,7 @@ class PictureFormat(base.FormatBase):
         return pillow_pixels(data)
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = super().unfit(spec)
-        if spec.num_samples_per_file != 1:
-            actual = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
-            problems.append(f"{actual}: a {spec.format} file holds one image: set it to 1")
-        if spec.record_element_type != "uint8":
-            problems.append(f"dataset.record_element_type is {spec.record_element_type}: pixels are uint8")
-        return problems or ([] if spec.source == "folder" else self._unfit_shape(spec))
+        return super().unfit(spec) or ([] if spec.source == "folder" else self._unfit_shape(spec))
 
     def _unfit_shape(self, spec: DatasetSpec) -> list[str]:
         dims = spec.record_dims or (max(1, int(spec.record_length_bytes**0.5)),) * 2

@@ -27,11 +27,7 @@ Bytes = NDArray[np.uint8]
 class Format(base.FormatBase):
     """Reads and writes .csv."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = super().unfit(spec)
-        if spec.record_element_type != "uint8":
-            problems.append(f"dataset.record_element_type is {spec.record_element_type}: format csv supports uint8")
-        return problems
+    only_bytes = True
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> None:
         """Return None: the length of the text depends on the numbers."""

@@ -252,6 +252,8 @@ class FormatBase(abc.ABC):
 
     compressions: ClassVar[tuple[Compression, ...]] = ("none",)
     """Values of `dataset.compression` that the format supports."""
+    one_sample: ClassVar[bool] = False  # a file is one sample
+    only_bytes: ClassVar[bool] = False  # elements are of type uint8
     sides: ClassVar[tuple[SideFile, ...]] = ()
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
@@ -260,10 +262,15 @@ class FormatBase(abc.ABC):
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
-        if spec.compression in self.compressions:
-            return []
-        wanted = " or ".join(self.compressions)
-        return [f"dataset.compression is {spec.compression}: format {spec.format} supports only {wanted}"]
+        problems, only = [], f"format {spec.format} supports only"
+        if spec.compression not in self.compressions:
+            problems.append(f"dataset.compression is {spec.compression}: {only} {' or '.join(self.compressions)}")
+        if self.one_sample and spec.num_samples_per_file != 1:
+            seen = f"dataset.num_samples_per_file is {spec.num_samples_per_file}"
+            problems.append(f"{seen}: a {spec.format} file is one sample, set it to 1")
+        if self.only_bytes and spec.record_element_type != "uint8":
+            problems.append(f"dataset.record_element_type is {spec.record_element_type}: {only} uint8")
+        return problems
 
     @abc.abstractmethod
     def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes | None:
@@ -288,11 +295,15 @@ class FormatBase(abc.ABC):
         return self.open(source, samples)
 
     def reads_whole(self, *, called: bool) -> bool:
-        """Return whether files of one sample are read by one call and given to `parse`, without a source.
+        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
 
-        For small files, a source costs as much CPU as the read. `called`: the library reads so, too.
+        For small files, `open` costs as much CPU as the read.
         """
         return False
+
+    def parse_whole(self, path: str, data: memoryview) -> Sample:
+        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
+        raise NotImplementedError  # called where the method above returns True
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
@@ -337,7 +348,6 @@ class StreamCalls(NamedTuple):
     """A non-sequential read of fewer bytes is made as scripts with an index do: through Python's buffered files."""
     retries_short_reads: bool = False
     """A call cut short by the end of the file is followed by one for the missing bytes, as TensorFlow does."""
-    tail_bytes: int = 0  # bytes of a file after its last record
 
 
 class RecordFormat(FormatBase):
@@ -347,6 +357,10 @@ class RecordFormat(FormatBase):
     looks_up: ClassVar[bool] = False
     """The library looks up each record in an index, and opens the file for each unless it maps files."""
     stream_calls: ClassVar[StreamCalls | None] = None  # the read calls of a library that streams files
+    tail_bytes: ClassVar[int] = 0  # bytes of a file after its last record
+
+    def file_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
+        return self.record_bytes(spec, shapes) * spec.num_samples_per_file + self.tail_bytes
 
     @abc.abstractmethod
     def record_bytes(self, spec: DatasetSpec, shapes: Sizes) -> Sizes:
@@ -405,15 +419,13 @@ class UnreadFormat(FormatBase):
 class LibraryReads:
     """How the library used by most training scripts reads a format; a format's module may define it as `LIBRARY`.
 
-    Values and how they were measured: docs/loaders.md, "Size of requests", and docs/benchmarks.md, "library".
+    Values and how they were measured: docs/loaders.md, "Size of requests".
     """
 
     call: str = ""  # the library function that scripts call; empty if unknown
     in_parts: bool = False  # from a file of several samples, the library reads only the bytes that one sample needs
     transfer_bytes: int = 0
     """Maximum bytes of the library's read calls, which dlemu's own reader then also uses; 0: no maximum."""
-    cpu_ratio: float | None = None
-    """CPU time per byte of the library divided by that of dlemu's own reader, from the page cache, without decoding."""
 
 
 def format_named(name: str) -> FormatBase:

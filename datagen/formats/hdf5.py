@@ -29,7 +29,7 @@ from datagen.formats._hdf5_read import HDF5_ERRORS, OLD_NAME, Hdf5File, Known, h
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="h5py", cpu_ratio=8.0)
+LIBRARY = base.LibraryReads(call="h5py")
 LABEL_BYTES = 8  # int64, as DLIO's
 _LIBC = ctypes.CDLL(None)
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE (Linux, falloc.h)
@@ -51,7 +51,7 @@ class Format(base.FormatBase):
         if spec.enable_chunking and not spec.hdf5.chunk_dims and spec.chunk_size < 1:
             problems.append(f"dataset.chunk_size is {spec.chunk_size}: dataset.enable_chunking needs 1 byte or more")
         parts = spec.hdf5.num_dset_per_record
-        if parts < 1 or (parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts)):
+        if parts > 1 and (not spec.record_dims or spec.record_dims[0] % parts):
             problems.append(
                 f"dataset.hdf5.num_dset_per_record is {parts}: wanted 1, or a number that divides the first of "
                 f"dataset.record_dims, which is {list(spec.record_dims)}"

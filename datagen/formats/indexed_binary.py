@@ -63,9 +63,6 @@ class Format(base.RecordFormat):
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return base.sample_bytes(spec, shapes)
 
-    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return base.sample_bytes(spec, shapes) * spec.num_samples_per_file
-
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         for piece in job.payload(buffer):
             writer.write(piece)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 
 from datagen.buffers import AlignedBuffer
@@ -13,7 +11,7 @@ from datagen.formats._buffered import BufferedFile, read_by_stdio
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", cpu_ratio=2.0)
+LIBRARY = base.LibraryReads(call="np.load")
 NAME = "the array"
 
 
@@ -35,6 +33,10 @@ class Format(base.FormatBase):
     def reads_whole(self, *, called: bool) -> bool:
         return not called
 
+    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
+        payload = _parsed(path, data).payload
+        return base.Sample(payload, payload, 0)
+
     def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: the header by Python's buffered file, the items by np.fromfile."""
         file = BufferedFile(source)
@@ -53,7 +55,5 @@ class Format(base.FormatBase):
 def _parsed(path: str, data: memoryview) -> _array.Array:
     try:
         return _array.parse(data, NAME)
-    except base.DamagedError as error:
-        raise base.damaged(path, str(error), 0) from error
-    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise base.damaged(path, f"no readable .npy structure ({error})", 0) from error
+    except _array.FAILURES as error:
+        raise _array.unreadable(path, ".npy", error) from error

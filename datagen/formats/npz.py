@@ -8,7 +8,6 @@ field); NEP 1 for the arrays.
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import zipfile
 import zlib
@@ -25,7 +24,7 @@ from datagen.formats._buffered import BufferedFile
 from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
-LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10, cpu_ratio=5.0)
+LIBRARY = base.LibraryReads(call="np.load", transfer_bytes=256 << 10)
 X_NAME = "array x"
 
 
@@ -57,17 +56,21 @@ class Format(base.FormatBase):
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> _array.Samples:
         """Parse the archive; samples are copied only if they are compressed or interleaved."""
-        with _reporting_damage(path):
+        try:
             return _samples(path, data, _members_to_read(_entries(data), samples, len(data))[0], samples, scratch)
+        except _array.FAILURES as error:
+            raise _array.unreadable(path, ".npz", error) from error
 
     def open_called(self, source: base.Source, samples: int) -> _array.Samples:
         """Read as np.load does: Python's zipfile on a buffered file, arrays in pieces."""
         file = BufferedFile(source)
-        with _reporting_damage(source.path):
+        try:
             used = _members_to_read(_list_by_zipfile(file), samples, file.size_bytes)
             for entry in sorted(used, key=lambda entry: entry.start):
                 _read_by_zipfile(file, entry)
             return _samples(source.path, file.image, used[0], samples, source.scratch)
+        except _array.FAILURES as error:
+            raise _array.unreadable(source.path, ".npz", error) from error
 
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         try:
@@ -82,16 +85,6 @@ class Format(base.FormatBase):
                 return _array.sample_of(arrays[main.name], index, samples)
         except (ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise base.damaged(file.name, f"np.load can't read array x ({error})", 0) from error
-
-
-@contextlib.contextmanager
-def _reporting_damage(path: str) -> Iterator[None]:
-    try:
-        yield
-    except base.DamagedError as error:
-        raise base.damaged(path, str(error), error.offset) from error
-    except (struct.error, ValueError, SyntaxError, TypeError, LookupError) as error:
-        raise base.damaged(path, f"no readable .npz structure ({error})", 0) from error
 
 
 def _samples(path: str, data: memoryview, entry: Entry, samples: int, scratch: base.Scratch) -> _array.Samples:

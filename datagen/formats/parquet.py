@@ -60,14 +60,7 @@ class Format(GroupFormat):
         if spec.record_length_bytes_resize:
             wanted = "wanted 0, because whole row groups are passed to the trainer"
             problems.append(f"dataset.record_length_bytes_resize is {spec.record_length_bytes_resize}: {wanted}")
-        if spec.parquet.row_group_size < 1:
-            problems.append(f"dataset.parquet.row_group_size is {spec.parquet.row_group_size}: wanted 1 or more")
         columns = spec.parquet.columns
-        problems += [
-            f"dataset.parquet.columns: {column.name} has size {column.size}: wanted 1 or more"
-            for column in columns
-            if column.size < 1
-        ]
         if len({column.name for column in columns}) != len(columns):
             problems.append("dataset.parquet.columns: two columns have the same name")
         if columns and not any(column.read for column in columns):

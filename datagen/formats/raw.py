@@ -13,13 +13,7 @@ LIBRARY = base.LibraryReads(call="open().read")
 class Format(base.FormatBase):
     """Reads and writes bytes."""
 
-    def unfit(self, spec: DatasetSpec) -> list[str]:
-        problems = super().unfit(spec)
-        if spec.num_samples_per_file != 1:
-            problems.append(
-                f"dataset.num_samples_per_file is {spec.num_samples_per_file}: a raw file is one sample, set it to 1"
-            )
-        return problems
+    one_sample = True
 
     def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return base.sample_bytes(spec, shapes)
@@ -28,14 +22,17 @@ class Format(base.FormatBase):
         for piece in job.payload(buffer):
             writer.write(piece)
 
+    def open(self, source: base.Source, samples: int) -> RawFile:
+        return RawFile(source.read(0, source.size_bytes))
+
     def reads_whole(self, *, called: bool) -> bool:
         return True
 
-    def parse(self, path: str, data: memoryview, samples: int, scratch: base.Scratch) -> RawFile:
-        return RawFile(data)
+    def parse_whole(self, path: str, data: memoryview) -> base.Sample:
+        return base.Sample(data, data, 0)
 
     def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
-        return RawFile(memoryview(file.read() or b"")).sample(index)
+        return self.parse_whole(file.name, memoryview(file.read() or b""))
 
 
 class RawFile(base.OpenFile):

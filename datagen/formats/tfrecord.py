@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
 from datagen.formats import format_base as base
+from datagen.formats._parquet_layout import varint
 from datagen.known_offsets import offsets_in
 from datagen.layout import Layout, even_places
 from datagen.spec import BLOCK_BYTES, DatasetSpec
@@ -86,9 +87,6 @@ class Format(base.RecordFormat):
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         return _record_bytes(spec, shapes)
-
-    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return _record_bytes(spec, shapes) * spec.num_samples_per_file
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         frame = _Frame(job.record_bytes)
@@ -365,16 +363,16 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 
 def around_image(image_bytes: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after an image of `image_bytes` bytes in an Example."""
-    values = _field(_KEY_OF_FIELD_1, _varint(image_bytes))
+    values = _field(_KEY_OF_FIELD_1, varint(image_bytes))
     size = _field(_KEY_OF_FIELD_1, SIZE) + _field(_KEY_OF_FIELD_2, _field(_KEY_OF_FIELD_3, values))
     after = _field(_KEY_OF_FIELD_1, size)
     # From the inside out: the length of each message includes the image, which the caller inserts
-    before = _KEY_OF_FIELD_1 + _varint(image_bytes)  # BytesList.value
+    before = _KEY_OF_FIELD_1 + varint(image_bytes)  # BytesList.value
     for key in (_KEY_OF_FIELD_1, _KEY_OF_FIELD_2):  # Feature.bytes_list, the entry's value
-        before = key + _varint(len(before) + image_bytes) + before
+        before = key + varint(len(before) + image_bytes) + before
     before = _field(_KEY_OF_FIELD_1, IMAGE) + before
-    before = _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes) + before  # Features.feature
-    return _KEY_OF_FIELD_1 + _varint(len(before) + image_bytes + len(after)) + before, after
+    before = _KEY_OF_FIELD_1 + varint(len(before) + image_bytes) + before  # Features.feature
+    return _KEY_OF_FIELD_1 + varint(len(before) + image_bytes + len(after)) + before, after
 
 
 def example_bytes(image_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -402,16 +400,7 @@ def find_image(example: memoryview) -> tuple[int, int]:
 
 
 def _field(key: bytes, value: bytes) -> bytes:
-    return key + _varint(len(value)) + value
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return key + varint(len(value)) + value
 
 
 def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:

@@ -80,15 +80,13 @@ def _tarfile_calls(block_bytes: int) -> Iterator[int]:
 class Format(base.RecordFormat):
     """Reads and writes .tar."""
 
-    stream_calls = base.StreamCalls(_tarfile_calls, tail_bytes=len(TAIL))
+    stream_calls = base.StreamCalls(_tarfile_calls)
+    tail_bytes = len(TAIL)
 
     def record_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
         sizes = base.sample_bytes(spec, shapes)
         whole: base.Sizes = BLOCK + -(-sizes // BLOCK) * BLOCK
         return whole
-
-    def file_bytes(self, spec: DatasetSpec, shapes: base.Sizes) -> base.Sizes:
-        return self.record_bytes(spec, shapes) * spec.num_samples_per_file + len(TAIL)
 
     def write(self, job: base.FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         size = job.record_bytes
@@ -218,7 +216,8 @@ def offsets(file: BinaryIO) -> list[int]:
     file.seek(0)
     try:
         with tarfile.open(fileobj=file, mode="r:") as archive:
-            for member in archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # of typeshed; else all would stay in memory
                 key = key_of(member.name)
                 if member.isfile() and not key.rpartition("/")[2].startswith(".") and key != last:
                     found.append(member.offset)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from datagen.errors import DatasetError, ServerError, SpaceError
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
 from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
+from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
 
@@ -47,18 +48,6 @@ NO_TLS = "WRONG_VERSION_NUMBER"  # openSSL's reason when the peer does not speak
 MESSAGE_CHARACTERS = 300  # maximum length of a server's error text in our messages
 OPEN_END = 1 << 62  # an offset beyond the end of any object
 MAX_IDLE_CONNECTIONS = 64  # maximum connections of a process to one bucket that are kept open between requests
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A bucket, the addresses of its server, and how often and long to try."""
-
-    addresses: tuple[Address, ...]
-    bucket: str
-    path_style: bool
-    attempts: int
-    timeout_seconds: float
-    endpoint: str  # as the user wrote it, for messages
 
 
 class Span(NamedTuple):
@@ -120,14 +109,19 @@ class Attempt:
 class Client:
     """Client of one bucket. Threads share it, but each drives its own requests."""
 
-    def __init__(self, server: Server, signer: Signer, tls: ssl.SSLContext | None, counts: RequestCounts) -> None:
-        self.server = server
+    def __init__(
+        self, options: Options, bucket: str, signer: Signer, tls: ssl.SSLContext | None, counts: RequestCounts
+    ) -> None:
+        self.bucket = bucket
+        self.endpoint = options.endpoint
+        self._options = options
+        self._path_style = options.path_style or "." in bucket  # no certificate fits a name with dots
         self.counts = counts
         self._signer = signer
         self._tls = tls
         self._idle: deque[Connection] = deque()
-        self._before_key = f"/{server.bucket}/" if server.path_style else "/"
-        self._timeout_ns = round(1e9 * server.timeout_seconds)
+        self._before_key = f"/{bucket}/" if self._path_style else "/"
+        self._timeout_ns = round(1e9 * options.timeout_seconds)
         self._next_address = itertools.count(os.getpid())
 
     def request(self, request: Request) -> Exchange:
@@ -195,11 +189,12 @@ class Client:
                     stalled = active.pop(descriptor)
                     poller.unregister(descriptor)
                     self._abort(stalled)
-                    text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {self.server.timeout_seconds:g} s"
+                    seconds = f"{self._options.timeout_seconds:g} s"
+                    text = f"no more than {MIN_PROGRESS_BYTES >> 10} KiB arrived in {seconds}"
                     if not stalled.exchange.status:
-                        text = f"no response arrived within {self.server.timeout_seconds:g} s"
+                        text = f"no response arrived within {seconds}"
                     elif stalled.was_collecting:
-                        text = f"the response, which should be short, did not end in {self.server.timeout_seconds:g} s"
+                        text = f"the response, which should be short, did not end in {seconds}"
                     self._note_failure(stalled.request, None, TimeoutError(errno.ETIMEDOUT, text))
                     retry(stalled.request)
         finally:
@@ -325,16 +320,16 @@ class Client:
             raise self._refusal(request, exchange, code)
         if isinstance(error, ssl.SSLCertVerificationError):
             raise ServerError(
-                f"{self.server.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
+                f"{self.endpoint}: its certificate is not trusted ({error.verify_message}): give the "
                 "certificate authority in storage.storage_options.ca_bundle, AWS_CA_BUNDLE or SSL_CERT_FILE (a file of "
                 "certificates), or the address that the certificate names"
             ) from error
         if isinstance(error, ssl.SSLError) and error.reason == NO_TLS:
             raise ServerError(
-                f"{self.server.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
+                f"{self.endpoint}: the server does not speak TLS there: wanted its address with http://, or the "
                 "port that speaks TLS"
             ) from error
-        if request.attempts >= self.server.attempts:
+        if request.attempts >= self._options.attempts:
             raise self._exhausted(request, error, answered=status > 0) from error
         backoff = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** (request.attempts - 1))
         retry_after = number_in(exchange.header("retry-after")) if exchange is not None else None
@@ -361,7 +356,7 @@ class Client:
                 "storage.storage_options.s3_max_attempts sets how many times to try, timeout_seconds how long to wait"
             )
         return ServerError(
-            f"{what}. Wanted an S3 server at {self.server.endpoint}: check that it is running, and that "
+            f"{what}. Wanted an S3 server at {self.endpoint}: check that it is running, and that "
             "storage.storage_options.endpoint_url is its address"
         )
 
@@ -369,10 +364,10 @@ class Client:
         status, where = exchange.status, self.where(request)
         text = error_in(exchange.body).message[:MESSAGE_CHARACTERS]
         message = f"{where}: {status} {code}{f' ({text})' if text else ''}".rstrip()
-        bucket = self.server.bucket
+        bucket = self.bucket
         if code == "NoSuchBucket" or (status == 404 and not request.key):
             return ServerError(
-                f"there is no bucket {bucket!r} at {self.server.endpoint}: make it, or set storage.storage_root to one"
+                f"there is no bucket {bucket!r} at {self.endpoint}: make it, or set storage.storage_root to one"
             )
         if code == "NoSuchUpload":
             return ServerError(
@@ -398,7 +393,7 @@ class Client:
             )
         if status == 400 and b"HTTPS" in exchange.body[:1000]:  # plain text of Go's servers, HTML of nginx
             return ServerError(
-                f"{self.server.endpoint}: the server speaks TLS there: wanted its address with https:// in "
+                f"{self.endpoint}: the server speaks TLS there: wanted its address with https:// in "
                 "storage.storage_options.endpoint_url"
             )
         if code.endswith(NO_SPACE):
@@ -413,12 +408,12 @@ class Client:
                 f"{where}: the object was changed while it was read (its ETag differs): leave the dataset alone "
                 "during a run, and run again"
             )
-        return ServerError(f"{message}: the server refuses the request; wanted an S3 server at {self.server.endpoint}")
+        return ServerError(f"{message}: the server refuses the request; wanted an S3 server at {self.endpoint}")
 
     def where(self, request: Request) -> str:
         """Return method, object and server of a request for messages, without credentials."""
         key = f"/{request.key}" if request.key else ""
-        return f"{request.method} s3://{self.server.bucket}{key} at {self.server.endpoint}"
+        return f"{request.method} s3://{self.bucket}{key} at {self.endpoint}"
 
     def _adopt_clock(self, exchange: Exchange) -> bool:
         """Adopt the server's clock from its Date header; return whether that changed ours by more than a second."""
@@ -432,9 +427,8 @@ class Client:
         return differs
 
     def _header(self, request: Request, address: Address) -> bytes:
-        server = self.server
         path = self._before_key + quoted_path(request.key) if request.key else self._before_key.rstrip("/") or "/"
-        host = address.authority if server.path_style else f"{server.bucket}.{address.authority}"
+        host = address.authority if self._path_style else f"{self.bucket}.{address.authority}"
         query = query_text(request.query) if request.query else ""
         signed = self._signer.lines(request.method, host, path, query, request.payload_sha256, request.signed_headers)
         others = "".join([f"{name}: {value}\r\n" for name, value in request.headers])
@@ -453,8 +447,8 @@ class Client:
             if idle.is_quiet():
                 return idle
             self._close(idle)
-        address = self.server.addresses[next(self._next_address) % len(self.server.addresses)]
-        timeout = self.server.timeout_seconds
+        address = self._options.addresses[next(self._next_address) % len(self._options.addresses)]
+        timeout = self._options.timeout_seconds
         opened = Connection(address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, timeout), timeout)
         self.counts.add("connections_opened")
         self.counts.add("connections_open")

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from datagen.errors import UserError
 from datagen.registry import library
 from datagen.storage._http_exchange import Address, TlsSocket
-from datagen.storage._s3_client import Server
 from datagen.storage.storage_base import Option
 
 AWS = "aws"
@@ -56,33 +55,23 @@ class Options:
         if self._is_aws:
             self.endpoint = f"https://s3.{self.region}.amazonaws.com"
         secure = _flag(given, "secure", True)
-        self._addresses = tuple(_address(part.strip(), secure) for part in self.endpoint.split(","))
+        self.addresses = tuple(_address(part.strip(), secure) for part in self.endpoint.split(","))
         self.path_style = _flag(given, "s3_force_path_style", not self._is_aws)
         self.ca_bundle = ""
-        if any(address.is_tls for address in self._addresses):
+        if any(address.is_tls for address in self.addresses):
             # By botocore's rules; SSL_CERT_FILE and SSL_CERT_DIR are left to OpenSSL
             named = given.get("ca_bundle") or self._setting("ca_bundle", "AWS_CA_BUNDLE")
             self.ca_bundle = str(named or os.environ.get("REQUESTS_CA_BUNDLE") or "")
 
-    def server(self, bucket: str) -> Server:
-        return Server(
-            addresses=self._addresses,
-            bucket=bucket,
-            path_style=self.path_style or "." in bucket,
-            attempts=self.attempts,
-            timeout_seconds=self.timeout_seconds,
-            endpoint=self.endpoint,
-        )
-
     @property
     def client_endpoint(self) -> str:
         """URL of the server for a client library; of several servers, each process uses one, by its PID."""
-        address = self._addresses[os.getpid() % len(self._addresses)]
+        address = self.addresses[os.getpid() % len(self.addresses)]
         return f"{'https' if address.is_tls else 'http'}://{address.authority}"
 
     def tls(self) -> ssl.SSLContext | None:
         """Return an SSL context that trusts `ca_bundle`, else SSL_CERT_FILE, else the system's CAs; None for http."""
-        if not any(address.is_tls for address in self._addresses):
+        if not any(address.is_tls for address in self.addresses):
             return None
         try:
             context = ssl.create_default_context(cafile=self.ca_bundle or None)

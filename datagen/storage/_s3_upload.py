@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from datagen.errors import UserError
 from datagen.storage._http_exchange import number_in
@@ -37,8 +37,7 @@ class ObjectWriter:
         self.position = 0
         self._client, self._key, self._checksums, self._recorded = client, key, checksums, recorded
         self._mark = os.urandom(12).hex()
-        self._parts: dict[int, bytearray] = {}  # parts in memory, by number from 0
-        self._written: dict[int, int] = {}  # bytes written so far to each part in memory
+        self._parts: dict[int, Part] = {}  # parts in memory, by number from 0
         self._etags: dict[int, str] = {}
         self._upload = ""
         self._size_bytes = 0
@@ -49,8 +48,9 @@ class ObjectWriter:
             piece = view[start : start + PART_BYTES]
             self.write_at(piece, self.position)
             self.position += len(piece)
-            if sum(self._is_full(number) for number in self._parts) >= PARTS_IN_FLIGHT:
-                self._send([number for number in sorted(self._parts) if self._is_full(number)])
+            full = sorted(number for number, part in self._parts.items() if part.written_bytes >= part.size)
+            if len(full) >= PARTS_IN_FLIGHT:
+                self._send(full)
 
     def skip(self, size_bytes: int) -> None:
         self.position += size_bytes
@@ -58,20 +58,18 @@ class ObjectWriter:
     def write_at(self, data: Bytes, offset: int) -> None:
         view = memoryview(data).cast("B")
         while view:
-            number, start, size = part_of(offset)
-            if number in self._etags:
+            part = part_of(offset)
+            if part.number in self._etags:
                 raise UserError(
-                    f"s3://{self._client.server.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
+                    f"s3://{self._client.bucket}/{self._key}: bytes at offset {offset} belong to a part that is "
                     "uploaded already, which S3 can't change: write this format to a folder"
                 )
-            part = self._parts.get(number)
-            if part is None:
-                part = self._parts[number] = bytearray()
-            within = offset - start
-            piece = view[: size - within]
-            part.extend(bytes(max(0, within - len(part))))
-            part[within : within + len(piece)] = piece
-            self._written[number] = self._written.get(number, 0) + len(piece)
+            part = self._parts.setdefault(part.number, part)
+            within = offset - part.start
+            piece = view[: part.size - within]
+            part.pad(within)
+            part.data[within : within + len(piece)] = piece
+            part.written_bytes += len(piece)
             offset += len(piece)
             view = view[len(piece) :]
         self._size_bytes = max(self._size_bytes, offset)
@@ -81,19 +79,19 @@ class ObjectWriter:
 
     def commit(self) -> None:
         if not self._upload and self._size_bytes <= PART_BYTES:
-            body = memoryview(bytes(self._parts.get(0, b"")))
+            body = memoryview(bytes(self._parts[0].data if self._parts else b""))
             self._client.request(self._put(body, ()))
             self._parts.clear()
             return
-        last = part_of(self._size_bytes - 1)[0]
-        for number in range(last + 1):
-            if number not in self._etags:  # skipped, or not written to its end: padded with zeros
-                part = self._parts.setdefault(number, bytearray())
-                _, start, whole = _part(number)
-                part.extend(bytes((self._size_bytes - start if number == last else whole) - len(part)))
-        for first in range(0, last + 1, PARTS_IN_FLIGHT):
-            missing = [n for n in range(first, min(first + PARTS_IN_FLIGHT, last + 1)) if n not in self._etags]
-            self._send(missing)
+        at = last = 0
+        while at < self._size_bytes:
+            part = part_of(at)
+            at, last = part.start + part.size, part.number
+            if last not in self._etags:  # skipped, or not written to its end: padded with zeros
+                self._parts.setdefault(last, part).pad(min(part.size, self._size_bytes - part.start))
+        missing = sorted(self._parts)
+        for first in range(0, len(missing), PARTS_IN_FLIGHT):
+            self._send(missing[first : first + PARTS_IN_FLIGHT])
         parts = "".join(
             f"<Part><PartNumber>{number + 1}</PartNumber><ETag>{self._etags[number]}</ETag></Part>"
             for number in range(last + 1)
@@ -128,9 +126,6 @@ class ObjectWriter:
             with contextlib.suppress(FileNotFoundError, UserError):  # harmless: the upload is complete
                 self._client.request(Request(kind="delete", method="DELETE", key=record_key(self._key, self._mark)))
 
-    def _is_full(self, number: int) -> bool:
-        return self._written[number] >= _part(number).size
-
     def _send(self, numbers: Sequence[int]) -> None:
         if not numbers:
             return
@@ -145,7 +140,7 @@ class ObjectWriter:
         requests = {}
         for number in numbers:
             query = (("partNumber", str(number + 1)), ("uploadId", self._upload))
-            requests[number] = self._put(memoryview(self._parts[number]), query)
+            requests[number] = self._put(memoryview(self._parts[number].data), query)
         self._client.request_all(requests.values(), PARTS_IN_FLIGHT)
         for number, request in requests.items():
             assert request.response is not None
@@ -153,12 +148,11 @@ class ObjectWriter:
             if not etag:
                 raise UserError(
                     f"{self._client.where(request)}: the response has no ETag of the part, which completing the "
-                    f"upload needs: wanted an S3 server at {self._client.server.endpoint}"
+                    f"upload needs: wanted an S3 server at {self._client.endpoint}"
                 )
             self._etags[number] = etag
             request.body = ()
             del self._parts[number]
-            self._written.pop(number, None)
 
     def _put(
         self, body: memoryview, query: Sequence[tuple[str, str]], *, method: str = "PUT", key: str = ""
@@ -207,27 +201,27 @@ def abort(client: Client, key: str, upload: str) -> None:
         client.request(Request(kind="delete", method="DELETE", key=key, query=(("uploadId", upload),)))
 
 
-class PartPlace(NamedTuple):
-    """A part of an upload: its number from 0, the offset where it starts, and its size in bytes."""
+@dataclass
+class Part:
+    """A part of an upload: its number from 0, the offset where it starts, its size in bytes, and the bytes so far."""
 
     number: int
     start: int
     size: int
+    data: bytearray = field(default_factory=bytearray)
+    written_bytes: int = 0
+
+    def pad(self, size_bytes: int) -> None:
+        """Append zeros up to a size."""
+        self.data.extend(bytes(max(0, size_bytes - len(self.data))))
 
 
-def part_of(offset: int) -> PartPlace:
-    """Return the part that contains an offset of the object."""
-    number = 0
-    size, start = PART_BYTES, 0
+def part_of(offset: int) -> Part:
+    """Return the part that contains an offset of the object, empty."""
+    number, start, size = 0, 0, PART_BYTES
     while offset >= start + GROW_AFTER * size:
         start += GROW_AFTER * size
         number += GROW_AFTER
         size *= 4
     inside = (offset - start) // size
-    return PartPlace(number + inside, start + inside * size, size)
-
-
-def _part(number: int) -> PartPlace:
-    groups, rest = divmod(number, GROW_AFTER)
-    size = PART_BYTES << 2 * groups
-    return PartPlace(number, sum(GROW_AFTER * (PART_BYTES << 2 * group) for group in range(groups)) + rest * size, size)
+    return Part(number + inside, start + inside * size, size)

@@ -169,7 +169,7 @@ class Storage(StorageBase):
         if opener is None:
             return None
         client, key = self._place(path)
-        return opener.open(path, client.server.bucket, key, whole=whole)
+        return opener.open(path, client.bucket, key, whole=whole)
 
     def _library(self) -> S3Library | None:
         """Return the client library of the option `storage_library`, created once per process; None without one."""
@@ -226,8 +226,7 @@ class Storage(StorageBase):
         if bucket not in self._clients:
             with self._lock:
                 if bucket not in self._clients:
-                    server = self._options.server(bucket)
-                    self._clients[bucket] = Client(server, self._signer, self._tls, self._counts)
+                    self._clients[bucket] = Client(self._options, bucket, self._signer, self._tls, self._counts)
         return self._clients[bucket], key
 
 
@@ -335,7 +334,7 @@ def _entries(client: Client, prefix: str, page: Page) -> list[Entry]:
         name = key[len(prefix) :].removesuffix("/" if is_folder else "")
         if not key.startswith(prefix) or "/" in name:
             raise UserError(
-                f"s3://{client.server.bucket} at {client.server.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
+                f"s3://{client.bucket} at {client.endpoint}: a listing of {prefix!r} has {key[:200]!r}, "
                 "which is not directly below it: the server does not follow ListObjectsV2 for prefix and delimiter"
             )
         if name not in INVALID_NAMES:  # such keys can't be written as a path

@@ -53,7 +53,7 @@ def command(folders: tuple[str, ...], output: str | None, report: bool, as_json:
             save_answer(output, COMPARE, comparison)
         return
     # The name is from a result, which may come from anywhere: it must not lead to another folder.
-    name_of = a.shown.workload.replace(os.sep, "-").strip(".") or "runs"
+    name_of = a.workload.replace(os.sep, "-").strip(".") or "runs"
     folder = output or new_folder(name_of, "compare-")
     show("comparison", comparison, folder)
     save_answer(folder, COMPARE, comparison)

@@ -25,7 +25,7 @@ from dlemu.results.progress import Progress
 from dlemu.results.wording import count, scaled
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SweepPoint, Trial
-from dlemu.studies.prerequisites import SearchBegan, SizingEvent, StorageProbed
+from dlemu.studies.prerequisites import SearchBegan, SizingEvent
 
 _PAGE_CACHE = {
     "direct": "read with O_DIRECT, bypassing the page cache",
@@ -74,17 +74,16 @@ class Watched:
         match event:
             case SearchBegan():
                 small = scaled(sample_divisor(event.workload), event.workload.scale)
-                enough = f"enough for {count(event.capacity.most, 'accelerator')}{small}"
+                enough = f"enough for {count(event.enough_for, 'accelerator')}{small}"
                 self._print(f"dataset: {size(event.total_bytes)}, {_PAGE_CACHE[event.page_cache]}; {enough}")
                 if event.others:
                     self._print(Line(event.others, "caution"))
-                if event.finished_runs:
-                    self._print(f"continuing after {count(event.finished_runs, 'finished trial')}")
-            case StorageProbed():
                 self._print(
                     f"read probe: {number(event.probe_mb_per_second)} MB/s; one accelerator needs "
-                    f"{number(event.mb_per_accelerator)} MB/s; expected to pass: {event.predicted_accelerators}"
+                    f"{number(event.mb_per_accelerator)} MB/s; expected to pass: {event.expected}"
                 )
+            case RunsPlanned(runs=None) if event.finished_runs:
+                self._print(f"continuing after {count(event.finished_runs, 'finished run')}")
             case RunsPlanned(runs=int(runs)) if runs > 1:
                 self._print(f"{count(runs, 'run')}, {event.finished_runs} of them done")
             case RunBegan():

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from dlemu.cli.options import Number, answer_options, configured, making
-
-if TYPE_CHECKING:
-    from dlemu.cli.interruption import Watched
 
 
 @click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
@@ -78,7 +75,12 @@ def command(
     if kind_wanted(workload).scaled_by:  # this kind of job is scaled by a setting, not by the number of accelerators
         if limits["at_least"] or make or limits["cached"]:
             raise click.UsageError("--at-least, --make and --cached are for training")
-        raise SystemExit(_find_bracket(overrides, config_dir, watched, as_json=as_json))
+        from dlemu.studies.sweep.bracket import find_bracket
+
+        with watched.keeping("finished runs"):
+            found = find_bracket(overrides, config_dir=config_dir, on_event=watched)
+        show_answer(found, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
+        raise SystemExit(0 if found.edge[0] else 1)
 
     maker = partial(make_here, as_json=as_json, yes=yes or not make)
     with watched.keeping("finished trials"):
@@ -91,19 +93,3 @@ def command(
         )
     show_answer(answer, watched.folder, "size", as_json=as_json, page=watched.wants_page)
     raise SystemExit(EXIT_STATUSES[answer.outcome or "no verdict"])
-
-
-def _find_bracket(overrides: tuple[str, ...], config_dir: str | None, watched: Watched, *, as_json: bool) -> int:
-    """Find the largest passing value of the setting that scales a job's load; return the exit status."""
-    from dlemu.cli.options import show_answer
-    from dlemu.studies.sweep.bracket import find_bracket
-
-    with watched.keeping("finished runs"):
-        answer, passing, failing = find_bracket(overrides, config_dir=config_dir, on_event=watched)
-
-    show_answer(answer, watched.folder, "sweep", as_json=as_json, page=watched.wants_page)
-    for title, point in (("the largest that passes", passing), ("the smallest that does not", failing)):
-        if not as_json and point is not None and point.figures is not None:
-            settings = " ".join(f"{key}={value}" for key, value in point.settings.items())
-            click.echo(f"{title}: {settings}. {point.figures.verdict}")
-    return 0 if passing else 1

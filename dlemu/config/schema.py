@@ -10,7 +10,13 @@ import sys
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, TypeVar, get_args
 
-from datagen.settings import BYTES, MAX_BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least, positive_or
+from datagen.settings import BYTES as BYTES
+from datagen.settings import MAX_BYTES, positive_or
+from datagen.settings import MORE_THAN_0 as MORE_THAN_0
+from datagen.settings import SECONDS as SECONDS
+from datagen.settings import Range as Range
+from datagen.settings import Unit as Unit
+from datagen.settings import at_least as at_least
 from datagen.spec import DatasetSpec, Decode, EngineName, build
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME

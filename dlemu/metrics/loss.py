@@ -24,7 +24,7 @@ class Loss:
     """Accelerator time lost, by reason, in % of the time of all accelerators."""
 
     first_step: float = 0.0
-    """Time lost in the steps that the headline AU leaves out, for any reason; 0 in `kept_loss_percent`."""
+    """Time lost in the steps that the headline AU leaves out, for any reason."""
     reading: float = 0.0
     """A worker was opening or reading files."""
     decoding: float = 0.0
@@ -108,14 +108,6 @@ def wait_parts(rows: Columns) -> Whole:
 def loss_percent(rows: Rows, kept: Rows) -> Loss:
     """Return the loss of all rows, in % of all accelerators' time; what rows outside `kept` lost is `first_step`."""
     return _loss(rows, by_step(kept), slice(None))
-
-
-def loss_percent_per_epoch(rows: Rows, kept: Rows) -> tuple[Loss, ...]:
-    """Return what `loss_percent` does, for each epoch of the rows in order."""
-    steps, epochs = by_step(kept), in_order(rows).by_epoch
-    numbers = [part.values("epoch")[0] for part in epochs]
-    bounds = (np.searchsorted(steps.epoch, [number, number + 1]).tolist() for number in numbers)
-    return tuple(_loss(part, steps, slice(*bound)) for part, bound in zip(epochs, bounds, strict=True))
 
 
 def kept_loss_percent(kept: Rows) -> Loss:

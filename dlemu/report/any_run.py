@@ -20,7 +20,7 @@ from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
 
 if TYPE_CHECKING:  # terminals use this module without drawing
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 
 _LONG_TABLE = 24
@@ -32,10 +32,10 @@ _SAID = ("failure", "findings", "issues", "limited_by", "verdict", "warning")
 
 @dataclass(frozen=True)
 class Opened:
-    """A page without its figures, and what draws these for a canvas."""
+    """A page without its figures, and what draws these."""
 
     page: Page
-    draw: Callable[[Canvas], Iterable[tuple[str, Figure]]] = lambda canvas: ()
+    draw: Callable[[], Iterable[tuple[str, Figure]]] = lambda: ()
 
 
 def show(kind: Kind, answer: Any, folder: str, console: Console, *, details: bool = False) -> None:
@@ -64,7 +64,7 @@ def open_result(kind: Kind, folder: str) -> Opened:
         source=os.path.basename(os.path.abspath(folder)),
     )
     charts = parts.charts
-    return Opened(page) if charts is None else Opened(page, lambda canvas: charts(result, folder, canvas))
+    return Opened(page) if charts is None else Opened(page, lambda: charts(result, folder))
 
 
 def _screen(kind: Kind, answer: Any, folder: str) -> Screen:
@@ -113,12 +113,12 @@ def _keys(kind: Kind, answer: Any, without: Sequence[str] = ()) -> Iterator[Tabl
         return
     values = {field.name: getattr(answer, field.name) for field in fields(answer)}
     parts = {key: value for key, value in values.items() if is_dataclass(value) and key not in without}
-    yield from _explained(kind.answer, answer, without=(*parts, *without))
+    yield from keys_of(kind.answer, answer, without=(*parts, *without))
     for key, value in parts.items():
-        yield from _explained(f"{kind.answer}: {key}", value, without)
+        yield from keys_of(f"{kind.answer}: {key}", value, without)
 
 
-def _explained(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
+def keys_of(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[Table]:
     """Yield a table of keys, values and meanings, without those that have no value, and one for each list of parts."""
     rows, lists = [], {}
     for key, item, meaning in explained(value):
@@ -131,15 +131,15 @@ def _explained(title: str, value: Any, without: Sequence[str] = ()) -> Iterator[
     if rows:
         yield Table(title=title, columns=columns("key", "value", "meaning", whole=(0,)), rows=rows, folded=True)
     for name, items in lists.items():
-        yield from _listed(name, items)
+        yield from listed(name, items)
 
 
-def _listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
+def listed(title: str, items: Sequence[Any]) -> Iterator[Table]:
     """Yield a table with a row for each of a result's parts, or a table for each if they have many keys."""
-    names = [field.name for field in fields(items[0])]
+    names = [field.name for field in fields(items[0])] if items else []
     if len(names) > _MOST_COLUMNS and len(items) <= _MOST_TABLES:
         for place, item in enumerate(items):
-            yield from _explained(f"{title}.{place}", item)
+            yield from keys_of(f"{title}.{place}", item)
         return
     rows: list[Sequence[Cell]] = [[plain(getattr(item, name), name) for name in names] for item in items]
     if len(rows) > _LONG_TABLE:

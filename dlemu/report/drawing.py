@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from datagen.errors import UserError
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _PNG_SCALE = 2.0  # image pixels per pixel of the figure: sharp on high-density screens and in print
 
@@ -39,8 +39,8 @@ def check_packages() -> None:
         raise UserError(f"a report needs {', '.join(missing)}, not installed here: pip install 'dlemu[report]'")
 
 
-Draw = Callable[["Canvas"], Iterable[tuple[str, "Figure"]]]
-"""Returns the figures of a result by name, for a canvas."""
+Draw = Callable[[], Iterable[tuple[str, "Figure"]]]
+"""Returns the figures of a result by name."""
 
 
 def pictures(draw: Draw) -> list[Picture]:
@@ -66,10 +66,8 @@ def figures(draw: Draw) -> list[tuple[str, Figure]]:
     """Return name and figure of all that a result has, in the order of the page."""
     from altair.utils.schemapi import debug_mode
 
-    from dlemu.report.figure_base import DESK
-
     with debug_mode(False):  # altair's checks would double the time; tests draw with them
-        return list(draw(DESK))
+        return list(draw())
 
 
 def _svg(figure: Figure, background: str) -> str:

@@ -1,4 +1,4 @@
-"""Common parts of all figures: canvas sizes, colours, axes, legends, labels."""
+"""Common parts of all figures: width, colours, axes, legends, labels."""
 
 from __future__ import annotations
 
@@ -23,31 +23,10 @@ BLUE, GREEN, RED, AMBER, PURPLE, GREY, PINK, TEAL = (
 )
 """Colours that are readable on white and on black, and differ in lightness for colour-blind readers."""
 COLOURS = (BLUE, AMBER, GREEN, PURPLE, RED, TEAL, PINK, GREY)
-_PARTS = {
-    "computing": (GREEN, "computing"),
-    "first_step": (PINK, "first steps"),
-    "reading": (RED, "reading"),
-    "decoding": (AMBER, "decoding"),
-    "queueing": (PURPLE, "queueing in the loader"),
-    "hand_over": (TEAL, "hand-over"),
-    "uneven_computation": (GREY, "uneven computation"),
-    "sync": (BLUE, "sync"),
-}
-"""Part of the time of a step -> its colour and name in every figure."""
+WIDTH = 640
+"""Pixels between the axes of a figure."""
 PADDING = {"left": 20, "top": 5, "right": 5, "bottom": 5}
 """Pixels around a figure with long names on its left: a reader's font may be wider than that of the layout."""
-
-
-@dataclass(frozen=True)
-class Canvas:
-    """Size of a figure."""
-
-    width: int
-    """Pixels between the axes."""
-    narrow: bool = False
-
-
-DESK = Canvas(width=640)
 
 
 @dataclass(frozen=True)
@@ -60,12 +39,10 @@ class Figure:
     chart: alt.TopLevelMixin
 
 
-def drawn(
-    figures: Iterable[Callable[[Any, Canvas], Figure | None]], result: Any, canvas: Canvas
-) -> Iterator[tuple[str, Figure]]:
+def drawn(figures: Iterable[Callable[[Any], Figure | None]], result: Any) -> Iterator[tuple[str, Figure]]:
     """Yield name and figure of those functions that have something to show of a result."""
     for draw in figures:
-        figure = draw(result, canvas)
+        figure = draw(result)
         if figure is not None:
             yield draw.__name__, figure
 
@@ -94,16 +71,6 @@ def colours(names: Sequence[str], chosen: Sequence[str] = COLOURS) -> alt.Scale:
     return alt.Scale(domain=list(names), range=[chosen[index % len(chosen)] for index in range(len(names))])
 
 
-def part_name(part: str) -> str:
-    """Return the displayed name of a part of the time; for an unknown part, its key with spaces."""
-    return _PARTS[part][1] if part in _PARTS else part.replace("_", " ")
-
-
-def part_colours(names: Sequence[str]) -> alt.Scale:
-    """Return the colour scale for parts of the time."""
-    return colours([part_name(part) for part in names], [_PARTS[part][0] if part in _PARTS else GREY for part in names])
-
-
 def whole_ticks(maximum: float) -> list[int]:
     """Return at most 7 integer ticks for an axis of counts from 0 to `maximum`.
 
@@ -114,15 +81,9 @@ def whole_ticks(maximum: float) -> list[int]:
     return list(range(0, math.floor(maximum) + 1, step))
 
 
-def legend(canvas: Canvas, columns: int = 0) -> alt.Legend:
-    """Return a legend above the chart, in as many columns as fit."""
-    return alt.Legend(
-        title=None,
-        orient="top",
-        columns=columns or 5,
-        labelLimit=canvas.width,
-        columnPadding=26,
-    )
+def legend(columns: int = 5) -> alt.Legend:
+    """Return a legend above the chart."""
+    return alt.Legend(title=None, orient="top", columns=columns, labelLimit=WIDTH, columnPadding=26)
 
 
 def rule(
@@ -142,8 +103,8 @@ def rule(
     return line + name.encode(x=alt.XValue(0 if left else "width"), text=alt.Text("text:N"))
 
 
-def percent_domain(values: Sequence[float], *, maximum: float = 100.0) -> list[float]:
-    """Return the limits of a percent axis: from a round number below the values to `maximum`."""
+def percent_domain(values: Sequence[float]) -> list[float]:
+    """Return the limits of a percent axis: from a round number below the values to 100."""
     low = min(values, default=0.0)
     step = 1 if low > 97 else 5 if low > 80 else 10
-    return [max(0.0, float(np.floor((low - step / 5) / step) * step)), maximum]
+    return [max(0.0, float(np.floor((low - step / 5) / step) * step)), 100.0]

@@ -10,8 +10,8 @@ from rich.console import Console
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from dlemu.report.any_run import show
+from dlemu.results.file_names import ADVICE
 from dlemu.results.kinds import kind_named, kind_wanted
-from dlemu.results.tables import ADVICE
 from dlemu.runner.events import Event, JobBegan, OnEvent, Saved
 
 

@@ -126,15 +126,6 @@ def plain(value: Any, key: str = "") -> str:
     return str(value) or "none"
 
 
-def flat(value: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of each leaf of a typed result or a mapping, in order."""
-    for key, item in _items(value):
-        if is_dataclass(item) or isinstance(item, Mapping):
-            yield from flat(item, f"{before}{key}.")
-        else:
-            yield before + key, item
-
-
 def explained(value: Any, before: str = "", meaning: str = "") -> Iterator[tuple[str, Any, str]]:
     """Yield the dotted key, the value, and the meaning in a sentence, of each leaf of a typed result, in order.
 

@@ -1,7 +1,7 @@
-"""Writes and reads the answers of commands (search, sweep, comparison, prediction, probe, ...) as JSON files.
+"""Writes and reads results as JSON files: answers of commands (search, sweep, ...), and files of any source.
 
 Fields may be added within a schema version, with defaults; none changes its meaning or disappears. Unknown keys are
-ignored.
+ignored. Whatever a file is, reading it ends, and uses bounded memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from datagen import owned
 from datagen.atomic import ELSEWHERE, write_text
 from datagen.errors import SpaceError, UserError
-from dlemu.results.untrusted_files import check_version, read_untrusted
+from datagen.regular import MOST_COLLECTED_BYTES, check_size, open_regular
 
 ANSWER_VERSION = 1
 """`schema_version` of all answers."""
@@ -57,6 +57,50 @@ def read_answer(folder: str, name: str, kind: type[A]) -> A | None:
         raise UserError(f"{path} has no schema_version: wanted a file that dlemu wrote; delete this one to start over")
     check_version(path, version, ANSWER_VERSION)
     try:
-        return msgspec.convert(answer, kind)
+        return msgspec.convert(answer, kind, str_keys=True)
     except msgspec.ValidationError as error:
         raise UserError(f"{path} is damaged ({error}): delete it to start over") from None
+
+
+def open_untrusted(path: str, most_bytes: int) -> int:
+    """Return a descriptor of a regular file; raises UserError for a pipe, a device, or a file that is far too large."""
+    try:
+        descriptor = open_regular(path)
+        try:
+            check_size(path, os.fstat(descriptor).st_size, most_bytes)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        folder = os.path.dirname(path)
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and folder and not os.path.isdir(folder):
+            raise UserError(f"{folder} is not a folder: name the folder of a result") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"{path} can't be read: {reason}; name the folder of a result") from error
+
+
+def read_untrusted(path: str, most_bytes: int = MOST_COLLECTED_BYTES) -> bytes:
+    """Return a file's bytes; raises UserError."""
+    with open(open_untrusted(path, most_bytes), "rb") as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise UserError(f"{path} can't be read: {error.strerror}; copy it again from the run's folder") from error
+
+
+def decode_untrusted(path: str, kind: type[A]) -> A:
+    """Return the value in a JSON file; raises UserError when it is not of this type."""
+    try:
+        return msgspec.json.decode(read_untrusted(path), type=kind)
+    except (ValueError, RecursionError) as error:  # errors of msgspec and of UTF-8
+        raise UserError(f"{path} is damaged ({error}): it is not the JSON that dlemu wrote") from error
+
+
+def check_version(path: str, seen: object, wanted: int, *, key: str = "schema_version") -> None:
+    """Raise UserError for a file of another version than this dlemu writes."""
+    if seen != wanted:
+        raise UserError(
+            f"{path} has {key} {seen!r}, wanted {wanted}: another version of dlemu wrote it; read it with that "
+            "version, or measure again"
+        )

@@ -110,18 +110,18 @@ def difference_in_time(total: Difference, *, repeated: str = "epochs") -> str:
     return phrase + (f" (too few {repeated}: no interval)" if width is None else f" (+- {width:.1f})")
 
 
-def in_words(both: Difference, *, better: str) -> str:
-    """Return the difference in a metric as a phrase; `better` is `higher`, `lower` or `neither`."""
+def in_words(both: Difference, *, better: str, a: str = "A", b: str = "B") -> str:
+    """Return the difference in a metric as a phrase; `better` is `higher`, `lower` or `neither`; `a`, `b` are names."""
     percent, width = both.difference_percent, both.half_width_percent
     if percent is None:
-        return "B is 0"
+        return f"{b} is 0"
     if width is not None and (both.distinct is False or abs(percent) < SAME_PERCENT):
-        return f"no significant difference: A to B {percent:+.1f} % +- {width:.1f}"
+        return f"no significant difference: {a} to {b} {percent:+.1f} % +- {width:.1f}"
     if width is None:  # neither is better as far as known: a percentile of few prompts is several times another's
-        return f"A to B {percent:+.1f} % (no interval: it may be chance)"
+        return f"{a} to {b} {percent:+.1f} % (no interval: it may be chance)"
     words = ("higher", "lower") if better == "neither" else ("better", "worse")
     is_first = (percent > 0) != (better == "lower")
-    return f"A is {abs(percent):.1f} % {words[not is_first]} than B (+- {width:.1f})"
+    return f"{a} is {abs(percent):.1f} % {words[not is_first]} than {b} (+- {width:.1f})"
 
 
 _HOST_FACTS = ("processor", "cpu_usable", "memory_bytes", "kernel", "dlemu", "packages")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dlemu.config.schema import Workload
 from dlemu.metrics.rows import StepTable
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 
 if TYPE_CHECKING:  # most runs have no checkpoints
     from dlemu.checkpoints.checkpoint_plan import CheckpointPlan

@@ -25,6 +25,10 @@ class Value:
     each: tuple[float, ...] = ()
     """The value of each repetition: an epoch, or a checkpoint."""
 
+    def over(self, count: int) -> Value:
+        """Return the share of each of `count` equal parts."""
+        return Value(self.mean / count, None if self.half_width is None else self.half_width / count)
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobFigures:

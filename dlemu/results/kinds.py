@@ -58,10 +58,10 @@ class Parts:
 
     Without it a job has a table of its metrics.
     """
-    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None
+    charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None
     """Returns the figures of a page by name, `dlemu.report.figure_base.Figure`s, that which answers its question first.
 
-    Given what `read` returns, its folder, and a `dlemu.report.figure_base.Canvas`.
+    Given what `read` returns, and its folder.
     """
     rates: Callable[[str], Any] | None = None
     """Returns rates by size and depth of the result in a folder, `dlemu.results.drive.Rates`; raises UserError."""
@@ -193,7 +193,7 @@ def kind_of(folder: str) -> Kind | None:
     A received result can't cause an import: its kind is only looked up by name among the installed ones. Raises
     UserError for a kind that is not installed.
     """
-    from dlemu.results.untrusted_files import decode_untrusted
+    from dlemu.results.answer_files import decode_untrusted
 
     marked = next((kind for kind in kinds() if kind.holds(folder)), None)
     if marked is not None:

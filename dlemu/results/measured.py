@@ -19,14 +19,12 @@ from datagen.errors import UserError
 from dlemu.config import to_yaml
 from dlemu.config.schema import Workload
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
-from dlemu.results.answer_files import to_json
-from dlemu.results.file_names import CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
-from dlemu.results.journal import RunJournal
+from dlemu.results.answer_files import check_version, decode_untrusted, to_json
+from dlemu.results.file_names import ADVICE, CONFIG, FACTS, KILLED, LIVE, SUMMARY, TELEMETRY
 from dlemu.results.kinds import SummaryHead
-from dlemu.results.live import salvaged
+from dlemu.results.live import RunJournal, salvaged
 from dlemu.results.parts import SCHEMA_VERSION, Environment, JobSummary
-from dlemu.results.tables import ADVICE, read_telemetry, write_table
-from dlemu.results.untrusted_files import check_version, decode_untrusted
+from dlemu.results.tables import read_telemetry, write_table
 from dlemu.telemetry import RecorderHead, Telemetry, to_table
 
 FACTS_VERSION = 1

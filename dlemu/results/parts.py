@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from datagen.quantiles import Percentiles
-from datagen.storage._request_counts import TLS_CPU_US, RequestCounts, waits_ms
+from datagen.storage._request_counts import INDEX, TLS_CPU_US, RequestCounts, waits_ms
 from dlemu.comm.environment import HostFacts, StorageFacts
 from dlemu.telemetry.probe_base import DeviceFacts
 
@@ -73,17 +73,7 @@ def requests_of(values: Sequence[int]) -> Requests:
     """Return the summary of a journal's counters (`RequestCounts.values`)."""
     counts = RequestCounts(np.array(values, np.int64))
     return Requests(
-        get=counts["get"],
-        head=counts["head"],
-        list=counts["list"],
-        put=counts["put"],
-        delete=counts["delete"],
-        received_bytes=counts["received_bytes"],
-        sent_bytes=counts["sent_bytes"],
-        failed=counts["failed"],
-        retried=counts["retried"],
-        slow_down=counts["slow_down"],
-        connections_opened=counts["connections_opened"],
+        **{field.name: counts[field.name] for field in fields(Requests) if field.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
         last_byte_ms=waits_ms(counts.last_byte),
         tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,

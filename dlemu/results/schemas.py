@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import is_dataclass
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
 
 from dlemu.config.meanings import meanings
 from dlemu.results.kinds import Kind, kinds
@@ -30,7 +29,7 @@ def schema_text(kind: Kind) -> str:
     """
     result = kind.load().answer_type
     schema = {"$schema": DIALECT, "title": f"{kind.answer} of dlemu {kind.command}", **msgspec.json.schema(result)}
-    classes = {found.__name__: found for found in _classes(inspect.type_info(result))}
+    classes = {found.__name__: found for found in types_in(result)}
     for name, definition in schema["$defs"].items():
         texts = meanings(classes[name]) if name in classes else {}
         for key, described in definition.get("properties", {}).items():
@@ -39,20 +38,18 @@ def schema_text(kind: Kind) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def _classes(found: Any, known: set[type[Any]] | None = None) -> Iterator[type[Any]]:
-    """Yield the classes that a type refers to, directly or not."""
-    known = set() if known is None else known
-    if isinstance(found, inspect.DataclassType | inspect.StructType):
-        if found.cls in known:
-            return
-        known.add(found.cls)
-        yield found.cls
-        for field in found.fields:
-            yield from _classes(field.type, known)
-    elif isinstance(found, inspect.Metadata):
-        yield from _classes(found.type, known)
-    else:
-        for name in ("types", "item_types", "item_type", "key_type", "value_type"):
-            inner = getattr(found, name, ())
-            for part in inner if isinstance(inner, tuple) else (inner,):
-                yield from _classes(part, known)
+def types_in(result: type[Any]) -> list[type[Any]]:
+    """Return the type of a result and all those of its parts, in the order in which they are met."""
+    found = [result]
+    for kind in found:
+        hints = list(get_type_hints(kind).values())
+        for hint in hints:  # it grows
+            hints += get_args(hint)
+            part = get_origin(hint) or hint
+            if (
+                part not in found
+                and isinstance(part, type)
+                and (is_dataclass(part) or issubclass(part, msgspec.Struct))
+            ):
+                found.append(part)
+    return found

@@ -14,8 +14,8 @@ from datagen.atomic import write_file
 from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
-from dlemu.results.file_names import CONFIG, TELEMETRY
-from dlemu.results.untrusted_files import open_untrusted
+from dlemu.results.answer_files import open_untrusted
+from dlemu.results.file_names import ADVICE, CONFIG, TELEMETRY
 from dlemu.telemetry import RecorderHead, Telemetry, from_tables
 
 MOST_TABLE_BYTES = 64 << 30  # far larger than any result: larger files are refused before they are opened
@@ -86,7 +86,3 @@ def read_telemetry(folder: str, heads: tuple[RecorderHead, ...]) -> Telemetry:
         if host.time_ns.dtype != np.int64 or host.value.dtype != np.float64 or not np.isfinite(host.value).all():
             raise ValueError("it holds readings that are not numbers")
     return telemetry
-
-
-ADVICE = "set output.folder to a writable folder; the step logs are kept in live/ of the run's folder"
-"""Advice when a file of a run can't be written."""

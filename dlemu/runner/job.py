@@ -21,12 +21,10 @@ from datagen.owned import OwnFolder
 from datagen.storage.storage_base import StorageSpec
 from dlemu.comm import Comm, within
 from dlemu.config.schema import Workload
-from dlemu.results.file_names import LIVE
-from dlemu.results.journal import RunJournal
+from dlemu.results.file_names import ADVICE, LIVE
 from dlemu.results.kinds import kind_wanted, kinds
-from dlemu.results.live import write_live_facts
+from dlemu.results.live import RunJournal, write_live_facts
 from dlemu.results.measured import MeasuredRun, write_measured, write_summary
-from dlemu.results.tables import ADVICE
 from dlemu.runner.events import Doing, Event, JobBegan, Making, NotSaved, OnEvent, Saved
 from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.run_folder import (

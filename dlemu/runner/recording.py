@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dlemu.comm import Comm, within
 from dlemu.comm.cgroup_limits import limiting_groups
 from dlemu.config.schema import Telemetry
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, start_recorder
 
 

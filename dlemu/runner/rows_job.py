@@ -30,8 +30,8 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.results.compared import Conditions
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import FACTS, KILLED
-from dlemu.results.journal import RunJournal, read_journal
 from dlemu.results.kinds import JobParts
+from dlemu.results.live import RunJournal, read_journal
 from dlemu.results.measured import (
     RunFacts,
     check_hosts,
@@ -241,7 +241,7 @@ def rows_parts(
     limited_by: Callable[[Any], str | None] = lambda summary: None,
     screen: Callable[[Any, str], Any] | None = None,
     sections: Callable[[Any, str], Iterable[Any]] | None = None,
-    charts: Callable[[Any, str, Any], Iterable[tuple[str, Any]]] | None = None,
+    charts: Callable[[Any, str], Iterable[tuple[str, Any]]] | None = None,
 ) -> JobParts:
     """Return the code of a kind of job: what is not given comes from its summary.
 

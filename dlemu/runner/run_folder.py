@@ -21,9 +21,8 @@ from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
-from dlemu.results.journal import JOURNAL, holds_journal
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import LOCK, SAVING, goes_on
+from dlemu.results.live import JOURNAL, LOCK, SAVING, goes_on, holds_journal
 from dlemu.results.wording import count
 from dlemu.telemetry._log import log_path
 

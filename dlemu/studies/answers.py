@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from datagen.errors import UserError
 from dlemu.metrics.findings import Confidence
@@ -15,14 +16,27 @@ from dlemu.metrics.limit import Limit
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
 from dlemu.results.compared import Conditions, Difference, difference
-from dlemu.results.figures import JobFigures, Value
+from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import scaled
 
 SIZE, SWEEP, COMPARE = "size.json", "sweep.json", "compare.json"
+T = TypeVar("T")
 YEAR_HOURS = 8760.0
+PLANNED_EPOCHS = 100
+"""Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
 HOST = ("host", "loader", *HOST_LIMITS)
 """Limits that are the host's, not the storage's (docs/metrics.md, section 6)."""
+
+
+def edge(tried: Iterable[tuple[T, bool]]) -> tuple[T | None, T | None]:
+    """Return the last of what was tried (in rising order, with its success) before the first failure, and that."""
+    last = None
+    for one, passes in tried:
+        if not passes:
+            return last, one
+        last = one
+    return last, None
 
 
 # size.json
@@ -172,15 +186,20 @@ class SizeAnswer:
         return next((count for count in self.counts if count.accelerators == self.max_accelerators), None)
 
     @property
-    def failing(self) -> CountResult | None:
-        """The smallest count whose mean is below the threshold; its verdict may be open."""
-        return edge(self.counts, self.question.threshold_percent)[1]
+    def edge(self) -> tuple[CountResult | None, CountResult | None]:
+        """The largest count whose mean reaches the threshold, and the smallest that does not; verdicts may be open."""
+        threshold = self.question.threshold_percent
+        return edge((count, count.au_sustained_percent >= threshold) for count in self.counts)
 
     @property
-    def too_close_to_tell(self) -> tuple[CountResult, ...]:
+    def failing(self) -> CountResult | None:
+        """The smallest count whose mean is below the threshold."""
+        return self.edge[1]
+
+    @property
+    def too_close_to_tell(self) -> list[CountResult]:
         """The counts at the edge whose verdict is open."""
-        both = edge(self.counts, self.question.threshold_percent)
-        return tuple(count for count in both if count is not None and count.passed is None)
+        return [count for count in self.edge if count is not None and count.passed is None]
 
     @property
     def storage_mb_per_second(self) -> float:
@@ -201,16 +220,6 @@ class SizeAnswer:
     def scaled(self) -> str:
         """What the scale made of the samples, as a phrase after accelerators."""
         return scaled(self.sample_divisor)
-
-
-def edge(counts: Iterable[CountResult], threshold_percent: float) -> tuple[CountResult | None, CountResult | None]:
-    """Return the largest count that reaches the threshold below the smallest that does not, and the latter."""
-    low = None
-    for count in sorted(counts, key=lambda count: count.accelerators):
-        if count.au_sustained_percent < threshold_percent:
-            return low, count
-        low = count
-    return low, None
 
 
 # sweep.json
@@ -235,8 +244,8 @@ class SweepPoint:
 
     settings: dict[str, str]
     """Key -> this run's value, for the keys that were given several values."""
-    folder: str
-    """The run's folder, in the folder of the sweep."""
+    folder: str = ""
+    """The run's folder, in the folder of the sweep; empty in a comparison."""
     failure: str | None = None
     """The run's message; None when it completed."""
     exit_status: int | None = None
@@ -257,6 +266,12 @@ class SweepAnswer:
     """The last key changes fastest."""
 
     @property
+    def edge(self) -> tuple[SweepPoint | None, SweepPoint | None]:
+        """Of a search: the run with the largest value that passed, and that with the smallest that did not."""
+        by_value = sorted(self.points, key=lambda point: float(point.settings[self.question.most_of]))
+        return edge((point, bool(point.figures and point.figures.passed)) for point in by_value)
+
+    @property
     def exit_status(self) -> int:
         """The highest of the points' exit statuses: 0 when all of them completed, whether they passed or not."""
         return max((point.exit_status or 0 for point in self.points), default=0)
@@ -269,29 +284,25 @@ class SweepAnswer:
 class YearPlan:
     """What the measured times mean over a year of training one model after another; pairs are (A, B)."""
 
-    epochs: int
-    """Epochs that train one model."""
     hours_per_model: tuple[float, float]
+    """Time of PLANNED_EPOCHS epochs."""
     days_saved_per_year: float
     """Days that A needs less for what B trains in a year; below 0: more."""
 
     @property
     def models_per_year(self) -> tuple[float, float]:
+        """How many fit into a year of 8760 h."""
         a, b = self.hours_per_model
         return YEAR_HOURS / a, YEAR_HOURS / b
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPair:
-    """Two runs with equal settings; pairs are (A, B)."""
+    """Two runs with equal settings."""
 
     settings: dict[str, str]
-    ranks: tuple[int, int]
-    epochs: tuple[int, int] = (0, 0)
-    """0 for jobs without epochs."""
-    passed: tuple[bool | None, bool | None]
-    limited_by: dict[str, tuple[str | None, str | None]]
-    """Per phase; jobs with a single phase use the key `run`."""
+    a: JobFigures
+    b: JobFigures
     metrics: dict[str, Difference]
     """By name: the metrics that both sides have."""
     plan: YearPlan | None
@@ -311,22 +322,10 @@ class RunPair:
 
         None where a run did not complete.
         """
-        total, (a, b) = self.metrics.get(metric), self.epochs
-        if a == b or total is None or total.difference_percent is None:
-            return total
-        half_a, half_b = total.a_half_width, total.b_half_width
-        return difference(
-            Value(total.a / a, None if half_a is None else half_a / a),
-            Value(total.b / b, None if half_b is None else half_b / b),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedRun:
-    """What was measured in a run, or in all trials with one number of accelerators."""
-
-    settings: dict[str, str] = field(default_factory=dict)
-    figures: JobFigures
+        both, (a, b) = self.metrics.get(metric), (self.a.epochs, self.b.epochs)
+        if a == b or not a or not b or both is None or both.difference_percent is None:
+            return both
+        return difference(self.a.metrics[metric].over(a), self.b.metrics[metric].over(b))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,44 +333,24 @@ class ComparedSide:
     """One storage of a comparison."""
 
     name: str
-    workload: str
-    runs: tuple[ComparedRun, ...]
+    """Its folder, or its drive in a sweep over drives."""
     accelerators_fed: int | None = None
     """The answer of a search, or the largest number of accelerators among the runs that passed; None without any."""
     may_feed_more: bool = False
     """One more was not shown to fail, or not because of the storage: `accelerators_fed` is a lower bound."""
-    gb_per_second: float | None = None
-    """1e9 bytes/s that it delivered to them."""
     about: Conditions | None
     """None when the folders of its runs are gone."""
-
-    @property
-    def scaled(self) -> str:
-        """What a scale made of the samples, as a phrase after the accelerators that it feeds, or else those tried."""
-        fed = (run.figures for run in self.runs if run.figures.ranks == (self.accelerators_fed or run.figures.ranks))
-        return next(filter(None, (scaled(figures.sample_divisor) for figures in fed)), "")
-
-    @property
-    def is_unjudged(self) -> bool:
-        """Whether no run of it passed or failed: no verdict, or incomplete."""
-        return bool(self.runs) and all(run.figures.passed is None for run in self.runs)
-
-    @property
-    def fewest_failed(self) -> int | None:
-        """The smallest count of ranks that failed; None where none did."""
-        return min((run.figures.ranks for run in self.runs if run.figures.passed is False), default=None)
+    unpaired: tuple[SweepPoint, ...] = ()
+    """Its runs that have no counterpart; of a search, all counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two storages side by side: compare.json. Pairs are (A, B)."""
+    """Two storages side by side, A and B: compare.json."""
 
     schema_version: int = ANSWER_VERSION
     kind: str
     """Kind of the jobs that were compared: `training`, `checkpoint`, ..."""
-    a: str
-    """Names: folders, or the drives of one sweep."""
-    b: str
     verdict: str
     """The answer as a sentence."""
     runs: tuple[RunPair, ...]
@@ -383,19 +362,15 @@ class Comparison:
     """What differs apart from the storage, and the warnings of both sides' runs, as sentences."""
 
     @property
-    def main_pair_number(self) -> int | None:
-        """The index in `runs` of the pair with the most ranks, which says most about the storages; the last on a tie.
-
-        None where no pair has a headline metric (one that a report shows first) of both sides.
-        """
-        names = [metric.name for metric in catalogue_of(self.kind).headlines]
-        known = [number for number, pair in enumerate(self.runs) if any(name in pair.metrics for name in names)]
-        return max(known, key=lambda number: (sum(self.runs[number].ranks), number), default=None)
-
-    @property
     def main_pair(self) -> RunPair | None:
-        """The pair at `main_pair_number`."""
-        return None if self.main_pair_number is None else self.runs[self.main_pair_number]
+        """The pair with the most ranks, which says most about the storages; the last on a tie.
+
+        Pairs with a headline metric (one that a report shows first) of both sides come first.
+        """
+        names = {metric.name for metric in catalogue_of(self.kind).headlines}
+        ranked = ((not names.isdisjoint(pair.metrics), pair.a.ranks + pair.b.ranks) for pair in self.runs)
+        places = [(*rank, place) for place, rank in enumerate(ranked)]
+        return self.runs[max(places)[-1]] if places else None
 
 
 def read_sweep(folder: str) -> SweepAnswer | None:
@@ -409,6 +384,6 @@ def read_comparison(folder: str) -> Comparison:
     path = os.path.join(folder, COMPARE)
     if answer is None:
         raise UserError(f"{path} does not exist; name the folder of a comparison")
-    if not any(side.runs for side in answer.sides):
+    if not answer.runs and not any(side.unpaired for side in answer.sides):
         raise UserError(f"{path} is damaged (neither side has a run): compare the runs again")
     return answer

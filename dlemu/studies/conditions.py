@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from datagen.errors import UserError
-from dlemu.report.environment import environment_of, facts_table
+from dlemu.report.any_run import keys_of
 from dlemu.report.table import Table
-from dlemu.report.units import flat
 from dlemu.results.compared import Conditions
 from dlemu.results.kinds import JobParts, kind_of
 from dlemu.results.measured import read_saved
@@ -39,11 +38,10 @@ def conditions_in(folders: Iterable[str]) -> Iterator[Conditions]:
 
 def background(question: Any, folder: str, runs: Iterable[str]) -> Iterator[Table]:
     """Yield tables of what a study was asked, and of the conditions of the first of its `runs` that still exists."""
-    asked = ((key.replace("_", " "), value) for key, value in flat(question) if key != DIGEST)
-    yield facts_table("The question", asked)
+    yield from keys_of("The question", question, without=[DIGEST])
     for name in runs:
         with contextlib.suppress(UserError):  # a study has its own numbers: a run of it may be damaged
             for run in conditions_in([os.path.join(folder, name)]):
-                yield facts_table("How it was measured", flat(run.facts | run.work | run.how))
-                yield from environment_of(Environment(hosts=run.hosts, storage=run.storage))
+                yield from keys_of("How it was measured", run.facts | run.work | run.how)
+                yield from keys_of("Environment", Environment(hosts=run.hosts, storage=run.storage))
                 return

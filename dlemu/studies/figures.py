@@ -15,12 +15,11 @@ from dlemu.report.figure_base import (
     GREEN,
     GREY,
     GRID,
-    HOVER,
     INK,
     MUTED,
     PADDING,
     PURPLE,
-    Canvas,
+    WIDTH,
     Figure,
     Row,
     colours,
@@ -61,33 +60,36 @@ class Series:
         return catalogue_of(self.points[0].figures.kind)
 
     @cached_property
+    def _varied(self) -> dict[str, dict[str, str]]:
+        """Setting that varies -> value -> what is shown of it: of paths, the part in which they differ."""
+        keys = dict.fromkeys(key for point in self.points for key in point.settings)
+        values = {key: {point.settings.get(key, "") for point in self.points} for key in keys}
+        return {key: short_names(sorted(known)) for key, known in values.items() if len(known) > 1}
+
+    @cached_property
     def axis(self) -> str:
         """The x axis: the ranks if their number varies, else the first setting with several values."""
-        ranks = f"{self.catalogue.rank}s"
-        if len({point.figures.ranks for point in self.points}) > 1:
-            return ranks
-        keys = dict.fromkeys(key for point in self.points for key in point.settings)
-        return next((key for key in keys if len(self._values(key)) > 1), ranks)
+        ranks, counts = f"{self.catalogue.rank}s", {point.figures.ranks for point in self.points}
+        return ranks if len(counts) > 1 else next(iter(self._varied), ranks)
 
     @cached_property
     def positions(self) -> list[float | str]:
         """The value of each point on the x axis: numbers if all values are numbers."""
-        if self.axis == f"{self.catalogue.rank}s":
+        if self.axis not in self._varied:
             return [point.figures.ranks for point in self.points]
         values = [point.settings.get(self.axis, "") for point in self.points]
         try:
             return [float(value) for value in values]
         except ValueError:
-            return [self._shown(self.axis, value) for value in values]
+            return [self._varied[self.axis][value] for value in values]
 
     @cached_property
     def lines(self) -> list[str]:
         """The name of the line that each point is on, with the settings that differ between lines."""
-        several = len({point.name for point in self.points}) > 1
-        varied = [key for key in self._keys if key not in (self.axis, "ranks") and len(self._values(key)) > 1]
-        found = []
+        several, found = len({point.name for point in self.points}) > 1, []
+        varied = {key: short for key, short in self._varied.items() if key not in (self.axis, "ranks")}
         for point in self.points:
-            named = [f"{key.rpartition('.')[2]}={self._shown(key, point.settings.get(key, ''))}" for key in varied]
+            named = [f"{key.rpartition('.')[2]}={short[point.settings.get(key, '')]}" for key, short in varied.items()]
             found.append(", ".join([point.name, *named] if several or not named else named))
         return found
 
@@ -113,28 +115,18 @@ class Series:
         shown = [self.catalogue[judged]] if judged else []
         return [*shown, *(metric for metric in rest if metric.name != self.catalogue.judged)]
 
-    @property
-    def _keys(self) -> list[str]:
-        return list(dict.fromkeys(key for point in self.points for key in point.settings))
 
-    def _values(self, key: str) -> set[str]:
-        return {point.settings.get(key, "") for point in self.points}
-
-    def _shown(self, key: str, value: str) -> str:
-        return short_names(sorted(self._values(key) - {""})).get(value, value)
-
-
-def charts(points: Iterable[Point], canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def charts(points: Iterable[Point]) -> Iterator[tuple[str, Figure]]:
     """Yield the figure of a study's points with its name, if there are any."""
     series = Series(tuple(points))
-    figure = by_count(series, canvas) if series.points else None
+    figure = by_count(series) if series.points else None
     if figure is not None:
         yield by_count.__name__, figure
 
 
-def by_count(series: Series, canvas: Canvas) -> Figure | None:
+def by_count(series: Series) -> Figure | None:
     """The judged metric (AU, with pass line and ceiling) and the main rate against accelerators, or what was varied."""
-    panels = [panel for metric in series.shown if (panel := _panel(series, metric, canvas))][:_PANELS]
+    panels = [panel for metric in series.shown if (panel := _panel(series, metric))][:_PANELS]
     if not panels:
         return None
     small = {scaled(point.figures.sample_divisor) for point in series.points}
@@ -144,11 +136,11 @@ def by_count(series: Series, canvas: Canvas) -> Figure | None:
         caption = f"Filled points passed, hollow ones did not. {caption}"
     if _rows(series, _CEILING):
         caption += " Dotted: the emulator's own ceiling, its AU on this host without any storage."
-    chart = alt.concat(*panels, columns=1 if canvas.narrow else _PANELS, spacing=24)
+    chart = alt.concat(*panels, columns=_PANELS, spacing=24)
     return Figure(f"Measured against {series.axis}{of_samples}", caption, chart)
 
 
-def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | None:
+def _panel(series: Series, metric: Metric) -> alt.LayerChart | None:
     rows = _rows(series, metric.name)
     if not rows:
         return None
@@ -167,18 +159,18 @@ def _panel(series: Series, metric: Metric, canvas: Canvas) -> alt.LayerChart | N
         dots = alt.Chart(data(ceilings)).mark_line(color=PURPLE, strokeDash=[2, 3], strokeWidth=1.4)
         layers.append(alt.layer(dots.encode(x=x, y=y, detail=alt.Detail("line:N"))))
     names = sorted(set(series.lines))
-    key = legend(canvas, 1 if canvas.narrow else 2) if len(names) > 1 else None
+    key = legend(2) if len(names) > 1 else None
     base = alt.Chart(data(rows)).encode(x=x, color=alt.Color("line:N", scale=colours(names), legend=key))
     layers.append(
         base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title=metric.label, scale=scale), y2="high:Q")
     )
-    marks = base.encode(y=y, description=alt.Description("hover:N"))
+    marks = base.encode(y=y)
     layers += [
         base.mark_line(strokeWidth=1.6).encode(y=y),
         marks.transform_filter(alt.datum.verdict == "pass").mark_point(filled=True, size=55, opacity=1),
         marks.transform_filter(alt.datum.verdict != "pass").mark_point(size=55, fill=GRID, opacity=1),
     ]
-    width = canvas.width if canvas.narrow else (canvas.width - 70) // _PANELS
+    width = (WIDTH - 70) // _PANELS
     return alt.layer(*layers).properties(width=width, height=210)
 
 
@@ -195,9 +187,7 @@ def _rows(series: Series, metric: str) -> list[Row]:
             continue
         judged, half = series.catalogue.judged, known.half_width or 0.0
         verdict = verdict_word(point.figures.passed, unknown="open") if judged else "pass"
-        said = f"{line}, {series.axis}={at}: {known.mean:.4g}" + f" +- {half:.2g}" * bool(half)
         row = {"line": line, "at": at, "value": known.mean, "verdict": verdict}
-        row["hover"] = HOVER + said + f", {verdict}" * bool(judged)
         rows.append(row | {"low": known.mean - half, "high": known.mean + half})
     return sorted(rows, key=lambda row: (row["line"], isinstance(row["at"], str), row["at"]))
 
@@ -213,7 +203,7 @@ def _x_axis(series: Series) -> alt.X:
     return alt.X("at:Q", title=title, axis=axis, scale=alt.Scale(zero=numbers[0] < 0.4 * numbers[-1], padding=12))
 
 
-def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure | None:
+def differences(pair: RunPair, catalogue: Catalogue) -> Figure | None:
     """How much more or less A is than B, metric by metric, with the uncertainty of the difference."""
     rows: list[Row] = []
     for metric in catalogue:
@@ -225,7 +215,7 @@ def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure |
     if not rows:
         return None
     x = alt.X("percent:Q", title="A to B, %", scale=alt.Scale(zero=True, padding=34), axis=alt.Axis(tickCount=6))
-    names = alt.Axis(labelLimit=190, labelFontSize=9 if canvas.narrow else 11, ticks=False, domain=False)
+    names = alt.Axis(labelLimit=190, ticks=False, domain=False)
     hue = alt.ColorValue(GREY, condition={"test": "datum.distinct", "value": BLUE})
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("metric:N", sort=[row["metric"] for row in rows], title=None, axis=names)
@@ -237,7 +227,7 @@ def differences(pair: RunPair, catalogue: Catalogue, canvas: Canvas) -> Figure |
         base.mark_point(filled=True, size=60, opacity=1).encode(x=x, color=hue),
         base.mark_text(baseline="bottom", dy=-5, color=INK, fontSize=11).encode(x=x, text=alt.Text("text:N")),
     )
-    chart = alt.layer(*layers).properties(width=canvas.width - 150, height=34 * len(rows), padding=PADDING)
+    chart = alt.layer(*layers).properties(width=WIDTH - 150, height=34 * len(rows), padding=PADDING)
     caption = (
         f"100 x (A / B - 1) %: below 0 A has less. Lines are 95 % intervals over {catalogue.repetition}s; where one "
         "reaches 0, no difference is shown."

@@ -1,4 +1,4 @@
-"""Before the first trial: checks the launcher and how many accelerators the dataset can feed, and reads it briefly.
+"""Before the first trial: checks the launcher, and reads the dataset briefly.
 
 Also what a search or a sweep reports while it goes on, in addition to the events of any list of runs.
 """
@@ -9,16 +9,16 @@ import random
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import ceil
+from typing import Self
 
 from datagen.buffers import AlignedBuffer
 from datagen.errors import UserError
 from datagen.fetch import Fetcher, FetchSpec
 from dlemu.comm import detect_launcher
 from dlemu.config.schema import Workload
-from dlemu.metrics.t_interval import FEWEST
+from dlemu.results.kinds import Kind
 from dlemu.runner.cold import Treatment
 from dlemu.runner.run_list import RunBegan, RunEnded, RunsPlanned
 from dlemu.studies.answers import SizeAnswer, SweepAnswer, SweepPoint, Trial
@@ -45,71 +45,46 @@ def check_launcher(command: str, launcher: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class Child:
+    """A run that a study starts as a command of its own."""
+
+    kind: Kind
+    workload: Workload
+    words: tuple[str, ...]
+    """Options and overrides."""
+    launcher: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, kind: Kind, workload: Workload, words: Sequence[str], *, config_dir: str | None, launcher: str = ""
+    ) -> Self:
+        """Return a run with these overrides."""
+        options = ("--config-dir", config_dir) if config_dir else ()
+        return cls(kind, workload, (*options, *words), tuple(shlex.split(launcher.format(ranks=workload.ranks))))
+
+
 @dataclass(frozen=True, kw_only=True)
-class Capacity:
-    """How many accelerators a dataset has enough samples for."""
-
-    most: int
-    files_for_one_more: int
-    """Files that the dataset needs for one more accelerator."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchBegan(RunsPlanned):
-    """The settings and the dataset are checked; nothing is measured yet."""
+class SearchBegan:
+    """The dataset is checked and the storage is probed: the first trial follows."""
 
     workload: Workload
     page_cache: Treatment
     total_bytes: int
     """Size of the dataset."""
-    capacity: Capacity
+    enough_for: int
+    """Accelerators that the dataset has enough samples for."""
     others: str
     """Of other programs that use the cores, as a sentence; empty where they do not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StorageProbed:
-    """The read probe has ended."""
-
     probe_mb_per_second: float
     mb_per_accelerator: float
     """Read rate that one accelerator needs, from the workload's nominal sizes."""
-    predicted_accelerators: int
-    """The largest number that the model expects to pass; the search begins there."""
+    expected: int
+    """The largest number of accelerators that the model of docs/prediction.md expects to pass."""
 
 
-SizingEvent = (
-    RunsPlanned
-    | SearchBegan
-    | StorageProbed
-    | RunBegan
-    | RunEnded[Trial, SizeAnswer]
-    | RunEnded[SweepPoint, SweepAnswer]
-)
+SizingEvent = RunsPlanned | SearchBegan | RunBegan | RunEnded[Trial, SizeAnswer] | RunEnded[SweepPoint, SweepAnswer]
 OnEvent = Callable[[SizingEvent], None]
-
-
-def steps_wanted(*, epochs: int, ahead: int, window_steps: int) -> int:
-    """Return the steps per epoch that a trial needs.
-
-    The first step of an epoch does not count, nor do the last ones, which are read ahead. The remaining steps, over all
-    epochs of a trial, must hold the fewest windows that a verdict can be based on.
-    """
-    return 2 + ahead + ceil(FEWEST / epochs) * window_steps
-
-
-def measure_capacity(*, samples: int, samples_per_file: int, batch_size: int, steps: int) -> Capacity:
-    """Return how many accelerators get so many steps per epoch; raises UserError when not even one does."""
-    samples_each = steps * batch_size
-    most = samples // samples_each
-    if most < 1:
-        raise UserError(
-            f"the dataset has {samples} samples: wanted at least {samples_each} for each accelerator ({steps} steps of "
-            f"{batch_size} per epoch), for a verdict; lower reader.batch_size, or use a dataset of "
-            f"{ceil(samples_each / samples_per_file)} files for each accelerator that you expect to pass"
-        )
-    files = ceil((most + 1) * samples_each / samples_per_file)
-    return Capacity(most=most, files_for_one_more=files)
 
 
 def probe_mb_per_second(

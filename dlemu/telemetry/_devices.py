@@ -211,10 +211,8 @@ def device_facts(device: Device, sys: str = "/sys") -> DeviceFacts:
         counted=device.counted,
         size_bytes=_read_number(f"{here}/size", _SECTOR_BYTES),
         model=read_text(f"{disk}/device/model") or None,
-        rotational=read_text(f"{disk}/queue/rotational") == "1",
         scheduler=(re.findall(r"\[(.+)\]", read_text(f"{disk}/queue/scheduler")) or [None])[0],
         read_ahead_bytes=_read_number(f"{disk}/queue/read_ahead_kb", 1024),
-        largest_request_bytes=_read_number(f"{disk}/queue/max_sectors_kb", 1024),
         requests_counted=read_text(f"{disk}/queue/iostats") != "0",
     )
 

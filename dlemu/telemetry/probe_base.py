@@ -60,10 +60,8 @@ class DeviceFacts:
     """Its bytes are counted as the dataset's. If several containers see the same device, only the first counts it."""
     size_bytes: int | None = None
     model: str | None = None
-    rotational: bool | None = None
     scheduler: str | None = None
     read_ahead_bytes: int | None = None
-    largest_request_bytes: int | None = None
     requests_counted: bool | None = None
 
 

@@ -12,8 +12,7 @@ Made by `scripts/docs` from the part's `rules/known.yaml`. An `error` breaks a r
 `warning` may do so, an `info` is for information; a rule without one of these words is an `error`. It holds in all
 editions, unless it names some. The last words in brackets are its source: the text of the rules, a workload file, or
 the edition's own checker (https://github.com/mlcommons/storage) with its name or number of the rule; a rule without
-source is dlemu's own. `dlemu audit` applies the rules of "Numbers", and with `--edition` also the rules on single runs,
-as `rules.NAME`.
+source is dlemu's own. `dlemu audit` applies the rules of "Numbers".
 
 Of the {count} rules of v3.0's text and checker {statuses}.
 `known`: the rules below check it; `known otherwise`: they check it differently or in part; `not checked`: no file of

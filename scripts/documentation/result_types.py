@@ -7,7 +7,6 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -16,7 +15,7 @@ from dlemu.checkpoints.io_rows import IO_COLUMNS
 from dlemu.config.meanings import meanings
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.jobs.training.summary import Summary
-from dlemu.results.schemas import described
+from dlemu.results.schemas import described, types_in
 
 BEGIN, END = "<!-- made by scripts/docs from dlemu/jobs/training/summary.py -->", "<!-- end of what is made -->"
 CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/jobs/checkpoint/summary.py -->"
@@ -45,13 +44,13 @@ _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(
 
 def tables() -> str:
     """Return the tables of Summary and of every type that it holds, in the order in which they are met."""
-    return "\n".join(_table(kind, {one: one.__name__ for one in _reachable(Summary)}) for kind in _reachable(Summary))
+    return "\n".join(_table(kind, {one: one.__name__ for one in types_in(Summary)}) for kind in types_in(Summary))
 
 
 def checkpoint_tables() -> str:
     """Return the same of CheckpointSummary, without the types that are in `tables`, and of the rows' columns."""
-    known = set(_reachable(Summary))
-    types = "\n".join(_table(kind) for kind in _reachable(CheckpointSummary) if kind not in known)
+    known = set(types_in(Summary))
+    types = "\n".join(_table(kind) for kind in types_in(CheckpointSummary) if kind not in known)
     for kind in known:
         types = types.replace(f"(#{kind.__name__.lower()})", f"(results.md#{kind.__name__.lower()})")
     columns = "\n".join(f"- `{name}`: {meaning}" for name, meaning in IO_COLUMNS.items())
@@ -60,12 +59,12 @@ def checkpoint_tables() -> str:
 
 def answers_page() -> str:
     """Return a section for each answer; a type is described where it is met first."""
-    known = set(_reachable(Summary))
+    known = set(types_in(Summary))
     places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
     titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
     for command in GUIDES:
         name, root = _title(command), described()[command].load().answer_type
-        kinds = [kind for kind in _reachable(root) if kind not in places]
+        kinds = [kind for kind in types_in(root) if kind not in places]
         for kind in kinds:
             twice = kind.__name__ in titles.values()
             titles[kind] = f"{kind.__name__} of {name.split()[-1]}" if twice else kind.__name__
@@ -84,26 +83,6 @@ def _title(command: str) -> str:
 
 def _anchor(heading: str) -> str:
     return heading.lower().replace(".", "").replace(" ", "-")
-
-
-def _reachable(root: type[Any]) -> Iterator[type[Any]]:
-    waiting, known = [root], {root}
-    while waiting:
-        kind = waiting.pop(0)
-        yield kind
-        for hint in typing.get_type_hints(kind).values():
-            for inner in _dataclasses(hint):
-                if inner not in known:
-                    known.add(inner)
-                    waiting.append(inner)
-
-
-def _dataclasses(hint: Any) -> Iterator[type[Any]]:
-    kind = get_origin(hint) or hint
-    if _is_table(kind):
-        yield kind
-    for part in get_args(hint):
-        yield from _dataclasses(part)
 
 
 def _is_table(kind: Any) -> bool:

@@ -232,7 +232,6 @@ def test_what_is_no_folder(whole: Path, tmp_path: Path, name: str, capfd: pytest
 
 FILES_WRITTEN: dict[str, tuple[str, ...]] = {
     "a page": ("report", "run", "--output", "place"),
-    "a page of several": ("report", "run", "other", "--output", "place"),
     **of_parts("FILES_WRITTEN"),
 }
 """What is written under a name that a user gives, and the command that writes it."""

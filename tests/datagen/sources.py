@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.content import Content
-from datagen.formats.format_base import FileJob, FormatBase, MovedError, RecordFormat, Source
+from datagen.formats.format_base import FileJob, FormatBase, MovedError, RecordFormat, SideFile, Source
 from datagen.spec import DatasetSpec
 from datagen.storage import memory
 
@@ -55,7 +56,7 @@ def job(name: str, shape: tuple[int, ...], **settings: Any) -> FileJob:
     return FileJob(spec, Content(1, spec.compressibility), FILE, shape)
 
 
-def written(file_format: FormatBase, file_job: FileJob) -> bytes:
+def written(file_format: FormatBase | SideFile, file_job: FileJob) -> bytes:
     """Return the bytes of a file."""
     storage = memory.Storage()
     writer = storage.create("x")
@@ -69,3 +70,16 @@ def expected(file_job: FileJob) -> bytes:
     out = bytearray(file_job.payload_bytes)
     file_job.content.fill(memoryview(out), FILE, 0)
     return bytes(out)
+
+
+def record_file(spec: DatasetSpec, shape: tuple[int, int], side: int | None = None) -> bytes:
+    """Return the bytes of a file of records, or of one of its side files."""
+    made: FormatBase = registry.find("datagen.formats", spec.format, "Format")()
+    return written(made if side is None else made.sides[side], FileJob(spec, Content(1), FILE, shape))
+
+
+def payload(start: int, stop: int) -> bytes:
+    """Return what `record_file` puts into its samples."""
+    out = bytearray(stop)
+    Content(1).fill(memoryview(out), FILE, 0)
+    return bytes(out[start:])

@@ -201,15 +201,6 @@ def test_crops_are_of_the_sample(case: Case, tmp_path: Path) -> None:
 
 
 @each_case
-def test_sizes_are_known_beforehand(case: Case, tmp_path: Path) -> None:
-    spec = case.spec(tmp_path)
-    sizes = files_of(spec).sizes
-    make(spec)
-    seen = [os.path.getsize(inspect(spec).train.path(file)) for file in range(FILES)]
-    assert sizes is None or sizes.tolist() == seen
-
-
-@each_case
 def test_what_is_cut_off_is_an_error_and_never_wrong_data(case: Case, tmp_path: Path) -> None:
     dataset = Dataset(case, tmp_path)
     truth = {decode: dataset.read_each(decode=decode) for decode in ("none", "full")}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
@@ -10,9 +9,11 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from datagen import generate as generate_module
 from datagen import manifest, thread_pool
 from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
@@ -151,28 +152,6 @@ def test_a_disk_too_small_is_told_before(small: MakeSpec, tiny_disk: str) -> Non
         prepare(small(data_folder=tiny_disk))
 
 
-def fail_writes(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    for call in ("write", "pwrite"):
-        monkeypatch.setattr(os, call, fail)
-
-
-def test_a_quota_is_told_from_a_full_disk(small: MakeSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file system may have room: its free bytes are not those of the user."""
-    spec = small(data_folder=str(tmp_path / "data"), num_files_train=3, num_files_eval=0)
-    prepare(spec)
-    fail_writes(monkeypatch, errno.EDQUOT)
-    with pytest.raises(SpaceError, match=r"no room for .*Disk quota exceeded.*and the quota is used up\. Free") as full:
-        generate(spec)
-    assert "are free" not in str(full.value)
-    monkeypatch.undo()
-    generate(spec)
-    finish(spec)
-    assert verify(spec) == []
-
-
 def test_a_full_disk_leaves_whole_files_and_resumes(small: MakeSpec, tiny_disk: str) -> None:
     spec = small(data_folder=tiny_disk, num_files_train=3, num_files_eval=0, record_length_bytes_stdev=0)
     prepare(spec)
@@ -252,3 +231,16 @@ def test_fsync_comes_before_the_name(small: MakeSpec, monkeypatch: pytest.Monkey
     events.clear()
     finish(spec)
     assert events[-2:] == ["fsync", "rename"]
+
+
+def test_files_whose_sizes_no_memory_holds_are_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = DatasetSpec(data_folder=str(tmp_path / "d"), format="npz", num_files_train=1000, record_length_bytes=100)
+    memory = SimpleNamespace(available=1000 * generate_module.FILE_BYTES - 1)
+    monkeypatch.setattr(generate_module, "psutil", SimpleNamespace(virtual_memory=lambda: memory))
+    with pytest.raises(SpaceError, match=r"1,000 files .* fewer files \(dataset.num_files_train\)"):
+        prepare(spec)
+    assert not (tmp_path / "d").exists()
+    memory.available += 1
+    prepare(spec)

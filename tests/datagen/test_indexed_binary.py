@@ -16,8 +16,7 @@ from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import payload
-from tests.datagen.sources import MemorySource
+from tests.datagen.sources import MemorySource, payload
 from tests.datasets import storage_named
 
 FORMATS = ["indexed_binary", "mmap_indexed_binary"]

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import os
-import shutil
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -167,57 +164,6 @@ def test_a_wrong_size_is_named(small: MakeSpec, manifest: bool) -> None:
     size = os.path.getsize(path)
     os.truncate(path, 100)
     fails(spec, f"{path} has 100 bytes, wanted {size}")
-
-
-@pytest.mark.slow
-def test_many_files_are_inspected_by_arithmetic(tmp_path: Path) -> None:
-    """What grows with the files is one listing: no file is opened, and few are looked up."""
-    count = 20_000
-    spec = DatasetSpec(data_folder=str(tmp_path), format="npz", num_files_train=count, record_length_bytes=1)
-    train, _ = layouts(spec)
-    os.makedirs(train.folder)
-    dlio_file(train.path(0), (1, 1), 1)
-    for i in range(1, count):
-        os.link(train.path(0), train.path(i))
-    calls = 0
-    original = os.stat
-
-    def counting(*arguments: Any, **options: Any) -> os.stat_result:
-        nonlocal calls
-        calls += 1
-        return original(*arguments, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "stat", counting)
-        found = inspect(spec)
-    assert found.train.num_files == count
-    assert calls < 4200
-
-
-@pytest.mark.parametrize("backwards", [False, True])
-@pytest.mark.parametrize(
-    "beside",
-    [["img_0_of_1.npz"], ["below/img_00_of_12.npz"], ["mine.npz"], [f"other_{i:02}_of_12.npz" for i in range(12)]],
-)
-def test_the_set_asked_for_is_taken_whichever_file_is_listed_first(
-    small: MakeSpec, monkeypatch: pytest.MonkeyPatch, beside: list[str], backwards: bool
-) -> None:
-    spec = small(num_files_train=12)
-    as_if_by_dlio(spec)
-    train, _ = layouts(spec)
-    for name in beside:
-        other = Path(train.folder) / name
-        other.parent.mkdir(exist_ok=True)
-        shutil.copy(train.path(0), other)
-    listed = os.scandir
-
-    def in_order(folder: str) -> Any:
-        with listed(folder) as entries:
-            return nullcontext(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
-
-    monkeypatch.setattr(os, "scandir", in_order)
-    found = inspect(spec)
-    assert [found.train.path(i) for i in range(12)] == [train.path(i) for i in range(12)]
 
 
 def test_what_a_workload_leaves_out_of_a_parquet_file_is_the_datasets(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from datagen.errors import DatasetError
-from datagen.manifest import MANIFEST_NAME, Manifest, differing_keys, read, write
+from datagen.manifest import MANIFEST_NAME, Manifest, read, write
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from datagen.storage import posix
 
@@ -44,32 +43,3 @@ def test_what_is_no_manifest_is_named_with_its_path(tmp_path: Path, text: str, n
     with pytest.raises(DatasetError, match=named) as caught:
         read(str(tmp_path), STORAGE)
     assert str(path) in str(caught.value)
-
-
-def test_a_write_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(str(tmp_path), MADE, STORAGE)
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    for step in ("write", "sync", "commit"):
-        with monkeypatch.context() as patched:
-            patched.setattr(posix.FileWriter, step, full)
-            with pytest.raises(OSError, match="No space left"):
-                write(str(tmp_path), replace(MADE, files=1), STORAGE)
-        there = read(str(tmp_path), STORAGE)
-        assert there is not None
-        assert there.files == 3
-        assert [path.name for path in tmp_path.iterdir()] == [MANIFEST_NAME]
-
-
-def test_which_columns_are_read_says_nothing_of_the_files() -> None:
-    def with_columns(*columns: ParquetColumn) -> DatasetSpec:
-        return replace(SPEC, parquet=replace(SPEC.parquet, columns=columns))
-
-    identity, label = COLUMNS
-    assert differing_keys(SPEC, with_columns(replace(identity, read=False), replace(label, read=True))) == []
-    assert len(differing_keys(SPEC, with_columns(identity, replace(label, size=2)))) == 1
-    assert len(differing_keys(SPEC, with_columns(identity))) == 1
-    groups = replace(SPEC, parquet=replace(SPEC.parquet, row_group_size=7))
-    assert len(differing_keys(SPEC, groups)) == 1

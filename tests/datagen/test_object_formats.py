@@ -100,14 +100,6 @@ def test_a_library_fetches_what_its_samples_need_and_no_more(name: str) -> None:
             assert fetched.read_calls == len(data_gets) == 3  # each object once, whole
 
 
-@each_format
-def test_fsspec_reads_every_format_by_its_library(name: str) -> None:
-    pytest.importorskip("fsspec")
-    spec, storage = spec_of(name, f"set-{name}"), StorageSpec(type="fsspec", root="memory://library")
-    make(spec, storage)
-    assert read(spec, storage, "library").app_bytes > 0
-
-
 @pytest.fixture(scope="module")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     if why_no_rclone():

@@ -21,7 +21,7 @@ from datagen.inspection import inspect
 from datagen.layout import layouts
 from datagen.spec import DatasetSpec, ParquetColumn, ParquetSpec
 from tests.datagen.conftest import MakeSpec, make
-from tests.datagen.record_sources import payload, written
+from tests.datagen.sources import payload, record_file
 from tests.datasets import storage_named
 
 COLUMNS = (
@@ -50,7 +50,7 @@ COLUMN_LISTS = st.lists(st.tuples(DTYPES, st.integers(1, 300)), min_size=1, max_
 def test_pyarrow_reads_what_was_written(columns: list[tuple[Any, int]], samples: int, rows: int) -> None:
     named = tuple(ParquetColumn(name=f"c{i}", dtype=dtype, size=size) for i, (dtype, size) in enumerate(columns))
     spec = spec_of(samples, ParquetSpec(columns=named, row_group_size=rows))
-    data = written(spec, (3, 3))
+    data = record_file(spec, (3, 3))
     sizes = Format().file_bytes(spec, np.array([[3, 3]]))
     assert sizes is not None
     assert sizes.tolist() == [len(data)]
@@ -224,5 +224,5 @@ def test_impossible_columns_are_told() -> None:
     bad = ParquetSpec(
         columns=(ParquetColumn(name="a", size=0, read=False), ParquetColumn(name="a", read=False)), row_group_size=0
     )
-    problems = Format().unfit(DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5))
+    problems = DatasetSpec(format="parquet", parquet=bad, record_length_bytes_resize=5).check()
     assert len(problems) == 5

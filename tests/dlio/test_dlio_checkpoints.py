@@ -16,7 +16,7 @@ from dlemu.dlio.checkpoints import DlioCheckpoints
 from dlemu.dlio.config import DlioFolders
 from dlemu.dlio.results import write_results
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints, Phase
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from tests.dlio import published_checkpoints as published
 
 

@@ -35,7 +35,7 @@ def test_a_search_is_interrupted_and_goes_on(dataset: Path, tmp_path: Path) -> N
 
     ended = dlemu("size", *words(folder, dataset), "--at-least", "2", "--json")
     assert ended.status == 4, ended.err  # one passes, two were wanted, and none but one may be tried
-    assert "continuing after 1 finished trial\n" in ended.err
+    assert "continuing after 1 finished run\n" in ended.err
     answer = json.loads((folder / "size.json").read_text())
     assert answer["trials"][0] == saved["trials"][0]
     assert len(answer["trials"]) == 2

@@ -21,7 +21,7 @@ def test_a_sweep_goes_on_where_it_ended_and_is_compared(dataset: Path, tmp_path:
     assert ended.status == 2, ended.err
     swept = json.loads((folder / "sweep.json").read_text())
     assert [point["failure"] is None for point in swept["points"]] == [True, False]
-    assert "ranks 500 failed" in ended.out
+    assert "ranks=500 failed" in ended.out
     metrics = swept["points"][0]["figures"]["metrics"]
     run = json.loads((folder / "point-01" / "summary.json").read_text())
     assert metrics["total_seconds"]["mean"] == run["metrics"]["total_seconds"]

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from dlemu.report.table import print_section
-from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.together.page import screen, sections
 from dlemu.studies.together.run import (
-    TOGETHER,
-    JobTogether,
     MeasuredJob,
     Together,
+    TogetherQuestion,
+    Turn,
     overlap_percent,
     read_together,
-    verdict_fields,
+    verdict_of,
 )
 from tests.e2e.harness import dlemu as run_dlemu
 from tests.e2e.harness import small_run
@@ -43,75 +43,60 @@ def test_the_share_of_time_with_others_is_counted_once(
     assert overlap_percent(own, others) == pytest.approx(percent)
 
 
-def told(
-    rate: float, half: float | None = None, metric: str = "samples_per_second", kind: str = "training"
-) -> MeasuredJob:
-    figures = JobFigures(kind=kind, workload="w", ranks=1, metrics={metric: Value(rate, half)})
-    return MeasuredJob(
-        folder="x", figures=figures, began_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:00:10+00:00"
-    )
-
-
-def test_the_cost_is_what_a_job_had_alone_and_has_not_beside_others() -> None:
-    cost = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0)).cost["samples_per_second"]
-    assert (cost.a, cost.b) == (60.0, 100.0)
-    assert cost.difference_percent == pytest.approx(-40.0)
-    assert JobTogether(command="train", words=(), beside=told(60.0)).cost == {}
-
-
-def test_what_others_cost_each_of_two_equal_jobs_is_told_apart(tmp_path: Path) -> None:
-    job = JobTogether(command="train", words=(), alone=told(100.0), beside=told(60.0))
-    answer = Together(complete=True, settings_digest="", jobs=(job, job), **verdict_fields((job, job)))
-    costs = [line.value for line in screen(answer, "").lines if not line.label]
-    assert [cost.partition(":")[0] for cost in costs] == ["job 1, train w", "job 2, train w"]
-
-
+Metric = tuple[str, str]
+"""Name of a metric, and its kind of job."""
 RATE, TIME = ("samples_per_second", "training"), ("total_seconds", "training")
 WRITING = ("write_slowest_seconds", "checkpoint")
 
 
+def measured(metric: Metric, value: float, half: float | None) -> MeasuredJob:
+    name, kind = metric
+    return MeasuredJob(
+        folder="x", figures=JobFigures(kind=kind, workload="w", ranks=1, metrics={name: Value(value, half)})
+    )
+
+
+def answer_of(jobs: list[tuple[Metric, float, float, float | None]]) -> Together:
+    """Return an answer of jobs with a metric alone and together, and its half width."""
+    alone = [Turn(runs={n: measured(of, value, half)}) for n, (of, value, _, half) in enumerate(jobs)]
+    beside = {n: measured(of, value, half) for n, (of, _, value, half) in enumerate(jobs)}
+    question = TogetherQuestion(jobs=(("train",),) * len(jobs), settings_digest="")
+    turns = (*alone, Turn(runs=beside))
+    answer = Together(complete=True, question=question, turns=turns)
+    return replace(answer, verdict=verdict_of(answer))
+
+
+NONE_TOLD = "no job lost anything that can be told"
+
+
 @pytest.mark.parametrize(
-    ("jobs", "lost_most"),
+    ("jobs", "verdict"),
     [
-        ([(RATE, 100, 99.6, 8.0), (RATE, 100, 60, 2.0)], 2),
-        ([(RATE, 100, 70, 2.0), (RATE, 100, 60, 2.0)], 2),
-        ([(TIME, 100, 190, 2.0), (RATE, 100, 60, 2.0)], 1),
-        ([(RATE, 100, 50, 80.0), (RATE, 100, 90, 1.0)], 2),
-        ([(RATE, 100, 130, 2.0), (RATE, 100, 96, 1.0), (TIME, 100, 80, 1.0)], 2),
-        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], -1),
-        ([(WRITING, 10, 20, None), (RATE, 100, 90, 1.0)], -2),
-        ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], None),
-        ([(RATE, 100, 130, 2.0), (RATE, 100, 100, None)], None),
+        ([(RATE, 100, 99.6, 8.0), (RATE, 100, 60, 2.0)], "lost most: job 2, "),
+        ([(RATE, 100, 70, 2.0), (RATE, 100, 60, 2.0)], "lost most: job 2, "),
+        ([(TIME, 100, 190, 2.0), (RATE, 100, 60, 2.0)], "lost most: job 1, "),
+        ([(RATE, 100, 50, 80.0), (RATE, 100, 90, 1.0)], "lost most: job 2, "),
+        ([(RATE, 100, 130, 2.0), (RATE, 100, 96, 1.0), (TIME, 100, 80, 1.0)], "lost most: job 2, "),
+        ([(WRITING, 10, 20, None), (RATE, 100, 90, 1.0)], "lost most: job 2, "),
+        ([(WRITING, 10, 20, None), (RATE, 100, 99.6, 8.0)], f"{NONE_TOLD}: too few repetitions"),
+        ([(RATE, 100, 99.9, None), (RATE, 100, 100, None)], f"{NONE_TOLD}: too few repetitions"),
+        ([(RATE, 100, 97, 8.0), (TIME, 100, 103, 9.0)], NONE_TOLD),
     ],
 )
-def test_the_headline_is_the_job_that_lost_most(
-    jobs: list[tuple[tuple[str, str], float, float, float | None]], lost_most: int | None, tmp_path: Path
+def test_the_headline_is_the_job_that_lost_most_beyond_the_uncertainty(
+    jobs: list[tuple[Metric, float, float, float | None]], verdict: str
 ) -> None:
-    both = [
-        JobTogether(command="train", words=(), alone=told(alone, half, *of), beside=told(beside, half, *of))
-        for of, alone, beside, half in jobs
-    ]
-    fields = verdict_fields(both)
-    answer = Together(complete=True, settings_digest="", jobs=tuple(both), **fields)
-    save_answer(str(tmp_path), TOGETHER, answer)
-    headline = {
-        None: "no job lost anything that can be told",
-        -1: "may have lost most: job 1, ",
-        -2: "lost for certain: job 2, ",
-    }.get(lost_most, f"lost most: job {lost_most}, ")
-    for text in (answer.verdict, screen(answer, "").lines[0].value):
-        assert text.startswith(headline)
-    assert json.loads((tmp_path / TOGETHER).read_text())["lost_most"] == {-1: None, -2: 2}.get(
-        lost_most or 0, lost_most
-    )
-    for one, said in zip(both, answer.verdicts, strict=True):
+    answer = answer_of(jobs)
+    lines = screen(answer, "").lines
+    assert lines[0].value == answer.verdict
+    assert answer.verdict.startswith(verdict)
+    costs = [line.value for line in lines if not line.label]
+    assert [cost.partition(", ")[0] for cost in costs] == [f"job {number}" for number in range(1, len(jobs) + 1)]
+    for one, said, section in zip(answer.jobs, costs, sections(answer, "x"), strict=True):
         (cost,) = one.cost.values()
-        within = cost.distinct is False or cost.a == cost.b
-        assert ("no difference in" in said) == within
-        assert (f"{cost.difference_percent:+.1f} %" in said) != within
+        assert ("no significant difference" in said) == (cost.distinct is False)
         shown = io.StringIO()
-        for section in sections(answer, "x"):
-            print_section(section, Console(file=shown, width=200))
+        print_section(section, Console(file=shown, width=200))
         assert (f"{cost.difference_percent:+.1f} %" in shown.getvalue()) == (cost.distinct is not False)
 
 
@@ -144,8 +129,7 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
         assert one.alone is not None
         assert one.beside is not None
         assert one.cost
-        assert one.overlap_percent is not None
-        assert 0 <= one.overlap_percent <= 100
+        assert 0 <= one.beside.overlap_percent <= 100
         for run in (one.alone, one.beside):
             summary = json.loads((folder / run.folder / "summary.json").read_text())
             assert summary["kind"] == run.figures.kind

@@ -17,10 +17,8 @@ from dlemu.metrics.loss import (
     emulated_percent,
     kept_loss_percent,
     loss_percent,
-    loss_percent_per_epoch,
     wait_parts,
 )
-from dlemu.metrics.rows import in_order
 from tests.runs import make_job, make_log, with_blocks
 
 MS = 1_000_000
@@ -75,13 +73,6 @@ def test_the_shares_add_up_to_what_utilisation_lacks(rows: StepRows, start: int,
         counted = kept_loss_percent(kept)
         assert counted.total == pytest.approx(100 - au_percent(kept), abs=1e-9)
         assert min(astuple(counted)) >= -1e-9
-
-
-@given(rows=any_rows(), start=st.integers(0, 2), cut=st.integers(0, 10))
-def test_an_epoch_lost_what_it_would_have_lost_alone(rows: StepRows, start: int, cut: int) -> None:
-    table, kept = in_order(rows[cut:]), kept_rows(rows[cut:], start, 0)
-    alone = [loss_percent(epoch, kept.of("epoch", epoch.values("epoch"))) for epoch in table.by_epoch]
-    assert list(loss_percent_per_epoch(table, kept)) == alone
 
 
 @given(rows=any_rows())

@@ -20,7 +20,6 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
 from dlemu.jobs.training import figures
 from dlemu.report.drawing import picture_file
-from dlemu.report.figure_base import DESK
 
 FIGURES = {draw.__name__: draw for draw in figures.FIGURES}
 
@@ -36,7 +35,7 @@ def hosts() -> Run:
 
 
 def draw(name: str, run: Run) -> Any:
-    return FIGURES[name](run, DESK)
+    return FIGURES[name](run)
 
 
 def rows_of(figure: Any) -> list[dict[str, Any]]:

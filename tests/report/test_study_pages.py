@@ -22,7 +22,7 @@ from tests.shown import details
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 pytest.importorskip("vl_convert", reason="the extra `report` is not installed")
-from dlemu.report.figure_base import DESK, Figure
+from dlemu.report.figure_base import Figure
 from dlemu.studies.pages import open_page, write_page
 from tests.report.test_figures import check_drawn, column
 from tests.report.test_page import read_page
@@ -50,7 +50,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def drawn(folder: Path) -> dict[str, Figure]:
-    return dict(open_page(str(folder)).draw(DESK))
+    return dict(open_page(str(folder)).draw())
 
 
 @pytest.mark.parametrize("study", ["size", "sweep", "sweeps", "runs", "searches"])
@@ -69,7 +69,7 @@ def test_each_drive_of_a_sweep_is_a_line_over_accelerators(studies: dict[str, Pa
 
 def test_the_page_of_a_search_says_the_answer_and_why(studies: dict[str, Path]) -> None:
     text = Path(write_page(str(studies["size"]))).read_text()
-    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "Host node0"):
+    for words in ("8 x h100 pass", "limited by: storage", "busy 99 %", "<dt>PASS</dt>", "hosts.0"):
         assert words in text
     assert 'class="said verdict passed"' in text
     assert "<h1>handmade on h100: how many accelerators does this storage feed?</h1>" in text
@@ -79,7 +79,7 @@ def test_a_point_that_failed_is_a_line_first_and_told_whole_in_the_details(studi
     kind, folder = kind_of(str(studies["sweep"])), str(studies["sweep"])
     assert kind is not None
     page = open_page(folder).page
-    assert page.screen.notes == ["dataset.data folder slow, ranks 32 failed: no memory for 32 ranks"]
+    assert page.screen.notes == ["dataset.data_folder=slow ranks=32 failed: no memory for 32 ranks"]
     assert "8 of 11 passed, 1 did not complete" in page.screen.lines[0].value
     assert "use fewer" in details("sweep", kind.load().read(folder), folder)
 
@@ -107,7 +107,7 @@ def with_distinct(folder: Path) -> Iterator[tuple[bool | None, str]]:
     (pair,) = answer.runs
     for distinct in (True, None, False):
         time = replace(pair.metrics["total_seconds"], distinct=distinct)
-        changed = replace(pair, epochs=(2, 2), metrics=pair.metrics | {"total_seconds": time})
+        changed = replace(pair, a=replace(pair.a, epochs=3), metrics=pair.metrics | {"total_seconds": time})
         yield distinct, details("comparison", replace(answer, runs=(changed,)))
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from datagen.errors import UserError
-from dlemu.results.untrusted_files import decode_untrusted, open_untrusted, read_untrusted
+from dlemu.results.answer_files import decode_untrusted, open_untrusted, read_untrusted
 
 
 class Kept(msgspec.Struct):

@@ -36,9 +36,9 @@ def sweep(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch
 
 def size(folder: Path, children: Children, word: str, patch: pytest.MonkeyPatch) -> object:
     class Storage(FakeRunner):
-        def run(self, accelerators: int, number: int, folder: str) -> Trial:
+        def __call__(self, accelerators: int, number: int, folder: str) -> Trial:
             children()
-            return replace(super().run(accelerators, number, folder), folder=os.path.basename(folder))
+            return replace(super().__call__(accelerators, number, folder), folder=os.path.basename(folder))
 
     runs = Search(str(folder), question(workload=word), (), children.watch)
     runs.resume()

@@ -45,7 +45,7 @@ class FakeRunner:
         self._random = np.random.default_rng(7)
         self.tried: list[int] = []
 
-    def run(self, accelerators: int, number: int, folder: str) -> Trial:
+    def __call__(self, accelerators: int, number: int, folder: str) -> Trial:
         self.tried.append(accelerators)
         if accelerators > self._holds:
             raise UserError(f"{accelerators} ranks want more memory")

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.config.schema import Workload
 from dlemu.results.figures import JobFigures
+from dlemu.results.kinds import kind_named
 from dlemu.runner.events import ignore
 from dlemu.runner.run_list import Planned
-from dlemu.studies.answers import SweepPoint, SweepQuestion
-from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, bracket, next_value
-from dlemu.studies.sweep.run import Runnable
+from dlemu.studies.answers import SweepPoint, SweepQuestion, edge
+from dlemu.studies.prerequisites import Child
+from dlemu.studies.sweep.bracket import CLOSE, BracketSearch, next_value
 
 
 @given(most=st.floats(0.001, 1000), first=st.floats(0.01, 10))
@@ -25,8 +26,8 @@ def test_the_edge_is_found_in_few_runs(most: float, first: float) -> None:
         assert value not in tried, "nothing runs twice"
         tried[value] = value <= most
         assert len(tried) < 16
-    passing, failing = bracket(tried)
-    if passing and failing < math.inf:
+    passing, failing = edge(sorted(tried.items()))
+    if passing and failing:
         assert passing <= most < failing <= CLOSE * 1.01 * passing
     else:
         assert most / first > 1000 or first / most > 500, "so far away nobody looks"
@@ -37,7 +38,7 @@ class Tried(BracketSearch):
 
     most, silent_from = 5.0, math.inf
 
-    def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
+    def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         (value,) = map(float, planned.settings.values())
         passed = None if value >= self.silent_from else value <= self.most
         figures = JobFigures(kind="kvcache", workload="x", ranks=1, passed=passed, verdict="NO VERDICT: too short")
@@ -46,8 +47,8 @@ class Tried(BracketSearch):
 
 
 def search(runs: BracketSearch) -> float:
-    command = Runnable(Workload(), ("workload=x",), [])
-    _, found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False)
+    command = Child(kind_named("training"), Workload(), ("workload=x",))
+    found, _ = runs.search(command, ("kv", "speed"), 1.0, wants_page=False).edge
     return 0.0 if found is None else float(found.settings["kv.speed"])
 
 

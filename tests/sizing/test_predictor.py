@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlemu.studies.size.predictor import predicted_count
+from dlemu.studies.size.find_size import predicted_count
 from tests.prediction.test_calibration import workload
 from tests.sizing.fakes import known
 

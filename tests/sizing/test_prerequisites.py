@@ -9,21 +9,8 @@ import pytest
 from datagen.errors import UserError
 from dlemu.config.overrides import take_word
 from dlemu.config.schema import Workload
-from dlemu.studies.prerequisites import check_launcher, measure_capacity, steps_wanted
+from dlemu.studies.prerequisites import check_launcher
 from dlemu.studies.size.find_size import size
-
-
-def test_a_dataset_is_enough_for_so_many() -> None:
-    steps = steps_wanted(epochs=1, ahead=3, window_steps=10)
-    capacity = measure_capacity(samples=5200, samples_per_file=1, batch_size=4, steps=steps)
-    assert (steps, capacity.most, capacity.files_for_one_more) == (85, 15, 5440)
-    fewer = steps_wanted(epochs=8, ahead=3, window_steps=10)
-    assert measure_capacity(samples=5200, samples_per_file=1, batch_size=4, steps=fewer).most == 86
-
-
-def test_a_dataset_for_none_says_how_large_it_must_be() -> None:
-    with pytest.raises(UserError, match=r"has 100 samples: wanted at least 340 .* dataset of 34 files"):
-        measure_capacity(samples=100, samples_per_file=10, batch_size=4, steps=85)
 
 
 @pytest.fixture
@@ -47,6 +34,11 @@ def test_a_dataset_that_is_made_suffices_for_some(
     with pytest.raises(UserError, match="enough seen"):
         size(recipe, most=most, at_least=at_least, make=make)
     assert made == [suffices_for * 2 * 165]
+
+
+def test_a_dataset_for_none_says_how_large_it_must_be(recipe: list[str]) -> None:
+    with pytest.raises(UserError, match=r"20 samples: wanted at least 330 .*165 steps of 2 .* dataset of 330 files"):
+        size([*recipe, "dataset.num_files_train=20"], make=lambda workload: None)
 
 
 @pytest.mark.parametrize("word", ["train.computation_time=0", "dataset.format=synthetic", "reader.data_loader=none"])

@@ -21,7 +21,8 @@ from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
 from dlemu.results.compared import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.compare.sides import issues_between, read_sides
+from dlemu.studies.compare.compare_sides import compare
+from dlemu.studies.compare.sides import read_sides
 from dlemu.telemetry import DeviceFacts, Series
 from tests.goldens.render import RESULTS
 from tests.results import handmade
@@ -136,7 +137,7 @@ def sweep_in(folder: Path, *points: tuple[int, str, str | None], complete: bool 
 def test_a_comparison_names_the_points_that_one_drive_lacks(tmp_path: Path) -> None:
     """Without a word, a drive whose largest point failed would seem to feed fewer."""
     points = ((1, "a", None), (1, "b", None), (2, "a", None), (2, "b", "rank 1 was killed\nits output ..."))
-    assert list(issues_between(*read_sides(sweep_in(tmp_path, *points, complete=False)))) == [
+    assert list(compare(*read_sides(sweep_in(tmp_path, *points, complete=False))).issues) == [
         "only A completed ranks=2: of B no figures are known there",
         "A: the sweep is incomplete: finish it with its command",
         "B: the sweep is incomplete: finish it with its command",

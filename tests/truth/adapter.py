@@ -49,12 +49,15 @@ from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, youn
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
+from dlemu.metrics.loss import kept_loss_percent, loss_percent
+from dlemu.metrics.rates import percentiles_ms
+from dlemu.metrics.rows import StepTable, chunks
 from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.figures import JobFigures, Value
 from dlemu.results.file_names import KILLED
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
 from dlemu.studies.answers import Question, Trial
@@ -305,15 +308,18 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
     run = _train_run(frozen)
     summary, metrics = run.summary, run.summary.metrics
     limit, cache = summary.limited_by, summary.page_cache
+    rows, kept = run.training, _kept(run)
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
         "verdict": summary.verdict_code,
         **_au_numbers(metrics),
-        **_rates(metrics),
+        **_rates(run),
         "lost_percent": summary.loss_percent,
-        "lost_in_counted_steps_percent": summary.kept_loss_percent,
-        "lost_in_epochs_percent": summary.loss_percent_per_epoch,
+        "lost_in_counted_steps_percent": kept_loss_percent(kept) if len(rows) else None,
+        "lost_in_epochs_percent": [
+            loss_percent(epoch, kept.of("epoch", epoch.values("epoch"))) for epoch in rows.by_epoch
+        ],
         "lost_by_cause_percent": _causes(run),
         "cause": limit.what if limit else None,
         "cause_confidence": limit.confidence if limit else None,
@@ -361,15 +367,26 @@ def _au_numbers(metrics: Metrics) -> Numbers:
     }
 
 
-def _rates(metrics: Metrics) -> Numbers:
-    waits = metrics.wait_ms
+def _kept(run: Run) -> StepTable:
+    """Return the counted steps of a run."""
+    settings = run.facts.workload.metric
+    return kept_rows(run.training, settings.exclude_start_steps, settings.exclude_end_steps)
+
+
+def _waits_ms(rows: StepTable) -> Any:
+    return percentiles_ms(np.concatenate([part["wait_ns"] for part in chunks(rows)]))
+
+
+def _rates(run: Run) -> Numbers:
+    metrics, rows = run.summary.metrics, run.training
+    per_rank = [_waits_ms(own) for own in rows.by_rank]
     return {
         "samples": metrics.samples,
         "app_bytes": metrics.app_bytes,
         "read_calls": metrics.read_calls,
         "samples_per_second": _mean(metrics.samples_per_second),
         "app_mb_per_second": _mean(metrics.app_mb_per_second),
-        "app_mib_per_second": _mean(metrics.app_mib_per_second),
+        "app_mib_per_second": _in_mib(_mean(metrics.app_mb_per_second)),
         "device_mb_per_second": _mean(metrics.device_mb_per_second),
         "device_bytes_percent_of_app": _mean(metrics.device_bytes_percent_of_app),
         "request_bytes": _mean(metrics.asked_request_bytes),
@@ -377,10 +394,10 @@ def _rates(metrics: Metrics) -> Numbers:
         "training_seconds": metrics.training_seconds,
         "total_seconds": metrics.total_seconds,
         "first_batch_seconds": _mean(metrics.time_to_first_batch_seconds),
-        "wait_ms": waits and waits.all_steps,
-        "wait_of_counted_steps_ms": waits and waits.kept_steps,
-        "wait_of_epochs_ms": waits.per_epoch if waits else [],
-        "wait_of_ranks_p99_ms": waits.per_rank_p99 if waits else [],
+        "wait_ms": _waits_ms(rows) if len(rows) else None,
+        "wait_of_counted_steps_ms": metrics.wait_ms,
+        "wait_of_epochs_ms": [_waits_ms(epoch) for epoch in rows.by_epoch] if len(rows) else [],
+        "wait_of_ranks_p99_ms": [waits.p99 if waits else None for waits in per_rank],
         "read_ms": metrics.read_ms,
         "woke_late_ms": metrics.host_oversleep_ms,
         "hand_over_share_of_wait": metrics.handover_share_of_wait,
@@ -398,10 +415,20 @@ def _mean(value: Mean | None) -> Numbers | None:
     return numbers | {"of_ranks": value.per_rank} if isinstance(value, RankSpread) else numbers
 
 
+def _in_mib(numbers: Numbers | None) -> Numbers | None:
+    """Return rates in 1e6 bytes/s as those in 2^20 bytes/s."""
+    if numbers is None:
+        return None
+
+    def scaled(value: Any) -> Any:
+        return [each and scaled(each) for each in value] if isinstance(value, list | tuple) else value * 1e6 / 2**20
+
+    return {name: value and scaled(value) for name, value in numbers.items()}
+
+
 def _causes(run: Run) -> Numbers | None:
     """Return the loss of the counted steps by what workers did meanwhile."""
-    metric, reader = run.facts.workload.metric, run.facts.workload.reader
-    kept = kept_rows(run.training, metric.exclude_start_steps, metric.exclude_end_steps)
+    kept, reader = _kept(run), run.facts.workload.reader
     if not len(kept):
         return None
     causes = find_causes(

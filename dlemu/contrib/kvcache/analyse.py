@@ -27,7 +27,7 @@ from dlemu.contrib.kvcache.summary import (
     Tiers,
 )
 from dlemu.extend import Outcome, Rows, RowsRun
-from dlemu.metrics.cache import ACCOUNTED, IN_MEMORY, NOT_READ_PERCENT, PARTLY_READ_PERCENT
+from dlemu.metrics.cache import COUNTED, NOT_READ_PERCENT, PARTLY_READ_PERCENT
 from dlemu.metrics.device import delivered_between
 from dlemu.results.wording import count
 
@@ -246,16 +246,10 @@ class RunRows:
     @property
     def from_storage_percent(self) -> float | None:
         storage = self.run.facts.journal.storage
-        known = storage is not None and storage.file_system in ACCOUNTED
+        known = storage is not None and storage.file_system in COUNTED
         if not known or not self.read_bytes or not len(self.whole):
             return None
         return min(100.0, 100 * int(self.whole["storage_bytes"].sum()) / self.read_bytes)
-
-    @property
-    def memory_served(self) -> bool:
-        storage, served = self.run.facts.journal.storage, self.from_storage_percent
-        in_memory = storage is not None and storage.file_system in IN_MEMORY
-        return in_memory or (served is not None and served < PARTLY_READ_PERCENT)
 
     @property
     def devices(self) -> KvDevices | None:
@@ -404,7 +398,8 @@ def _outcome(
     measured = len(data.load_seconds) if data.settings.load else len(data.ttft)
     if sustained is None:
         return "no verdict", "all prompts arrived at one moment" if data.rate is None else "it did not complete"
-    if data.memory_served and not data.run.facts.workload.metric.cached:
+    served = data.from_storage_percent
+    if served is not None and served < PARTLY_READ_PERCENT and not data.run.facts.workload.metric.cached:
         return "no verdict", "memory served"
     if measured < MIN_LOADS:
         return "no verdict", f"{measured} prompts are too few for a p95: wanted {MIN_LOADS}"
@@ -441,13 +436,10 @@ def _verdict(data: RunRows, outcome: str, backlog: Backlog | None, ttft: Spread 
 
 def _issues(data: RunRows, complete: bool, official: Official | None) -> Iterator[str]:
     settings, served = data.settings, data.from_storage_percent
-    storage = data.run.facts.journal.storage
     if settings.shrink > 1:
         yield f"blocks have 1/{settings.shrink} of the model's bytes (kv.shrink): GB/s are those of the small blocks"
-    if storage is not None and storage.file_system in IN_MEMORY:
-        yield f"{storage.folder} is {storage.file_system}, which is memory: no storage was measured"
-    elif served is not None and served < PARTLY_READ_PERCENT:
-        yield f"the storage served {served:.0f} % of the bytes read, the page cache the rest: set kv.odirect=true"
+    if served is not None and served < PARTLY_READ_PERCENT:
+        yield f"the storage served {served:.0f} % of the bytes read, memory the rest: set kv.odirect=true, on a drive"
     if official is not None and official.late:
         yield (
             f"the tool stops its clock at {official.clock_seconds:g} s and lets {official.late:,} more requests "

@@ -7,13 +7,13 @@ import numpy as np
 
 from dlemu.contrib.kvcache.analyse import RunRows
 from dlemu.extend import RowsRun
-from dlemu.report.figure_base import GREEN, PURPLE, RED, Canvas, Figure, Row, colours, data, legend, rounded
+from dlemu.report.figure_base import GREEN, PURPLE, RED, WIDTH, Figure, Row, colours, data, legend, rounded
 
 _BINS = 80
 _PARTS = {"computing": GREEN, "waiting for blocks": RED, "waiting for an accelerator": PURPLE}
 
 
-def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
+def first_token(run: RowsRun) -> Figure | None:
     """The parts of the time to the first token (computing, waiting), over the time of arrival."""
     measured = RunRows(run)
     done = measured.computed
@@ -43,9 +43,9 @@ def first_token(run: RowsRun, canvas: Canvas) -> Figure | None:
             x2=alt.X2("to:Q"),
             y=alt.Y("low:Q", title="seconds to the first token, mean"),
             y2=alt.Y2("high:Q"),
-            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(canvas, 3)),
+            color=alt.Color("part:N", scale=colours(list(_PARTS), tuple(_PARTS.values())), legend=legend(3)),
         )
-        .properties(width=canvas.width, height=220)
+        .properties(width=WIDTH, height=220)
     )
     caption = "Prompts by arrival. Bars that rise to the right: more arrive than storage and accelerators can serve."
     return Figure("Where the time to the first token goes", caption, chart)

@@ -16,7 +16,6 @@ from queue import Empty, SimpleQueue
 import numpy as np
 
 from datagen.buffers import HUGE_PAGES_FROM_BYTES
-from datagen.errors import no_space
 from dlemu.comm import PatienceError
 from dlemu.comm.process_control import start_thread
 from dlemu.contrib.kvcache.blocks import Blocks, Shard
@@ -181,5 +180,5 @@ def _as_dlemu_error(error: BaseException, folder: str) -> BaseException:
         return error
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         advice = "free some space, or limit each rank's share with kv.capacity_gb"
-        return SpaceError(f"{no_space(error)}, in {folder}: {advice}")
+        return SpaceError(f"{error.strerror}, in {folder}: {advice}")
     return UserError(f"a block could not be moved: {error.strerror or error} ({error.filename or f'in {folder}'})")

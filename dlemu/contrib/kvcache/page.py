@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from dlemu.contrib.kvcache.job import JOB
 from dlemu.contrib.kvcache.summary import KvSummary, Limit
 from dlemu.extend import RowsRun, rows_parts
-from dlemu.metrics.cache import IN_MEMORY, NOT_READ_PERCENT
-from dlemu.metrics.catalogue import RUN
+from dlemu.metrics.cache import NOT_READ_PERCENT
 from dlemu.report.screen import Said, Screen
 from dlemu.report.units import number
 from dlemu.results.compared import Conditions
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _LIMITS: dict[Limit, str] = {
     "storage": "prompts wait for blocks longer than they compute; try faster storage, or a smaller kv.speed",
@@ -51,24 +50,23 @@ def _screen(summary: KvSummary, folder: str) -> Screen:
     return Screen(title=title, lines=lines, notes=notes, folder=folder)
 
 
-def _charts(run: RowsRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(run: RowsRun, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.kvcache.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run, canvas)
+    return drawn(FIGURES, run)
 
 
 def conditions(summary: KvSummary) -> Conditions:
     what = summary.what
     # of an incomplete run it is the rate until its end, not the load's
     rate = summary.prompts_per_second if summary.complete else None
-    storage, served = summary.environment.storage, summary.from_storage_percent
-    in_memory = storage is not None and storage.file_system in IN_MEMORY
+    served = summary.from_storage_percent
     return Conditions(
         title=f"KV cache of {summary.workload}",
         started_at=summary.started_at,
         hosts=summary.environment.hosts,
-        storage=storage,
+        storage=summary.environment.storage,
         facts={"folder": what.folder},
         work={
             "block_bytes": what.block_bytes,
@@ -78,7 +76,7 @@ def conditions(summary: KvSummary) -> Conditions:
             "trace": what.trace,
         },
         how={"odirect": what.odirect, "threads": what.threads, "ranks": summary.ranks},
-        from_memory=(RUN,) if in_memory or (served is not None and served < NOT_READ_PERCENT) else (),
+        from_memory=("run",) if served is not None and served < NOT_READ_PERCENT else (),
         warnings=summary.issues,
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from datagen.regular import check_local
-from datagen.settings import BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least
+from dlemu.config.schema import BYTES, MORE_THAN_0, SECONDS, Range, Unit, at_least
 
 GB, TOKENS = Unit("GB"), Unit("tokens")
 

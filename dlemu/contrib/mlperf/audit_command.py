@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from dlemu.contrib.mlperf.rules.training import Division
 
 
 @click.command(name="audit", short_help="Recompute the numbers of DLIO's and MLPerf Storage's result folders.")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--csv", "csv_file", metavar="FILE", help="Write one row per run as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list with every epoch and finding, for programs.")
-@click.option("--edition", type=click.Choice(["2.0", "3.0"]), help="Also check MLPerf Storage's rules.")
-@click.option("--division", type=click.Choice(["closed", "open"]), default="closed", show_default=True)
 def command(
     folders: tuple[str, ...],
     csv_file: str | None,
     as_json: bool,
-    edition: str | None,
-    division: Division,
 ) -> None:
     """Recompute AU and samples/s of every run in the folders and compare them with what its summary printed.
 
     \b
     dlemu audit results/
     dlemu audit closed/ open/ --csv audit.csv
-    dlemu audit results/ --edition 2.0 --division open
 
     Reads the results of DLIO, of MLPerf Storage v0.5 to v3.0 and of dlemu; the names of the folders do not matter.
+    `dlemu mlperf check` applies the rules of an edition to them.
 
     Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
     """
-    from dlemu.contrib.mlperf.audit.audit_answer import run_report, write_csv
+    from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, csv_of, run_report
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
-    from dlemu.contrib.mlperf.audit.contradictions import Rulebook
     from dlemu.contrib.mlperf.audit_lines import audit_lines
+    from dlemu.extend import write_text
     from dlemu.results.wording import VISIBLE
 
-    runs = audit_trees(folders, book=Rulebook(edition, division) if edition else None)
+    runs = audit_trees(folders)
     if csv_file:
-        write_csv(csv_file, runs)
+        text = csv_of(AuditRow, map(audit_row, runs))
+        write_text(*os.path.split(csv_file), text, advice="give a file in a writable folder")
     if as_json:
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:

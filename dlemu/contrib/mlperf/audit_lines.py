@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, Place, audit_row, common_folder, places
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
-from dlemu.results.finding import SEVERITIES, Finding
-
-Line = tuple[str, dict[str, Any]]
-"""A line and its style."""
+from dlemu.contrib.mlperf.lines import STYLES, Line, finding_lines
+from dlemu.results.finding import Located
 
 _WIDEST = 26  # columns of a run's name: wider, and the table does not fit on a usual terminal
-_SHOWN = 3  # findings per rule, enough to see what it is about; --csv and --json have all
-_STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
 
 
 def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Line]:
@@ -32,7 +26,7 @@ def audit_lines(runs: Sequence[AuditedRun]) -> Iterator[Line]:
         yield from (_line(place.run, width, row) for place, row in members)
     yield "", {}
     yield from _legend()
-    yield from _findings(runs, top)
+    yield from finding_lines([Located(run.path, finding) for run in runs for finding in run.findings], top)
     yield from _sum(rows)
 
 
@@ -78,7 +72,7 @@ def _line(label: str, width: int, row: AuditRow) -> Line:
         f"{_number(row.samples_per_second_printed):>11}"
         f"{_rate_difference(row):>12}| {_counts(row)}"
     )
-    return text, _STYLES["error" if row.errors else "info"]
+    return text, STYLES["error" if row.errors else "info"]
 
 
 def _short(label: str, width: int) -> str:
@@ -116,34 +110,11 @@ def _legend() -> Iterator[Line]:
     yield "", {}
 
 
-def _findings(runs: Sequence[AuditedRun], top: str) -> Iterator[Line]:
-    by_rule: dict[tuple[int, str], list[tuple[str, Finding]]] = {}
-    for run in runs:
-        for finding in run.findings:
-            where = os.path.relpath(run.path, top)
-            by_rule.setdefault((SEVERITIES.index(finding.severity), finding.rule), []).append((where, finding))
-    for (_, rule), entries in sorted(by_rule.items(), key=lambda entry: entry[0]):
-        severity = entries[0][1].severity
-        count = len({where for where, _ in entries})
-        yield f"{severity} {rule}: {count} run{'s' if count != 1 else ''}", _STYLES[severity]
-        for advice, same in groupby(sorted(entries[: 1 if severity == "info" else _SHOWN], key=_advice), key=_advice):
-            for where, finding in same:
-                yield f"  {where}: {finding.seen}", {}
-            yield advice, {"dim": True}
-        if len(entries) > _SHOWN and severity != "info":
-            yield f"  and {len(entries) - _SHOWN} more", {}
-
-
-def _advice(entry: tuple[str, Finding]) -> str:
-    _, finding = entry
-    return f"  wanted: {finding.wanted}; to do: {finding.fix}"
-
-
 def _sum(rows: Sequence[AuditRow]) -> Iterator[Line]:
     wrong = sum(bool(row.errors) for row in rows)
     kept = sum(row.basis == "steps" for row in rows)
     blocks = sum(row.from_blocks for row in rows)
-    style = _STYLES["error"] if wrong else {"fg": "green", "bold": True}
+    style = STYLES["error"] if wrong else {"fg": "green", "bold": True}
     yield (
         f"{len(rows)} run{'s' if len(rows) != 1 else ''}: {kept} recomputed from all steps, {blocks} from block times,"
         f" {len(rows) - kept - blocks} from less; {wrong} with errors",

@@ -86,9 +86,7 @@ def datasize_command(
     datagen = datagen_command([*overrides, *size.overrides])
     if as_json:
         bound = {**asdict(size.bound), "files": size.bound.files}
-        click.echo(
-            json.dumps({**asdict(size), "bound": bound, "datagen": datagen, "tool": size.tool_commands}, indent=2)
-        )
+        click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
     else:
         for line in datasize_lines(workload, datagen, size, measured):
             click.echo(line)
@@ -103,7 +101,7 @@ def _checkpoint_datasize(
 
     size = checkpoint_datasize(workload, edition=edition, hosts=hosts, memory_gib_per_host=memory_gib)
     if as_json:
-        click.echo(json.dumps({**asdict(size), "tool": size.tool_commands}, indent=2))
+        click.echo(json.dumps(asdict(size), indent=2))
     else:
         for line in checkpoint_datasize_lines(workload, size, measured):
             click.echo(line)
@@ -219,7 +217,6 @@ def run_command(
 @click.option("--list-rules", is_flag=True, help="Print every rule of v3.0's text and what is checked of it.")
 @click.option("--division", type=click.Choice(["closed", "open"]), help="Default: what the tree says, else closed.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the findings as CSV, one per line.")
-@click.option("--html", "html_file", metavar="FILE", help="Write a page for reviewers: by result and by rule.")
 @_json
 def check_command(
     folder: str | None,
@@ -228,7 +225,6 @@ def check_command(
     list_rules: bool,
     division: Division | None,
     csv_file: str | None,
-    html_file: str | None,
     as_json: bool,
 ) -> None:
     """Check a submission tree, a results folder of mlpstorage, or a single run against MLPerf Storage's rules.
@@ -259,10 +255,6 @@ def check_command(
         raise UserError(f"no results found in {folder}: {looked}; name the folder above them")
     if csv_file:
         _write(csv_file, as_csv(checked))
-    if html_file:
-        from dlemu.contrib.mlperf.check_page import check_html
-
-        _write(html_file, check_html(check_report(checked)))
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,6 @@ _SHOWN = 3
 def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: str) -> Iterator[str]:
     """Yield the lines on a dataset's size; `measured` says where the figure of the hosts' memory is from."""
     from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
-    from dlemu.contrib.mlperf.rules.editions import EDITIONS
 
     bound, hosts = size.bound, f"{size.hosts} host{'s' if size.hosts > 1 else ''}"
     kind = f"{size.accelerators} x {size.accelerator}{scaled(sample_divisor(workload))}"
@@ -38,14 +37,10 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield f"  by memory       {bound.files_by_memory:>12,} files   5 x the memory of all hosts"
     yield f"  by steps        {bound.files_by_steps:>12,} files   500 steps of each accelerator in an epoch"
     yield f"  least           {bound.files:>12,} files   {bound.because}"
-    if bound.tool_files < bound.files and not EDITIONS[size.edition].checks_tree:
-        why = "it rounds down, so its dataset falls just short of the rules"
-        yield f"  the tool's own  {bound.tool_files:>12,} files   {why}"
     extra = "   1 % more, in case a run measures slightly more memory" if size.files > bound.files else ""
     yield f"  advised         {size.files:>12,} files{extra}"
     if size.subfolders:
-        fewer = f"; the official datasize prints 0 and suggests {size.tool_subfolders}, rounded down"
-        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each{fewer}"
+        yield f"  sub-folders     {size.subfolders:>12,}         at most 10,000 files in each"
     yield f"  steps an epoch  {size.steps_per_epoch:>12,}"
     yield f"  size            {size.nominal_bytes / 1e9:>12,.1f} GB      {size.nominal_bytes / 2**40:,.2f} TiB"
     free, folder = free_bytes(workload.dataset.data_folder)
@@ -55,13 +50,10 @@ def datasize_lines(workload: Workload, datagen: str, size: Datasize, measured: s
     yield ""
     yield "make it:"
     yield f"  {datagen}"
-    yield "or, with MLCommons' tool:"
-    yield from (f"  {line}" for line in size.tool_commands)
 
 
 def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, measured: str) -> Iterator[str]:
     """Yield the lines on a model's checkpoints; `measured` says where the figure of the hosts' memory is from."""
-    from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import largest_rank_memory_gib
     from dlemu.contrib.mlperf.rehearsal.datasize import free_bytes
     from dlemu.contrib.mlperf.rules.checkpoints import CHECKPOINTS, MEMORY_FACTOR
 
@@ -89,16 +81,7 @@ def checkpoint_datasize_lines(workload: Workload, size: CheckpointDatasize, meas
     )
     factor = f"{size.memory_factor:,.2f} times its memory: {enough}"
     yield f"  each host       {size.written_gib_per_host:>16,.1f} GiB  {factor}"
-    if size.edition == "2.0":
-        memory = f"{largest_rank_memory_gib(one):>16,.1f} GiB"
-        yield f"  DLIO's memory   {memory}  a process keeps its share, and reads it on top of that"
-    if size.wrong is not None:
-        whose = "the largest rank's share" if size.wrong.of_a_rank else "a checkpoint"
-        yield f"  beware          {size.wrong.stated_gib:>16,.2f} GiB  {whose} by {size.wrong.where}: {size.wrong.why}"
     yield from _broken_rules(size.findings)
-    yield ""
-    yield "with MLCommons' tool:"
-    yield from (f"  {line}" for line in size.tool_commands)
 
 
 def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
@@ -123,7 +106,7 @@ def result_lines(checked: Checked) -> Iterator[Line]:
 
 def judged_lines(checked: Checked) -> Iterator[Line]:
     """Yield the rules that a rehearsal breaks."""
-    yield from finding_lines(checked)
+    yield from finding_lines(checked.findings, checked.root)
     yield f"by the rules: {_counts(checked)}", {}
 
 
@@ -137,14 +120,14 @@ def check_lines(checked: Checked) -> Iterator[Line]:
     """Yield the lines of a check: its results, its findings, its verdict."""
     yield from result_lines(checked)
     yield "", {}
-    yield from finding_lines(checked)
+    yield from finding_lines(checked.findings, checked.root)
     yield _verdict(checked)
 
 
-def finding_lines(checked: Checked) -> Iterator[Line]:
+def finding_lines(findings: Iterable[Located], root: str) -> Iterator[Line]:
     """Yield the findings; equal ones at several places are combined."""
-    for _, same in groupby(sorted(checked.findings, key=_sameness), key=_sameness):
-        yield from _finding(list(same), checked.root)
+    for _, same in groupby(sorted(findings, key=_sameness), key=_sameness):
+        yield from _finding(list(same), root)
 
 
 def _sameness(located: Located) -> tuple[int, str, str, str, str]:

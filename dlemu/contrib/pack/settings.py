@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from datagen.settings import at_least
+from dlemu.config.schema import at_least
 from dlemu.contrib.pack.recipe import Recipe
 
 PACK_FORMATS = ("tfrecord", "webdataset")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from datagen.formats.format_base import DamagedError
 from datagen.known_offsets import version_of
 from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
 from datagen.storage.posix import cache_restored
@@ -34,7 +34,6 @@ _READ_BEFORE = 0.01  # of all samples, which are larger than their files if deco
 _UNSEEN = 0.01  # of a sample: compression and wider types of numbers explain a larger share
 _ROWS_OFF = 0.05  # by bytes, a group's rows count with the batch that reads it; more: some columns are not read
 _SIZES_OFF = 0.25  # more: some loader reads its files more often; less may be headers that are read twice
-_SMALL_BYTES = 4e6  # mean of files; of larger ones, reading takes far longer than reading their inodes
 _CACHED_OFF = 0.1  # the same as MAX_BYTES_ERROR_PERCENT for the bytes from devices: a smaller share is noise
 
 
@@ -94,7 +93,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
     rows, size_bytes, counts = 0, 0, list[int]()
     for path in paths[:: len(paths) // _COUNTED_FILES + 1] if file_format in COUNTERS else ():
         # pyarrow's own errors are ValueErrors
-        failures = contextlib.suppress(OSError, ValueError, tarfile.TarError, DlemuError)
+        failures = contextlib.suppress(OSError, ValueError, DamagedError, DlemuError)
         with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
             counts.append(COUNTERS[file_format](file, version_of(path, status)))
@@ -169,11 +168,6 @@ def data_notes(data: Data | None, recording: Recording) -> Iterator[str]:
         yield (
             "the kernel does not count what this file system reads from storage: how much of the data came from the "
             "page cache is unknown; a replay begins with the dataset evicted"
-        )
-    if data is not None and cached < 100 and not recording.mapped and data.bytes < _SMALL_BYTES * data.files:
-        yield (
-            "where the job found its files' metadata (inodes, directories) not in memory, it read that from storage: "
-            "a replay does not, as dlemu has looked at every file before, and may be faster on storage of few IOPS"
         )
     if 0 < cached < 100:
         words = " ".join(cached_words(cached))

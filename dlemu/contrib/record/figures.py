@@ -5,12 +5,12 @@ from __future__ import annotations
 import altair as alt
 
 from dlemu.contrib.record.answer import STEP_PARTS, RecordAnswer
-from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, Canvas, Figure, colours, data, legend
+from dlemu.report.figure_base import AMBER, GREEN, PURPLE, RED, TEAL, WIDTH, Figure, colours, data, legend
 
 _COLOURS = (GREEN, RED, PURPLE, AMBER, TEAL)
 
 
-def step_parts(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
+def step_parts(answer: RecordAnswer) -> Figure | None:
     """A mean step of the recorded job as a bar: computing, and what it waited for."""
     names = list(STEP_PARTS.values())
     rows = [
@@ -18,11 +18,11 @@ def step_parts(answer: RecordAnswer, canvas: Canvas) -> Figure | None:
         for place, (name, label) in enumerate(STEP_PARTS.items())
     ]
     chart = (
-        alt.Chart(data(rows), width=canvas.width, height=60)
+        alt.Chart(data(rows), width=WIDTH, height=60)
         .mark_bar()
         .encode(
             x=alt.X("sum(ms):Q", title="ms per step, mean"),
-            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(canvas, 3)),
+            color=alt.Color("part:N", scale=colours(names, _COLOURS), legend=legend(3)),
             order=alt.Order("place:O"),
         )
     )

@@ -10,14 +10,15 @@ from rich.console import Console
 
 from dlemu.contrib.record.answer import STEP_PARTS, VERDICTS, RecordAnswer, Recording, Replay, read_record
 from dlemu.contrib.record.run import Recorded
+from dlemu.report.any_run import keys_of
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Section, Table, columns, print_lines, print_section
-from dlemu.report.units import flat, number, percent, plain, size, unit_of
+from dlemu.report.units import number, percent, size
 from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _COMPARED = {
     "samples_per_second": ("samples/s", 1),
@@ -74,11 +75,11 @@ def _title(answer: RecordAnswer) -> str:
     return f"A recorded job on {count(recording.ranks, 'accelerator')}, {rate}"
 
 
-def _charts(answer: RecordAnswer, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: RecordAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.record.figures import step_parts
     from dlemu.report.figure_base import drawn
 
-    return drawn([step_parts], answer, canvas)
+    return drawn([step_parts], answer)
 
 
 def _verdict(answer: RecordAnswer) -> tuple[str, str]:
@@ -103,8 +104,7 @@ def _sections(answer: RecordAnswer, _: str) -> Iterator[Section]:
         ],
         notes=[f"waits are split by what {who} did meanwhile: blocked, queueing for a core, or computing", *more],
     )
-    measured = [(key, plain(value), unit_of(key)) for key, value in flat(recording)]
-    yield Table(title="What was recorded", columns=columns("key", "value", "unit"), rows=measured)
+    yield from keys_of("What was recorded", recording)
     if answer.replays:
         yield _replay_table(recording, answer.replays)
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from datagen import owned
 from dlemu.comm.environment import describe_folder
-from dlemu.contrib.record.answer import MAX_CORE_WAIT_PERCENT, RECORD, Data, RecordAnswer, Recording, Replay
+from dlemu.contrib.record.answer import RECORD, Data, RecordAnswer, Recording, Replay
 from dlemu.contrib.record.data_seen import data_notes, data_problems, dataset_of
 from dlemu.contrib.record.hook import ROWS, with_hook
 from dlemu.contrib.record.recipe import reads_parts, recipe_text, simplified
@@ -90,7 +90,7 @@ def record(
             on_step(f"{failure}: {error}")
     answer = RecordAnswer(complete=True, recording=recording, data=data, replays=tuple(replays))
     answer = _save(folder, recipe, answer, engine, failure)
-    return Recorded(answer, folder, recipe, status, _verification(question, folder, answer))
+    return Recorded(answer, folder, recipe, status, _verification(question, folder))
 
 
 def _recorded(
@@ -137,15 +137,11 @@ def _check_options(question: RecordQuestion, folder: str, recipe: str) -> None:
         raise UserError(f"--out is {recipe}, and {parent} is not a folder: make it first")
 
 
-def _verification(question: RecordQuestion, folder: str, answer: RecordAnswer) -> str:
-    """Return the command that replays the rows; where other load slowed the job, the one that records it anew."""
-    slowed = question.command and answer.replays and answer.recording.parts.core_wait_percent > MAX_CORE_WAIT_PERCENT
-    words = ["--", *question.command] if slowed else ["--rows", question.rows or os.path.join(folder, ROWS)]
-    limits: dict[str, tuple[float, float]] = {"--skip": (question.skip, RecordQuestion.skip)}
-    if slowed:
-        limits |= {"--steps": (question.steps, 0), "--minutes": (question.minutes, RecordQuestion.minutes)}
-    given = [word for name, (value, usual) in limits.items() if value != usual for word in (name, f"{value:g}")]
-    return shlex.join(["dlemu", "record", *given, *words])
+def _verification(question: RecordQuestion, folder: str) -> str:
+    """Return the command that replays the rows again."""
+    rows = question.rows or os.path.join(folder, ROWS)
+    skip = ["--skip", str(question.skip)] if question.skip != RecordQuestion.skip else []
+    return shlex.join(["dlemu", "record", *skip, "--rows", rows])
 
 
 def _save(folder: str, recipe: str, answer: RecordAnswer, engine: str, failure: str) -> RecordAnswer:

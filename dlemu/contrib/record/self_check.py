@@ -29,7 +29,6 @@ MAX_ERROR_PERCENT = 5.0  # larger differences in samples/s: the recipe is marked
 MIN_COVERAGE_PERCENT = 95.0  # below it too many of the job's reads were not seen
 MAX_BYTES_ERROR_PERCENT = 10.0
 """Allowed difference in bytes from devices, where these are more than _DEVICE_SHARE of the job's reads."""
-_MAX_REPLAYS = 3  # a first guess, one with another engine, one with adjusted CPU time
 _CALLS_TOLERANCE = 0.1  # larger accepts other request patterns; smaller repeats replays for headers and ends of files
 _CPU_TOLERANCE = 0.03  # below MAX_ERROR_PERCENT, the tolerance of a replay's samples/s
 _CORE_TOLERANCE = 0.01
@@ -49,43 +48,31 @@ Replays = Callable[[Recording, str, str], Replay]
 def check_by_replay(
     recording: Recording, replays: Replays, *, one_engine: bool = False
 ) -> tuple[Recording, str, list[Replay]]:
-    """Replay a recording until read calls and CPU time match, three times at most; `one_engine`: by `matched`.
+    """Replay a recording by the reader engine whose read calls are nearest, then with CPU times adjusted to the job's.
 
-    Returns the recording with adjusted preprocessing, the reader engine, and the replays.
+    Returns the recording with adjusted preprocessing, the reader engine, and one to three replays; `one_engine`: by
+    `matched` alone.
     """
-    engine, done = "matched", list[Replay]()
-    while True:
-        done.append(replays(recording, engine, f"replay-{len(done) + 1}"))
-        last = done[-1]
-        most_calls = max(last.calls_per_sample, recording.calls_per_sample)
-        large = most_calls * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
-        if len(done) == _MAX_REPLAYS:
-            return recording, engine, done
-        if (
-            len(done) == 1
-            and not recording.mapped
-            and not one_engine
-            and not large
-            and _relative_error(last.calls_per_sample, recording.calls_per_sample) > _CALLS_TOLERANCE
-        ):
-            engine = "fast" if recording.calls_per_sample < last.calls_per_sample else "library"
-            continue
-        nearest = min(done, key=lambda one: _relative_error(one.calls_per_sample, recording.calls_per_sample)).engine
-        best = [one for one in done if one.engine == nearest][-1]  # the latest: with the recording as now adjusted
-        missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
-        core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
-        fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
-        preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
-        added = _added_computation(recording, best)
-        if best is last and preprocess == recording.preprocess.mean and not added:
-            return recording, engine, done
-        engine = best.engine
+    done = [replays(recording, "matched", "replay-1")]
+    calls, wanted = done[0].calls_per_sample, recording.calls_per_sample
+    large = max(calls, wanted) * _LARGE_CALL_BYTES <= recording.read_bytes_per_sample
+    if not (one_engine or recording.mapped or large) and _relative_error(calls, wanted) > _CALLS_TOLERANCE:
+        done.append(replays(recording, "fast" if wanted < calls else "library", "replay-2"))
+    best = min(done, key=lambda one: _relative_error(one.calls_per_sample, wanted))
+    missing = recording.worker_cpu_per_sample - best.worker_cpu_per_sample
+    core = _CORE_TOLERANCE * max(1, recording.loading.workers) * recording.loaders / recording.samples_per_second
+    fits = abs(missing) <= max(_CPU_TOLERANCE * recording.worker_cpu_per_sample, core)
+    preprocess = recording.preprocess.mean if fits else max(0.0, recording.preprocess.mean + missing)
+    added = _added_computation(recording, best)
+    if best is not done[-1] or preprocess != recording.preprocess.mean or added:
         recording = replace(
             recording,
             preprocess=recording.preprocess.scaled(preprocess),
             computation=recording.computation.longer(added),
             hand_over_added=recording.hand_over_added + added,
         )
+        done.append(replays(recording, best.engine, f"replay-{len(done) + 1}"))
+    return recording, best.engine, done
 
 
 def _added_computation(recording: Recording, replay: Replay) -> float:

@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 import yaml
 
-from datagen.registry import nearest
 from dlemu.config.overrides import override
 from dlemu.extend import UserError
 
@@ -125,7 +124,6 @@ def document_names() -> list[str]:
 def document_named(name: str) -> Document:
     """Return a document; raises UserError for an unknown one."""
     if name not in document_names():
-        hint = nearest(name, document_names())
-        raise UserError(f"there is no document {name!r}: {hint}wanted one of {', '.join(document_names())}")
+        raise UserError(f"there is no document {name!r}: wanted one of {', '.join(document_names())}")
     with open(os.path.join(FOLDER, f"{name}.yaml"), encoding="utf-8") as file:
         return msgspec.convert(yaml.safe_load(file), Document)

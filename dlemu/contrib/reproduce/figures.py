@@ -7,32 +7,30 @@ from collections.abc import Iterator
 import altair as alt
 
 from dlemu.contrib.reproduce.rows import OpenedDocument, Panel, over_time, panels_of
-from dlemu.report.figure_base import Canvas, Figure, colours, data, legend
+from dlemu.report.figure_base import WIDTH, Figure, colours, data, legend
 
 _ROOM = 70
 """Pixels between two panels, room for the second one's y axis."""
 
 
-def figures(opened: OpenedDocument, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def figures(opened: OpenedDocument) -> Iterator[tuple[str, Figure]]:
     """Yield the name and figure of each table that has one, and values."""
     for table in (table for table in opened.document.tables if table.figure):
         drawn = over_time(opened, table) if table.shape == "over time" else panels_of(opened, table)
         panels = [panel for panel in drawn if panel.values]
         if panels:
-            chart = alt.concat(*(_panel(panel, canvas) for panel in panels), columns=2)
+            chart = alt.concat(*(_panel(panel) for panel in panels), columns=2)
             # without this, all bars are as wide as those of the first panel
             yield table.figure, Figure(table.title, table.caption, chart.resolve_scale(xOffset="independent"))
 
 
-def _panel(panel: Panel, canvas: Canvas) -> alt.Chart | alt.LayerChart:
+def _panel(panel: Panel) -> alt.Chart | alt.LayerChart:
     """Draw a line of the quantity, or a bar at each place, for each drive or run."""
     rows = [{"at": place, "series": series, "value": value} for (series, place), value in panel.values.items()]
     series = list(dict.fromkeys(row["series"] for row in rows))
     base = alt.Chart(data(rows)).encode(
         y=alt.Y("value:Q", title=panel.title, scale=alt.Scale(domainMin=0)),
-        color=alt.Color(
-            "series:N", scale=colours(series), legend=legend(canvas, 2) if len(series) > 1 else None, sort=series
-        ),
+        color=alt.Color("series:N", scale=colours(series), legend=legend(2) if len(series) > 1 else None, sort=series),
     )
     drawn: alt.Chart | alt.LayerChart
     if panel.shape == "over time":
@@ -45,4 +43,4 @@ def _panel(panel: Panel, canvas: Canvas) -> alt.Chart | alt.LayerChart:
     else:
         x = alt.X("at:O", title=panel.across, sort=None, axis=alt.Axis(labelAngle=0))
         drawn = base.mark_bar().encode(x=x, xOffset=alt.XOffset("series:N", sort=series))
-    return drawn.properties(width=(canvas.width - _ROOM) // 2, height=150)
+    return drawn.properties(width=(WIDTH - _ROOM) // 2, height=150)

@@ -16,7 +16,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _REDUCED = (
     "scale=laptop: datasets and times are reduced so that this takes minutes. The figures have the shape of the "
@@ -57,7 +57,7 @@ def _table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], note
 
 def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
     """Return what the faster of two drives saves in a year, by accelerators."""
-    from dlemu.studies.compare.compare_sides import YEAR_DAYS, compare_runs
+    from dlemu.studies.compare.compare_sides import compare_runs
 
     points = [point for result in opened.results_of(declared).values() for point in result.points if point.figures]
     known = {(opened.drive_of(point.settings), point.figures.ranks): point.figures for point in points}
@@ -69,8 +69,9 @@ def _time_saved(opened: OpenedDocument, declared: DeclaredTable) -> Table:
         if plan is None:
             left_out.append(str(ranks))
             continue
-        days, models = plan.days_saved_per_year, plan.models_per_year
-        rows.append([str(ranks), f"{100 * days / YEAR_DAYS:+.1f}", f"{days:+.1f}", *(f"{one:,.0f}" for one in models)])
+        hours, models = plan.hours_per_model, (f"{one:,.0f}" for one in plan.models_per_year)
+        faster = 100 * (1 - hours[0] / hours[1])
+        rows.append([str(ranks), f"{faster:+.1f}", f"{plan.days_saved_per_year:+.1f}", *models])
     names = ["accelerators", f"{first} faster, %", "days saved per year"]
     names += [f"models per year, {drive}" for drive in (first, second)]
     why = f"Left out, without a verdict, whole epochs or equal work on both drives: {', '.join(left_out)}."
@@ -103,10 +104,10 @@ def _sections(_: Reproduced, folder: str) -> Iterator[Section]:
     yield Words("How", [shlex.join(["dlemu", step.command, *step.words]) for step in opened.answer.steps])
 
 
-def _charts(_: Reproduced, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(_: Reproduced, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.contrib.reproduce.figures import figures
 
-    return figures(open_document(folder), canvas)
+    return figures(open_document(folder))
 
 
 PARTS = Parts(read=read_reproduced, answer_type=Reproduced, screen=_screen, sections=_sections, charts=_charts)

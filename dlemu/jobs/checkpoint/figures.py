@@ -8,23 +8,23 @@ from numpy.typing import NDArray
 
 from dlemu.checkpoints.io_rows import READ, WRITE, IoRows
 from dlemu.jobs.checkpoint.result import CheckpointRun
-from dlemu.report.figure_base import AMBER, BLUE, GREY, RED, Canvas, Figure, Row, colours, data, legend
+from dlemu.report.figure_base import AMBER, BLUE, GREY, RED, WIDTH, Figure, Row, colours, data, legend
 
 PHASES = ((WRITE, "written"), (READ, "read"))
 Floats = NDArray[np.float64]
 _ALL, _SLOWEST, _FASTEST = "mean rank", "slowest rank", "fastest rank"
 
 
-def checkpoint_throughput(run: CheckpointRun, canvas: Canvas) -> Figure | None:
+def checkpoint_throughput(run: CheckpointRun) -> Figure | None:
     """Throughput of the ranks over time, as their mean, slowest and fastest."""
-    rows = _throughput_rows(run, 80 if canvas.narrow else 240)
+    rows = _throughput_rows(run, 240)
     if not rows:
         return None
     x = alt.X("at:Q", title="seconds since the first checkpoint began", axis=alt.Axis(grid=False))
     y = alt.Y("mb:Q", title="MB/s of a rank (1e6 bytes)", scale=alt.Scale(domainMin=0))
-    colour = alt.Color("what:N", scale=colours([_ALL, _SLOWEST, _FASTEST], (BLUE, RED, GREY)), legend=legend(canvas, 3))
+    colour = alt.Color("what:N", scale=colours([_ALL, _SLOWEST, _FASTEST], (BLUE, RED, GREY)), legend=legend(3))
     lines = alt.Chart(data(rows)).mark_line(interpolate="step-before", strokeWidth=1.3)
-    chart = lines.encode(x=x, y=y, color=colour, detail=alt.Detail("part:N")).properties(width=canvas.width, height=200)
+    chart = lines.encode(x=x, y=y, color=colour, detail=alt.Detail("part:N")).properties(width=WIDTH, height=200)
     caption = "Bytes per interval. Where the mean falls to zero within a checkpoint, the ranks wait for fsync."
     return Figure("Throughput of the ranks over time", caption, chart)
 
@@ -68,7 +68,7 @@ def _rate(files: IoRows, edges: Floats) -> Floats:
     return rate
 
 
-def rank_times(run: CheckpointRun, canvas: Canvas) -> Figure | None:
+def rank_times(run: CheckpointRun) -> Figure | None:
     """The ranks' times for each checkpoint, from fastest to slowest; training waits for the slowest."""
     rows: list[Row] = []
     for phase, name in PHASES:
@@ -84,13 +84,13 @@ def rank_times(run: CheckpointRun, canvas: Canvas) -> Figure | None:
     base = alt.Chart(data(rows)).encode(
         x=alt.X("at:O", title="checkpoint", axis=alt.Axis(labelAngle=0)),
         xOffset=alt.XOffset("what:N"),
-        color=alt.Color("what:N", scale=colours([name for _, name in PHASES], (BLUE, AMBER)), legend=legend(canvas, 2)),
+        color=alt.Color("what:N", scale=colours([name for _, name in PHASES], (BLUE, AMBER)), legend=legend(2)),
     )
     y = alt.Y("low:Q", title="seconds", scale=alt.Scale(domainMin=0))
     bars = base.mark_rule(strokeWidth=3).encode(y=y, y2=alt.Y2("high:Q"))
     dots = base.mark_point(filled=True, size=40).encode(y=alt.Y("middle:Q"))
     first = base.mark_tick(thickness=2, size=10).encode(y=alt.Y("rank0:Q"))
-    chart = alt.layer(bars, dots, first).properties(width=canvas.width, height=180)
+    chart = alt.layer(bars, dots, first).properties(width=WIDTH, height=180)
     caption = "From the fastest to the slowest rank; a dot is the median, a tick rank 0, whose time DLIO publishes."
     return Figure("Time of each checkpoint over the ranks", caption, chart)
 

@@ -40,7 +40,7 @@ from dlemu.comm.row_log import RowLog
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, UnderWay
 from dlemu.jobs.checkpoint.plan import CheckpointJob, ReadSource
 from dlemu.jobs.checkpoint.prepare import with_replaced_here
-from dlemu.results.journal import read_journal
+from dlemu.results.live import read_journal
 from dlemu.runner.recording import Recording, recorded, recorder_for, stopped
 from dlemu.runner.run_folder import request_folder, requests_so_far
 from dlemu.telemetry import Telemetry

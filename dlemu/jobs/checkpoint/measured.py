@@ -13,7 +13,7 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, CheckpointSizes, p
 from dlemu.checkpoints.io_rows import IO_COLUMNS, WHOLE, WRITE, IoRows
 from dlemu.jobs.checkpoint.summary import CheckpointSummary
 from dlemu.results.exported import CheckpointRecord, ExportedCheckpoints
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.results.tables import rows_table, write_table
 from dlemu.telemetry import Telemetry

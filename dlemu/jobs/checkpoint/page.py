@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterator
 
 from dlemu.checkpoints.stored import folder_name
 from dlemu.jobs.checkpoint.metrics import CATALOGUE, metrics_of
 from dlemu.jobs.checkpoint.summary import CheckpointSummary, PhaseSummary
 from dlemu.jobs.checkpoint.wording import RELIEF
-from dlemu.report.environment import request_rows
+from dlemu.report.any_run import keys_of, listed
 from dlemu.report.screen import Said, Screen, rate
 from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import duration, number, size, value_with_interval
 from dlemu.results.wording import count
-
-_LONG_TABLE = 24  # a longer table is folded
 
 
 def screen(summary: CheckpointSummary, folder: str) -> Screen:
@@ -75,20 +71,10 @@ def sections(summary: CheckpointSummary, _: str) -> Iterator[Section]:
         for metric in CATALOGUE
         if metric.name in found
     ]
-    rows += request_rows(summary.requests) if summary.requests is not None else []
     yield Table(title=summary.title, columns=columns("metric", "value", "what it is", whole=(0,)), rows=rows)
+    if summary.requests is not None:
+        yield from keys_of("Requests", summary.requests)
     for name, phase in (("Written", summary.write), ("Read", summary.read)):
         if phase is not None:
-            yield _table(f"{name}: each checkpoint", phase.checkpoints)
-            yield _table(f"{name}: the slowest ranks", phase.slowest_ranks)
-
-
-def _table(title: str, items: Sequence[Any]) -> Table:
-    """Return a table of values of one type, a column for each field."""
-    names = [each.name for each in fields(items[0])]
-    rows = [
-        [number(value) if isinstance(value, float) else str(value) for value in (getattr(item, name) for name in names)]
-        for item in items
-    ]
-    head = columns(*(name.replace("_", " ") for name in names), right=range(len(names)))
-    return Table(title=title, columns=head, rows=rows, folded=len(rows) > _LONG_TABLE)
+            yield from listed(f"{name}: each checkpoint", phase.checkpoints)
+            yield from listed(f"{name}: the slowest ranks", phase.slowest_ranks)

@@ -17,15 +17,15 @@ from dlemu.results.kinds import JobParts
 
 if TYPE_CHECKING:
     from dlemu.jobs.checkpoint.prediction.prediction import CheckpointPrediction
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
     from dlemu.runner.prediction_request import PredictionRequest
 
 
-def _charts(run: CheckpointRun, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(run: CheckpointRun, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.jobs.checkpoint.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run, canvas)
+    return drawn(FIGURES, run)
 
 
 def _predict(

@@ -13,7 +13,7 @@ from dlemu.report.units import number
 from dlemu.results.kinds import Parts
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _SHOWN_FEEDS = 2
 _ENGINES = {
@@ -71,11 +71,11 @@ def _columns(cell: ProbeCell) -> dict[str, str]:
     return shown
 
 
-def _charts(answer: ProbeAnswer, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: ProbeAnswer, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.jobs.probe.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, answer, canvas)
+    return drawn(FIGURES, answer)
 
 
 PARTS = Parts(

@@ -32,7 +32,6 @@ from dlemu.jobs.training.summary import (
     PageCache,
     ReadSettings,
     Summary,
-    Waits,
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
@@ -45,7 +44,7 @@ from dlemu.metrics.demand import sample_divisor
 from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
-from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent, loss_percent_per_epoch
+from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent
 from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
 from dlemu.metrics.rows import Rows, StepTable, Whole, chunks, filled, is_any, sum_of
 from dlemu.metrics.slow_folders import find_slow_folders
@@ -57,7 +56,7 @@ from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
-MB, MIB = 1e6, 2**20
+MB = 1e6
 _OTHER_READERS_PERCENT = 20.0
 """Other readers are reported from this share of the devices' bytes; less may be metadata, or reads around the run."""
 _REPORTED_BIAS = 1.05
@@ -100,8 +99,6 @@ def analyse(run: MeasuredTraining) -> Summary:
         seed=facts.seed,
         metrics=metrics,
         loss_percent=loss_percent(rows, kept) if proof else None,
-        kept_loss_percent=kept_loss if proof else None,
-        loss_percent_per_epoch=loss_percent_per_epoch(rows, kept) if proof else (),
         limited_by=in_words(limit, findings, facts.ranks) if limit else None,
         page_cache=_page_cache(journal, proof, served) if proof else None,
         requests=requests_of(journal.requests) if journal.requests else None,
@@ -153,9 +150,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
     whole = pooled(rows, au_percent)
     cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
     reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
-    reader = facts.workload.reader
-    applies = reader.engine != "library" and not reader.odirect and not reader.verify  # as the ratio was measured
-    ratio = _library(facts).cpu_ratio if applies else None
     device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
@@ -169,17 +163,15 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         au_dlio_v1_percent=over_epochs([v1 for _, v1 in dlio]),
         samples_per_second=_rate(rows, "samples", 1),
         app_mb_per_second=_rate(rows, "app_bytes", MB),
-        app_mib_per_second=_rate(rows, "app_bytes", MIB),
         app_bytes=app_bytes,
         read_calls=sum_of(rows, "read_calls"),
         asked_request_bytes=_mean_call_bytes(rows),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
         reader_cpu_seconds_per_gb=reader_cpu,
-        library_cpu_seconds_per_gb=reader_cpu * ratio if reader_cpu and ratio else None,
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
-        wait_ms=_waits(rows, kept),
+        wait_ms=percentiles_ms(_column(kept, "wait_ns")),
         read_ms=percentiles_ms(_column(rows, "read_ns")),
         handover_share_of_wait=late_handover_share(kept),
         host_oversleep_ms=percentiles_ms(
@@ -190,19 +182,6 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         ),
         device_mb_per_second=device_rate,
         device_bytes_percent_of_app=device_share,
-    )
-
-
-def _waits(rows: StepTable, kept: StepTable) -> Waits:
-    per_rank = [percentiles_ms(_column(own, "wait_ns")) for own in rows.by_rank]
-    epochs: dict[int, list[Whole]] = {epoch: [] for epoch in rows.values("epoch")}
-    for own in rows.by_rank_and_epoch:
-        epochs[own.values("epoch")[0]].append(_column(own, "wait_ns"))
-    return Waits(
-        per_epoch=tuple(percentiles_ms(np.concatenate(epochs.pop(epoch))) for epoch in [*epochs]),
-        kept_steps=percentiles_ms(_column(kept, "wait_ns")),
-        all_steps=percentiles_ms(_column(rows, "wait_ns")),
-        per_rank_p99=tuple(waits.p99 if waits else None for waits in per_rank),
     )
 
 

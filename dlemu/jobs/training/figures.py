@@ -11,7 +11,6 @@ import numpy as np
 from dlemu.jobs.training.measured import READ_BINS, Series
 from dlemu.jobs.training.result import Run
 from dlemu.metrics.findings import Code
-from dlemu.metrics.loss import PARTS as WAITS
 from dlemu.metrics.loss import wait_parts
 from dlemu.metrics.over_time import Floats, mean_rates
 from dlemu.metrics.rows import StepTable, chunks
@@ -23,14 +22,13 @@ from dlemu.report.figure_base import (
     MUTED,
     PURPLE,
     RED,
-    Canvas,
+    TEAL,
+    WIDTH,
     Figure,
     Row,
     colours,
     data,
     legend,
-    part_colours,
-    part_name,
     parts,
     percent_domain,
     rounded,
@@ -38,12 +36,14 @@ from dlemu.report.figure_base import (
     whole_ticks,
 )
 
+_HALF = (WIDTH - 60) // 2
+"""Width of each of two panels side by side."""
 _MAX_POINTS, _MAX_BARS = 64, 32
 """Neighbouring ranks or epochs share a point or a bar where there would be more."""
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
 
 
-def utilisation(run: Run, canvas: Canvas) -> Figure | None:
+def utilisation(run: Run) -> Figure | None:
     """AU by epoch and by rank, with the pass line and the emulator's ceiling: is one slower than the others?"""
     metrics = run.summary.metrics
     au = metrics.au_percent
@@ -54,8 +54,8 @@ def utilisation(run: Run, canvas: Canvas) -> Figure | None:
         levels.append(metrics.ceiling_au_percent)
     values = [value for value in (*au.per_epoch, *au.per_rank) if value is not None]
     domain = percent_domain([*values, *levels])
-    epochs = _au_panel(au.per_epoch, "epoch", 1, levels, domain, canvas)
-    ranks = _au_panel(au.per_rank, "rank", 0, levels, domain, canvas)
+    epochs = _au_panel(au.per_epoch, "epoch", 1, levels, domain)
+    ranks = _au_panel(au.per_rank, "rank", 0, levels, domain)
     caption = (
         "Is an epoch or a rank slower than the others? AU of the counted steps; a slow rank holds all of them back."
     )
@@ -63,7 +63,7 @@ def utilisation(run: Run, canvas: Canvas) -> Figure | None:
 
 
 def _au_panel(
-    values: Sequence[float | None], name: str, first: int, levels: list[float], domain: list[float], canvas: Canvas
+    values: Sequence[float | None], name: str, first: int, levels: list[float], domain: list[float]
 ) -> alt.LayerChart:
     rows = _au_points(values, first)
     low, high = rows[0]["at"], rows[-1]["at"]
@@ -79,12 +79,7 @@ def _au_panel(
         base.mark_rule(color=BLUE).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q")),
         base.mark_point(filled=True, size=45, color=BLUE, opacity=1).encode(y=y),
     ]
-    return alt.layer(*layers, data=data(rows)).properties(width=_half(canvas), height=190)
-
-
-def _half(canvas: Canvas) -> int:
-    """Return the width of each of two panels side by side."""
-    return (canvas.width - 60) // 2
+    return alt.layer(*layers, data=data(rows)).properties(width=_HALF, height=190)
 
 
 def _au_points(values: Sequence[float | None], first: int) -> list[Row]:
@@ -98,20 +93,28 @@ def _au_points(values: Sequence[float | None], first: int) -> list[Row]:
     return rows
 
 
-_SHOWN = ("computing", *WAITS, "sync")
+_PARTS = {
+    "computing": GREEN,
+    "reading": RED,
+    "decoding": AMBER,
+    "queueing in the loader": PURPLE,
+    "hand-over": TEAL,
+    "sync": BLUE,
+}
+"""Part of the time of a step -> its colour; the waits are `dlemu.metrics.loss.PARTS`, in their order."""
 
 
-def step_split(run: Run, canvas: Canvas) -> Figure | None:
+def step_split(run: Run) -> Figure | None:
     """The accelerators' time by rank and by epoch: computing, waiting (for what), and synchronising with others."""
     if not len(run.training):
         return None
-    ranks, epochs = (_split_panel(sums, name, canvas) for name, sums in run.training.once(_split).items())
+    ranks, epochs = (_split_panel(sums, name) for name, sums in run.training.once(_split).items())
     caption = "What did accelerators wait for, in all steps? While a slow rank waits, the others wait for it in sync."
     return Figure("Accelerator time", caption, ranks | epochs)
 
 
 def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
-    """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_SHOWN`."""
+    """Return the ns of each rank, and of each epoch, spent on each part, in the order of `_PARTS`."""
     sums: dict[str, dict[int, Floats]] = {"rank": {}, "epoch": {}}
     for own in chunks(rows):
         for part in own.by_epoch:
@@ -123,7 +126,7 @@ def _split(rows: StepTable) -> dict[str, dict[int, Floats]]:
     return sums
 
 
-def _split_panel(sums: dict[int, Floats], name: str, canvas: Canvas) -> alt.Chart:
+def _split_panel(sums: dict[int, Floats], name: str) -> alt.Chart:
     """Draw the share of each part for each rank or epoch, or for groups of neighbours."""
     groups = {
         (f"{group[0]}-{group[-1]}" if len(group) > 1 else str(group[0])): group
@@ -131,14 +134,14 @@ def _split_panel(sums: dict[int, Floats], name: str, canvas: Canvas) -> alt.Char
     }
     rows: list[Row] = []
     for at, group in groups.items():
-        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_SHOWN)))
+        spent = sum((sums[owner] for owner in group), start=np.zeros(len(_PARTS)))
         shares = rounded(100 * spent / (spent.sum() or 1.0), 4)
         rows += [
-            {"at": at, "part": part_name(part), "percent": share, "order": place}
-            for place, (part, share) in enumerate(zip(_SHOWN, shares, strict=True))
+            {"at": at, "part": part, "percent": share, "order": place}
+            for place, (part, share) in enumerate(zip(_PARTS, shares, strict=True))
             if share
         ]
-    known = {row["part"] for row in rows}
+    known = {row["part"]: _PARTS[row["part"]] for row in sorted(rows, key=lambda row: row["order"])}
     axis = alt.Axis(labelAngle=-90 if len(sums) > _MAX_BARS else 0, labelOverlap=True)
     encoded = (
         alt.Chart(data(rows))
@@ -148,16 +151,16 @@ def _split_panel(sums: dict[int, Floats], name: str, canvas: Canvas) -> alt.Char
             y=alt.Y("percent:Q", title="% of the time", scale=alt.Scale(domain=[0, 100])),
             color=alt.Color(
                 "part:N",
-                scale=part_colours([part for part in _SHOWN if part_name(part) in known]),
-                legend=legend(canvas, 3),
+                scale=colours([*known], [*known.values()]),
+                legend=legend(3),
             ),
             order=alt.Order("order:Q"),
         )
     )
-    return encoded.properties(width=_half(canvas), height=200)
+    return encoded.properties(width=_HALF, height=200)
 
 
-def throughput(run: Run, canvas: Canvas) -> Figure | None:
+def throughput(run: Run) -> Figure | None:
     """Throughput over time, of the loaders and of the devices: did the storage keep its speed?"""
     read = run.read_mb_per_second if len(run.training) else None
     if read is None:
@@ -171,13 +174,13 @@ def throughput(run: Run, canvas: Canvas) -> Figure | None:
         for name, rates in lines.items()
         for second, mb in zip(rounded(bounds[1:]), rounded(rates, 4), strict=True)
     ]
-    colour = alt.Color("what:N", scale=colours([*lines], (BLUE, AMBER)), legend=legend(canvas, 2))
+    colour = alt.Color("what:N", scale=colours([*lines], (BLUE, AMBER)), legend=legend(2))
     encoded = (
         alt.Chart(data(rows))
         .mark_line(interpolate="step-before", strokeWidth=1.4)
         .encode(x=x_axis(run), y=alt.Y("mb:Q", title="MB/s (1e6 bytes)", scale=alt.Scale(domainMin=0)), color=colour)
     )
-    chart = alt.layer(epoch_marks(run), *_change_marks(run), encoded).properties(width=canvas.width, height=220)
+    chart = alt.layer(epoch_marks(run), *_change_marks(run), encoded).properties(width=WIDTH, height=220)
     caption = "Did the storage keep its speed? Bytes of each batch over the time its worker took to fetch it."
     if devices:
         caption += " Where the devices' line is below the loader's, the page cache or read-ahead served the rest."
@@ -240,23 +243,19 @@ def binned(sources: Sequence[Series], run: Run) -> Iterator[tuple[float, float]]
             yield at, value
 
 
-def _lines(
-    run: Run, lines: dict[str, list[Series]], y: alt.Y, canvas: Canvas, *, last: bool, has_legend: bool
-) -> alt.LayerChart:
+def _lines(run: Run, lines: dict[str, list[Series]], y: alt.Y, *, last: bool, has_legend: bool) -> alt.LayerChart:
     """Draw the sum of each line's sources over time; `last`: below it no other panel has the same time axis."""
     rows = [
         {"what": name, "at": at, "value": value}
         for name, sources in lines.items()
         for at, value in binned(sources, run)
     ]
-    colour = alt.Color(
-        "what:N", scale=colours([*lines]), legend=legend(canvas) if has_legend and len(lines) > 1 else None
-    )
+    colour = alt.Color("what:N", scale=colours([*lines]), legend=legend() if has_legend and len(lines) > 1 else None)
     drawn = alt.Chart(data(rows)).mark_line(clip=True, interpolate="step-before", strokeWidth=1.4)
     return alt.layer(epoch_marks(run, named=has_legend), drawn.encode(x=x_axis(run, named=last), y=y, color=colour))
 
 
-def queue_depth(run: Run, canvas: Canvas) -> Figure | None:
+def queue_depth(run: Run) -> Figure | None:
     """Requests in the devices' queues over time: were there enough at once for these to be fast?"""
     found = run.device_series("block", "mean_queue_depth")
     if not found:
@@ -267,7 +266,7 @@ def queue_depth(run: Run, canvas: Canvas) -> Figure | None:
     top = math.ceil(max(float(np.max(series.values, initial=0.0)) for series in found)) or 1
     scale, axis = alt.Scale(domain=[0, top]), alt.Axis(values=whole_ticks(top), format=",d")
     y = alt.Y("value:Q", title="requests in the queue", scale=scale, axis=axis)
-    chart = _lines(run, lines, y, canvas, last=True, has_legend=True).properties(width=canvas.width, height=200)
+    chart = _lines(run, lines, y, last=True, has_legend=True).properties(width=WIDTH, height=200)
     caption = (
         "Were there enough requests at once for the device to be fast? The mean number that it had not yet completed, "
         "reads and writes together."
@@ -286,7 +285,7 @@ _PANELS = (
 """Axis, probe, and the metrics that are added up, over all sources (meters) of a host."""
 
 
-def hosts(run: Run, canvas: Canvas) -> Figure | None:
+def hosts(run: Run) -> Figure | None:
     """The hosts' CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
     busy = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
@@ -301,7 +300,7 @@ def hosts(run: Run, canvas: Canvas) -> Figure | None:
     if not panels:
         return None
     drawn = [
-        _lines(run, lines, y, canvas, last=lines is panels[-1][0], has_legend=not place)
+        _lines(run, lines, y, last=lines is panels[-1][0], has_legend=not place)
         for place, (lines, y) in enumerate(panels)
     ]
     caption = (
@@ -310,7 +309,7 @@ def hosts(run: Run, canvas: Canvas) -> Figure | None:
     )
     if len(busy) > len(shown):
         caption += f" Only the {len(shown)} of {len(busy)} hosts with the busiest cores are drawn."
-    chart = alt.vconcat(*(panel.properties(width=canvas.width, height=90) for panel in drawn), spacing=10)
+    chart = alt.vconcat(*(panel.properties(width=WIDTH, height=90) for panel in drawn), spacing=10)
     return Figure("The hosts during the run", caption, chart)
 
 

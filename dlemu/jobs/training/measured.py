@@ -20,7 +20,7 @@ from dlemu.metrics.rows import Rows, StepTable, chunks, in_order
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.exported import ExportedSteps
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.telemetry import Telemetry
 

@@ -20,15 +20,15 @@ from dlemu.runner.job import NoVerdictError
 
 if TYPE_CHECKING:
     from dlemu.jobs.training.prediction.prediction import Prediction
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
     from dlemu.runner.prediction_request import PredictionRequest
 
 
-def _charts(run: Run, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(run: Run, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.jobs.training.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, run, canvas)
+    return drawn(FIGURES, run)
 
 
 def _advise(error: NoVerdictError, command: Sequence[str], overrides: Sequence[str], config_dir: str | None) -> str:

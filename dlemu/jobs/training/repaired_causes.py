@@ -6,9 +6,8 @@ of `dlemu predict` replays it, without random draws; nothing is reported where i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
@@ -47,8 +46,12 @@ _MORE_READERS = 4
 """Multiple of the readers to replay, as in the trial after the run (scaling.TIMES), which can confirm the result."""
 _HELPS_PERCENT = 1.0  # the model's own error
 """Points of AU that a cause's removal must gain to be reported."""
-_UNLIMITED_SPEED = 1e4
+_UNLIMITED_TIMES = 1e4
 """Speed of storage that nobody waits for, relative to the run's storage."""
+
+
+Repair = Callable[[Scene], Scene]
+"""Returns an epoch without a cause of its loss."""
 
 
 def repair_causes(
@@ -63,30 +66,59 @@ def repair_causes(
     facts, reader = run.facts, run.facts.workload.reader
     if len(rows) < 2 * FEWEST or reader.read_threads < 1 or not (rows["app_bytes"] > 0).any():
         return [], None
-    replay = _Replay.of(rows, facts, preprocesses=preprocesses)
-    measured, replayed = au_percent(rows), replay.au_percent()
+    replay = _replay_of(rows, facts, preprocesses=preprocesses)
+    measured, replayed = au_percent(rows), _au_percent(replay.epochs)
     if not abs(replayed - measured) <= _MAX_DIFFERENCE_PERCENT:  # or NaN
         return [], None
 
-    def au(changed: _Replay) -> float:
-        return min(100.0, max(0.0, changed.au_percent() + measured - replayed))
+    def au(*epochs: Scene) -> float:
+        return min(100.0, max(0.0, _au_percent(epochs) + measured - replayed))
 
-    causes = [
-        Cause(what="storage", au_percent=au(replace(replay, speed=_UNLIMITED_SPEED))),
-        Cause(what="host CPU", au_percent=au(replace(replay, starves=False))),
-        Cause(what="emulator", au_percent=au(replace(replay, costs=_NO_COSTS))),
-    ]
+    def without(repair: Repair) -> float:
+        return au(*map(repair, replay.epochs))
+
+    def faster(times: float) -> Repair:
+        return lambda epoch: replace(epoch, rate=times * epoch.rate)
+
     by_prefetch = facts.batches_ahead == _batches_ahead(facts, reader.read_threads)
-    causes += _other_readers(replay, facts, au, by_prefetch=by_prefetch)
+    scaling = facts.journal.scaling
+    curve = _measured_curve(scaling, replay.curve, facts.ranks * reader.read_threads)
+
+    def readers(threads: int) -> Cause:
+        ahead = _batches_ahead(facts, threads) if by_prefetch else 0
+        rate = rates(curve, facts.ranks * threads)
+        gained = without(lambda epoch: replace(epoch, workers=threads, window=max(epoch.window, ahead), rate=rate))
+        return Cause(what="loader", au_percent=gained, setting=f"reader.read_threads={threads}")
+
+    starving = zip(replay.epochs, replay.starved_seconds, strict=True)
+    causes = [
+        Cause(what="storage", au_percent=without(faster(_UNLIMITED_TIMES))),
+        Cause(
+            what="host CPU",
+            au_percent=au(*(replace(each, after_seconds=each.after_seconds - lack) for each, lack in starving)),
+        ),
+        Cause(what="emulator", au_percent=without(replay.without_emulator)),
+    ]
+    others = [readers(_MORE_READERS * reader.read_threads)]
+    if scaling is not None and scaling.fewer_readers:
+        others.append(readers(max(1, scaling.fewer_readers // facts.ranks)))
+    causes.append(max(others, key=lambda cause: cause.au_percent))
+    if scaling is not None and scaling.larger_request_bytes:
+        gained = without(faster(scaling.larger_mb_per_second / max(scaling.same_mb_per_second, 1e-9)))
+        setting = f"reader.transfer_size={scaling.larger_request_bytes}"
+        causes.append(Cause(what="loader", au_percent=gained, setting=setting))
     deeper = None
     if by_prefetch and facts.batches_ahead < rows["step"].max():
-        by_depth = {factor: au(replace(replay, window=factor * replay.window)) for factor in _DEPTH_FACTORS}
+        by_depth = {
+            times: without(lambda epoch, times=times: replace(epoch, window=times * epoch.window))  # type: ignore[misc]
+            for times in _DEPTH_FACTORS
+        }
         enough_percent = max(by_depth.values()) - MIN_GAIN_PERCENT
-        factor = next(factor for factor, percent in by_depth.items() if percent >= enough_percent)
-        size = factor * facts.batches_ahead
-        causes.append(Cause(what="loader", au_percent=by_depth[factor], setting=f"reader.prefetch_size={size}"))
-        if by_depth[factor] >= measured + _HELPS_PERCENT:
-            deeper = _deeper_queue(run, size, by_depth[factor], wanted_mb_per_second)
+        times = next(times for times, percent in by_depth.items() if percent >= enough_percent)
+        size = times * facts.batches_ahead
+        causes.append(Cause(what="loader", au_percent=by_depth[times], setting=f"reader.prefetch_size={size}"))
+        if by_depth[times] >= measured + _HELPS_PERCENT:
+            deeper = _deeper_queue(run, size, by_depth[times], wanted_mb_per_second)
     return [cause for cause in causes if cause.au_percent >= measured + _HELPS_PERCENT], deeper
 
 
@@ -115,28 +147,6 @@ def _deeper_queue(
         au_percent=au_percent_deeper,
         now_au_percent=now,
     )
-
-
-def _other_readers(replay: _Replay, facts: Facts, au: Callable[[_Replay], float], *, by_prefetch: bool) -> list[Cause]:
-    """Return the AU with the better of more and fewer readers, and with larger requests; the latter two if tried."""
-    reader, scaling = facts.workload.reader, facts.journal.scaling
-    curve = _measured_curve(scaling, replay.curve, facts.ranks * reader.read_threads)
-
-    def readers(threads: int) -> Cause:
-        window = max(replay.window, _batches_ahead(facts, threads)) if by_prefetch else replay.window
-        changed = replace(replay, workers=threads, window=window, curve=curve)
-        setting = f"reader.read_threads={threads}"
-        return Cause(what="loader", au_percent=au(changed), setting=setting)
-
-    found = [readers(_MORE_READERS * reader.read_threads)]
-    if scaling is not None and scaling.fewer_readers:
-        fewer = readers(max(1, scaling.fewer_readers // facts.ranks))
-        found = [max(found[0], fewer, key=lambda cause: cause.au_percent)]
-    if scaling is not None and scaling.larger_request_bytes:
-        faster = replace(replay, speed=scaling.larger_mb_per_second / max(scaling.same_mb_per_second, 1e-9))
-        setting = f"reader.transfer_size={scaling.larger_request_bytes}"
-        found.append(Cause(what="loader", au_percent=au(faster), setting=setting))
-    return found
 
 
 def _batches_ahead(facts: Facts, threads: int) -> int:
@@ -174,95 +184,79 @@ def _first_steps(rows: StepTable) -> Rows:
     return first[first["step"] <= max(FEWEST, MAX_ROWS // ranks)]
 
 
-_NO_COSTS = HostCosts(hand_over_seconds=0.0, between_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Replay:
-    """A run to replay. Tuples have an array per epoch, of shape (ranks, steps); other fields are as in `Scene`."""
+    """A run to replay: its epochs, and what to take from them."""
 
-    work_bytes: tuple[Floats, ...]
-    """Work of each batch for the storage: the bytes that a reader with an equal share got while it was read."""
-    busy_seconds: tuple[Floats, ...]
-    """Time of each batch in which its worker ran on a core, or slept in preprocessing."""
+    epochs: tuple[Scene, ...]
+    """A batch's work is the bytes that a reader with an equal share of the storage got while it was read."""
     starved_seconds: tuple[Floats, ...]
-    """Time of each batch in which its worker waited for a core."""
-    compute_seconds: tuple[Floats, ...]
+    """The part of each epoch's `after_seconds` in which workers waited for a core, shape (ranks, steps)."""
+    between_seconds: float
+    """The part in which the emulator had not yet started a worker's next batch."""
     curve: Curve
-    """Rate of the storage by number of readers; multiplied by `speed`."""
-    speed: float = 1.0
-    workers: int
-    window: int
-    in_turn: bool
-    synchronous: bool
-    starves: bool = True
-    """False: workers never wait for a core."""
-    costs: HostCosts
+    """Rate of the storage by number of readers."""
 
-    @classmethod
-    def of(cls, rows: Rows, facts: Facts, *, preprocesses: bool) -> Self:
-        """Return the replay of measured rows, unchanged."""
-        begin, end, origin = stamps(rows)
-        spent = worker_time(rows, preprocesses)
-        storage, starved = spent.storage / 1e9, spent.starved / 1e9
-        busy = np.maximum(end - begin - storage - starved, 0.0)
-        reads = Reads(begin, np.maximum(begin + storage, begin + 1e-9), rows["app_bytes"].astype(float))
-        curve = estimate_curve(reads)
-        gap = between_batches(rows, begin, end, room_since(rows, begin, facts.batches_ahead))
-        work = work_of_reads(reads, curve)
-        by_epoch = [_Grid(rows, int(epoch)) for epoch in np.unique(rows["epoch"])]
-        reader = facts.workload.reader
-        # Built-in ones only: the run may have come from another host.
-        traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
-        return cls(
-            work_bytes=tuple(grid.of(work) for grid in by_epoch),
-            busy_seconds=tuple(grid.of(busy) for grid in by_epoch),
-            starved_seconds=tuple(grid.of(starved) for grid in by_epoch),
-            compute_seconds=tuple(grid.of(rows["compute_ns"] / 1e9) for grid in by_epoch),
-            curve=curve,
+    def without_emulator(self, epoch: Scene) -> Scene:
+        """Return an epoch without the emulator's own delays."""
+        nothing = HostCosts(hand_over_seconds=0.0, epoch_start_seconds=0.0, step_seconds=0.0)
+        return replace(epoch, after_seconds=epoch.after_seconds - self.between_seconds, costs=nothing)
+
+
+def _replay_of(rows: Rows, facts: Facts, *, preprocesses: bool) -> _Replay:
+    """Return the replay of measured rows, unchanged."""
+    begin, end, origin = stamps(rows)
+    spent = worker_time(rows, preprocesses)
+    storage, starved = spent.storage / 1e9, spent.starved / 1e9
+    busy = np.maximum(end - begin - storage - starved, 0.0)
+    reads = Reads(begin, np.maximum(begin + storage, begin + 1e-9), rows["app_bytes"].astype(float))
+    curve = estimate_curve(reads)
+    costs = host_costs(
+        rows, begin, origin, between_batches(rows, begin, end, room_since(rows, begin, facts.batches_ahead))
+    )
+    between = costs.between_seconds
+    costs = replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - between))
+    reader = facts.workload.reader
+    # Built-in ones only: the run may have come from another host.
+    traits: LoaderTraits = built_in(LOADERS, reader.data_loader, "Traits", LoaderTraits)()
+
+    def arranged(values: Floats) -> list[Floats]:
+        return [_by_rank_and_step(rows, int(epoch), values) for epoch in np.unique(rows["epoch"])]
+
+    works, compute = arranged(work_of_reads(reads, curve)), arranged(rows["compute_ns"] / 1e9)
+    epochs = (
+        Scene(
+            app_bytes=work,
+            work_bytes=work,
+            after_seconds=after,
+            compute_seconds=seconds,
+            rate=rates(curve, len(work) * reader.read_threads),
             workers=reader.read_threads,
             window=facts.batches_ahead,
             in_turn=traits.in_turn,
             synchronous=facts.workload.train.synchronous,
-            costs=host_costs(rows, begin, origin, gap),
-        )
-
-    def au_percent(self) -> float:
-        """Run the event model and return the AU over whole epochs."""
-        computed = sum(float(compute.sum()) for compute in self.compute_seconds)
-        lasted = sum(self._seconds(epoch) * len(self.work_bytes[epoch]) for epoch in range(len(self.work_bytes)))
-        return 100 * computed / lasted if lasted else float("nan")
-
-    def _seconds(self, epoch: int) -> float:
-        """Return how long an epoch lasts in the event model."""
-        work, costs = self.work_bytes[epoch], self.costs
-        busy, starved = self.busy_seconds[epoch], self.starved_seconds[epoch]
-        scene = Scene(
-            app_bytes=work,
-            work_bytes=work,
-            after_seconds=busy + starved * self.starves + costs.between_seconds,
-            compute_seconds=self.compute_seconds[epoch],
-            rate=self.speed * rates(self.curve, len(work) * self.workers),
-            workers=self.workers,
-            window=self.window,
-            in_turn=self.in_turn,
-            synchronous=self.synchronous,
             cores=np.inf,
-            costs=replace(costs, hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds)),
+            costs=costs,
         )
-        return float(simulate(scene).free[-1])
+        for work, after, seconds in zip(works, arranged(busy + starved + between), compute, strict=True)
+    )
+    return _Replay(epochs=tuple(epochs), starved_seconds=tuple(arranged(starved)), between_seconds=between, curve=curve)
 
 
-class _Grid:
-    """Arranges the rows of an epoch by rank and step."""
+def _by_rank_and_step(rows: Rows, epoch: int, values: Floats) -> Floats:
+    """Return an epoch's part of `values`, which has an entry per row, as an array of shape (ranks, steps)."""
+    own = np.flatnonzero(rows["epoch"] == epoch)
+    _, rank = np.unique(rows["rank"][own], return_inverse=True)
+    _, step = np.unique(rows["step"][own], return_inverse=True)
+    grid = np.zeros((int(rank.max()) + 1, int(step.max()) + 1))
+    grid[rank, step] = values[own]
+    return grid
 
-    def __init__(self, rows: Rows, epoch: int) -> None:
-        self._own = np.flatnonzero(rows["epoch"] == epoch)
-        _, self._rank = np.unique(rows["rank"][self._own], return_inverse=True)
-        _, self._step = np.unique(rows["step"][self._own], return_inverse=True)
 
-    def of(self, values: Floats) -> Floats:
-        """Return this epoch's part of `values`, which has an entry per row, as an array of shape (ranks, steps)."""
-        grid = np.zeros((int(self._rank.max()) + 1, int(self._step.max()) + 1))
-        grid[self._rank, self._step] = values[self._own]
-        return grid
+def _au_percent(epochs: Iterable[Scene]) -> float:
+    """Run the event model and return the AU over whole epochs."""
+    computed = lasted = 0.0
+    for epoch in epochs:
+        computed += float(epoch.compute_seconds.sum())
+        lasted += float(simulate(epoch).free[-1]) * len(epoch.work_bytes)
+    return 100 * computed / lasted if lasted else float("nan")

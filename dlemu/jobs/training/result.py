@@ -23,7 +23,7 @@ from dlemu.jobs.training.steplog import STEP_DTYPE, StepRows, read_log
 from dlemu.jobs.training.summary import Summary
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.file_names import FACTS, LIVE
-from dlemu.results.journal import read_journal
+from dlemu.results.live import read_journal
 from dlemu.results.measured import check_hosts, computed, read_facts, read_live, read_readings, sent_state
 from dlemu.runner.run_folder import requests_so_far
 from dlemu.telemetry import RecorderHead, Telemetry, read_logs

@@ -15,8 +15,9 @@ from datagen.errors import UserError
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.jobs.training.steplog import STEP_COLUMNS, STEP_DTYPE
 from dlemu.metrics.rows import ColumnStore, Rows, StepTable, in_order
-from dlemu.results.tables import ADVICE, MOST_TABLE_BYTES
-from dlemu.results.untrusted_files import open_untrusted
+from dlemu.results.answer_files import open_untrusted
+from dlemu.results.file_names import ADVICE
+from dlemu.results.tables import MOST_TABLE_BYTES
 
 STEPS = "steps.parquet"
 _MAX_VALUE = 1 << 60

@@ -54,19 +54,6 @@ class CpuApart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waits:
-    """How long accelerators waited for their batches, in milliseconds."""
-
-    kept_steps: Percentiles | None = None
-    """Over the steps that the headline AU counts."""
-    all_steps: Percentiles | None = None
-    """Over all steps."""
-    per_rank_p99: tuple[float | None, ...] = ()
-    """99th percentile of each rank, over all its steps."""
-    per_epoch: tuple[Percentiles | None, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The metrics of a run; those of training are None when no training step was measured."""
 
@@ -102,8 +89,6 @@ class Metrics:
         Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1),
     ] = None
     """1e6 bytes/s that the loader read, caches included."""
-    app_mib_per_second: RankSpread | None = None
-    """2^20 bytes/s that the loader read."""
     app_bytes: int | None = None
     """Bytes read in training."""
     read_calls: int | None = None
@@ -114,18 +99,14 @@ class Metrics:
     """Mean size of the reads that the dataset's devices served, KiB; values None where no device is known."""
     reader_cpu_seconds_per_gb: float | None = None
     """CPU time of the workers per 1e9 bytes read; None where the kernel does not account for it."""
-    library_cpu_seconds_per_gb: float | None = None
-    """Estimate of `reader_cpu_seconds_per_gb` with the format's usual library, by the ratio in docs/benchmarks.md.
-
-    None where the ratio does not apply (`library` engine, direct or verified reading) or is not known."""
     samples: int | None = None
     """Samples read in training."""
     training_seconds: Annotated[float | None, Metric("training", "s", "lower", is_compared=False)] = None
     """Time in training, without checkpoints, evaluations and the time between epochs, s."""
     time_to_first_batch_seconds: Annotated[Spread | None, Metric("time to first batch", "s", "lower")] = None
     """Wait of the slowest rank for the first batch of an epoch, s."""
-    wait_ms: Waits | None = None
-    """Waits for batches, ms."""
+    wait_ms: Percentiles | None = None
+    """Waits for batches over the kept steps, ms."""
     read_ms: Percentiles | None = None
     """Time of a batch spent in opening and reading files, ms."""
     handover_share_of_wait: float | None = None
@@ -356,10 +337,6 @@ class Summary(JobSummary):
     metrics: Metrics = field(default_factory=Metrics)
     loss_percent: Loss | None = None
     """Loss by reason; the parts add up to 100 - `au_whole_percent`."""
-    kept_loss_percent: Loss | None = None
-    """Loss of the steps that the headline AU counts; the parts add up to 100 - `au_percent`."""
-    loss_percent_per_epoch: tuple[Loss, ...] = ()
-    """`loss_percent` of each epoch."""
     limited_by: Limit | None = None
     """What limited the run; None without computation."""
     page_cache: PageCache | None = None

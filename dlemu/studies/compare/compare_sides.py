@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from datagen.errors import UserError
 from dlemu.metrics.catalogue import RUN, Catalogue
-from dlemu.results.compared import difference, difference_in_time, differing_work, in_words
+from dlemu.results.compared import Conditions, difference, difference_in_time, differing_work, in_words
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of
 from dlemu.results.wording import count
-from dlemu.studies.answers import ComparedSide, Comparison, RunPair, YearPlan
+from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, SweepPoint, YearPlan
 from dlemu.studies.compare.sides import Settings, Side, issues_between
 
-PLANNED_EPOCHS = 100
-"""Epochs of training one model, as in KIOXIA's white paper on the CM7 and DLIO."""
 _BOTH_IN_MEMORY = "memory served both, not storage"
 YEAR_DAYS = 365.0
+FromMemory = Mapping[str, tuple[bool, bool]]
+"""As `RunPair.from_memory`."""
 
 
 def compare(a: Side, b: Side) -> Comparison:
     """Compare A with B: each pair of runs with equal settings, and what each storage feeds.
 
-    Raises UserError when no runs have equal settings or a phase in common.
+    Raises UserError when no runs have equal settings.
     """
     pairs = _pairs(a, b)
-    if not pairs and (a.runs or b.runs):
+    if not pairs and not a.is_search & b.is_search:
         raise UserError(
             f"{a.name} and {b.name} have no run with the same settings: {_listed(a)} against {_listed(b)}; compare two "
             "runs (a point of a sweep is one: SWEEP/point-01), two sweeps over the same values, or two searches"
         )
-    # Where no folder of a run with settings of both is left, `about` is of the first run of each side.
-    varied = {key.rpartition(".")[2] for settings, _, _ in pairs for key, _ in settings}
-    work = differing_work(a.about, b.about, varied) if a.about and b.about else []
+    # the first run of a side may be one that failed on the other
+    common: Settings = next((settings for settings in a.conditions if settings in b.conditions), ())
+    about = a.about(common), b.about(common)
+    varied = {key.rpartition(".")[2] for settings, *_ in pairs for key, _ in settings}
+    work = differing_work(about[0], about[1], varied) if about[0] and about[1] else []
     runs = (
         replace(compare_runs(of_a, of_b, work, _from_memory(a, b, settings)), settings=dict(settings))
         for settings, of_a, of_b in pairs
@@ -42,75 +44,78 @@ def compare(a: Side, b: Side) -> Comparison:
     cached = [f"metric.cached is {a.cached} for A and {b.cached} for B"] if a.cached != b.cached else []
     comparison = Comparison(
         kind=a.kind,
-        a=a.name,
-        b=b.name,
         verdict="",
         runs=tuple(runs),
         not_comparable=() if pairs else (*_in_memory(_from_memory(a, b, ())), *cached),
-        sides=(a.shown, b.shown),
-        issues=tuple(issues_between(a, b)),
+        sides=(_shown(a, pairs, about[0]), _shown(b, pairs, about[1])),
+        issues=tuple(issues_between(a, b, about)),
     )
-    return replace(comparison, verdict=sentence(comparison))
+    return replace(comparison, verdict="; ".join(_said(comparison, a, b)))
 
 
-def _pairs(a: Side, b: Side) -> list[tuple[Settings, JobFigures, JobFigures]]:
+Pair = tuple[Settings, JobFigures, JobFigures]
+
+
+def _pairs(a: Side, b: Side) -> list[Pair]:
     """Return the runs with equal settings; if each side is a single run, they are a pair whatever their settings."""
+    if a.is_search or b.is_search:
+        return []
     if len(a.runs) == len(b.runs) == 1:
         return [((), of_a, of_b) for of_a, of_b in zip(a.runs.values(), b.runs.values(), strict=True)]
     return [(settings, a.runs[settings], b.runs[settings]) for settings in a.runs if settings in b.runs]
 
 
-def _from_memory(a: Side, b: Side, settings: Settings) -> dict[str, tuple[bool, bool]]:
-    """Return `RunPair.from_memory` of the runs with these settings."""
-    known = (side.about_runs.get(settings, side.about) for side in (a, b))
-    of_a, of_b = (about.from_memory if about else () for about in known)
+def _shown(side: Side, pairs: Sequence[Pair], about: Conditions | None) -> ComparedSide:
+    paired = {settings for settings, *_ in pairs}
+    alone = [] if paired == {()} else [(settings, run) for settings, run in side.runs.items() if settings not in paired]
+    return ComparedSide(
+        name=side.name,
+        accelerators_fed=side.accelerators_fed,
+        may_feed_more=side.may_feed_more,
+        about=about,
+        unpaired=tuple(SweepPoint(settings=dict(settings), figures=run) for settings, run in alone),
+    )
+
+
+def _from_memory(a: Side, b: Side, settings: Settings) -> FromMemory:
+    of_a, of_b = (about.from_memory if (about := side.about(settings)) else () for side in (a, b))
     return {phase: (phase in of_a, phase in of_b) for phase in sorted({*of_a, *of_b})}
 
 
-def _in_memory(served: dict[str, tuple[bool, bool]]) -> list[str]:
+def _in_memory(served: FromMemory) -> list[str]:
     """Return why runs can't be compared of which memory served one alone, as phrases; for jobs of a single phase."""
     of_a, of_b = served.get(RUN, (False, False))
     return [f"{'A' if of_a else 'B'}'s data came from memory"] if of_a != of_b else []
 
 
 def _listed(side: Side) -> str:
-    runs = [" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs]
-    return "; ".join(runs) or "a search"
+    if side.is_search:
+        return "a search"
+    return "; ".join(" ".join(f"{key}={value}" for key, value in settings) or "one run" for settings in side.runs)
 
 
 def compare_runs(
-    a: JobFigures, b: JobFigures, work: Sequence[str] = (), from_memory: dict[str, tuple[bool, bool]] | None = None
+    a: JobFigures, b: JobFigures, work: Sequence[str] = (), from_memory: FromMemory | None = None
 ) -> RunPair:
     """Return the differences between A and B, metric by metric, and what they mean over a year.
 
     `work` describes how the data that they read or wrote differs, `from_memory` is that of the RunPair. Where datasets,
     accelerators or their numbers differ, the runs did not do the same work: differences in time are not due to the
-    storage, and there is no plan of a year. Raises UserError for runs that have no phase in common.
+    storage, and there is no plan of a year.
     """
     catalogue = catalogue_of(a.kind)
     names = [metric.name for metric in catalogue.compared if metric.name in a.metrics and metric.name in b.metrics]
-    _check_phases(a, b)
     served = from_memory or {}
     differ = [*_in_memory(served), *(_other_work(a, b, work) if catalogue.feeds_accelerators else work)]
     return RunPair(
         settings={},
-        ranks=(a.ranks, b.ranks),
-        epochs=(a.epochs or 0, b.epochs or 0),
-        passed=(a.passed, b.passed),
-        limited_by={phase: (a.limited_by.get(phase), b.limited_by.get(phase)) for phase in catalogue.phases},
+        a=a,
+        b=b,
         metrics={name: difference(a.metrics[name], b.metrics[name]) for name in names},
         plan=None if differ else _plan(a, b),
         not_comparable=tuple(differ),
-        from_memory=served,
+        from_memory=dict(served),
     )
-
-
-def _check_phases(a: JobFigures, b: JobFigures) -> None:
-    times = [metric for metric in catalogue_of(a.kind).times if metric.phase != RUN]
-    of_a, of_b = ([metric.phase for metric in times if metric.name in side.metrics] for side in (a, b))
-    if times and not set(of_a) & set(of_b):
-        of_each = " against ".join(" and ".join(phases) or "no complete one" for phases in (of_a, of_b))
-        raise UserError(f"the runs have no phase in common ({of_each}): wanted two that did the same")
 
 
 def _other_work(a: JobFigures, b: JobFigures, work: Sequence[str]) -> list[str]:
@@ -139,102 +144,77 @@ def _plan(a: JobFigures, b: JobFigures) -> YearPlan | None:
     if not (of_a and a.epochs and of_b and b.epochs):
         return None
     hours = PLANNED_EPOCHS * of_a / a.epochs / 3600, PLANNED_EPOCHS * of_b / b.epochs / 3600
-    return YearPlan(
-        epochs=PLANNED_EPOCHS,
-        hours_per_model=hours,
-        days_saved_per_year=YEAR_DAYS * (1 - hours[0] / hours[1]),
-    )
+    return YearPlan(hours_per_model=hours, days_saved_per_year=YEAR_DAYS * (1 - hours[0] / hours[1]))
 
 
-def sentence(comparison: Comparison) -> str:
-    """Return the verdict: the difference in time of the largest runs, and how many accelerators each side feeds."""
-    parts = list(_times(comparison))
+def _said(comparison: Comparison, a: Side, b: Side) -> list[str]:
+    """Return the verdict: the difference of the largest runs, and how many accelerators each side feeds."""
+    parts = list(_differences(comparison, a, b))
     if catalogue_of(comparison.kind).feeds_accelerators:
-        if any(side.accelerators_fed for side in comparison.sides):
-            parts.append(", ".join(f"{name} {_fed(side)}" for name, side in zip("AB", comparison.sides, strict=True)))
-        elif comparison.runs and all(passed is False for pair in comparison.runs for passed in pair.passed):
+        if a.accelerators_fed or b.accelerators_fed:
+            parts.append(f"A {_fed(a)}, B {_fed(b)}")
+        elif comparison.runs and all(of.passed is False for pair in comparison.runs for of in (pair.a, pair.b)):
             parts.append("neither passes")
-    parts = parts or [f"{_unknown(comparison)} known for both"]
-    cut = [name for name, side in zip("AB", comparison.sides, strict=False) if side.about and not side.about.complete]
+    parts = parts or ["nothing that could be compared is known of both"]
+    cut = [name for name, one in zip("AB", comparison.sides, strict=True) if one.about and not one.about.complete]
     if cut:
         parts.append(f"{' and '.join(cut)} {'is an incomplete run' if len(cut) == 1 else 'are incomplete runs'}")
-    return "; ".join([*parts, *scaled_sides(comparison)])
+    if a.scaled == b.scaled:
+        return [*parts, *[f"accelerators{a.scaled}"] * bool(a.scaled)]
+    return [*parts, *(f"{name}'s accelerators{side.scaled}" for name, side in (("A", a), ("B", b)) if side.scaled)]
 
 
-def scaled_sides(comparison: Comparison) -> Iterator[str]:
-    """Yield a phrase for what a scale made of the samples, on both sides or on one."""
-    a, b = (side.scaled for side in comparison.sides)
-    if a == b:
-        yield from [f"accelerators{a}"] * bool(a)
-    else:
-        yield from (f"{name}'s accelerators{small}" for name, small in zip("AB", (a, b), strict=True) if small)
-
-
-def _unknown(comparison: Comparison) -> str:
-    """Return what the verdict would be about, as a phrase: other figures may be known, as of incomplete runs."""
-    if not any(pair.metrics for pair in comparison.runs):
-        return "no figure is"
-    titles = [metric.title for metric in catalogue_of(comparison.kind).headlines]
-    return f"{' and '.join(titles)} {'is' if len(titles) == 1 else 'are'} not"
-
-
-def _fed(side: ComparedSide) -> str:
+def _fed(side: Side) -> str:
     """Return how many accelerators a side feeds, as a phrase: a number, or a bound."""
-    if side.is_unjudged:
+    if side.runs and all(run.passed is None for run in side.runs.values()):
         return "was not judged"
     if side.accelerators_fed:
         return f"feeds {'at least ' * side.may_feed_more}{count(side.accelerators_fed, 'accelerator')}"
-    failed = side.fewest_failed or 1
+    failed = min((run.ranks for run in side.runs.values() if run.passed is False), default=1)
     return f"feeds fewer than {failed}" if failed > 1 else "feeds none"
 
 
-def _times(comparison: Comparison) -> Iterator[str]:
-    """Yield, per phase, the difference in time of the main pair, and with several phases also what limited each."""
-    catalogue = catalogue_of(comparison.kind)
-    pair = comparison.main_pair or next(reversed(comparison.runs), None)  # also without headlines they may not compare
+def _differences(comparison: Comparison, a: Side, b: Side) -> Iterator[str]:
+    """Yield, per phase, the difference in time of the main pair; of jobs without times, that of their main metrics."""
+    catalogue, pair = catalogue_of(comparison.kind), comparison.main_pair
     if differ := comparison.not_comparable or (pair and pair.not_comparable):
         yield f"not comparable: {', '.join(differ)}"
         return
     if pair is None:
-        if all(side.about and RUN in side.about.from_memory for side in comparison.sides):
+        if all((about := side.about()) and RUN in about.from_memory for side in (a, b)):
             yield _BOTH_IN_MEMORY
         return
-    a, b = pair.epochs
-    each = "" if a == b else f"A ran {count(a, 'epoch')} and B {b}: per epoch, "
-    settings = pair_settings(pair, catalogue)
-    with_settings = f"with {settings} " if catalogue.feeds_accelerators or pair.settings else ""
-    for metric in catalogue.times:
-        time = pair.time(metric.name)
-        if time is None:
+    epochs = pair.a.epochs, pair.b.epochs
+    each = "" if epochs[0] == epochs[1] else f"A ran {count(epochs[0] or 0, 'epoch')} and B {epochs[1]}: per epoch, "
+    where = f"with {pair_settings(pair, catalogue)} " if catalogue.feeds_accelerators or pair.settings else ""
+    for metric in catalogue.times or catalogue.headlines:
+        phase = metric.phase or RUN
+        both = pair.time(metric.name)
+        if both is None:
             continue
-        said = difference_in_time(time, repeated=f"{catalogue.repetition}s")
-        phase = "" if metric.phase == RUN else f"{metric.phase}: "
-        if not pair.compares_storage(metric.phase):
-            yield f"{phase}not comparable: {'AB'[pair.from_memory[metric.phase][1]]}'s data came from memory"
+        named = "" if phase == RUN else f"{phase}: "
+        if not pair.compares_storage(phase):
+            yield f"{named}not comparable: {'AB'[pair.from_memory[phase][1]]}'s data came from memory"
             continue
-        limits = pair.limited_by.get(metric.phase, (None, None)) if phase else (None, None)
-        memory = f"{_BOTH_IN_MEMORY}: " * (metric.phase in pair.from_memory)
-        yield f"{memory}{each}{with_settings}{phase}{said}{_limits(limits)}"
-
-    if not catalogue.times:
-        memory = f"{_BOTH_IN_MEMORY}: " * (RUN in pair.from_memory)
-        yield from (
-            f"{memory}{with_settings}{metric.title}: {in_words(pair.metrics[metric.name], better=metric.better)}"
-            for metric in catalogue.headlines
-            if metric.name in pair.metrics
-        )
+        memory = f"{_BOTH_IN_MEMORY}: " * (phase in pair.from_memory)
+        if metric.phase:
+            said = difference_in_time(both, repeated=f"{catalogue.repetition}s")
+            yield f"{memory}{each}{where}{named}{said}{_limits(pair, phase) if named else ''}"
+        else:
+            yield f"{memory}{where}{metric.title}: {in_words(both, better=metric.better)}"
 
 
-def _limits(limits: tuple[str | None, str | None]) -> str:
-    if not any(limits):
-        return ""
-    a, b = (limit or "not known" for limit in limits)
-    return f", both limited by {a}" if a == b else f", limited by {a} and {b}"
+def _limits(pair: RunPair, phase: str) -> str:
+    """Return what limited both in a phase, as the end of a sentence; empty where that is not known of either."""
+    a, b = (of.limited_by.get(phase) for of in (pair.a, pair.b))
+    if a == b:
+        return f", both limited by {a}" if a else ""
+    return f", limited by {a or 'not known'} and {b or 'not known'}"
 
 
 def pair_settings(pair: RunPair, catalogue: Catalogue) -> str:
     """Return the settings of a pair of runs in words, ranks first."""
-    a, b = pair.ranks
+    a, b = pair.a.ranks, pair.b.ranks
     others = [f"{key}={value}" for key, value in pair.settings.items() if key != "ranks"]
     ranks = count(a, catalogue.rank) if a == b else f"{a} and {b} {catalogue.rank}s"
     return ", ".join([ranks, *others])

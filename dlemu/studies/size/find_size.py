@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from datagen import manifest, owned
 from datagen.atomic import write_text
@@ -27,32 +28,31 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.prediction.calibration import given_speed
+from dlemu.jobs.training.prediction.curve import straight_then_flat
+from dlemu.jobs.training.prediction.make_prediction import predict
+from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
 from dlemu.loaders.traits_base import check_installed
-from dlemu.metrics.demand import demand, sample_divisor
-from dlemu.results.answer_files import save_answer
-from dlemu.results.untrusted_files import read_untrusted
+from dlemu.metrics.demand import demand, row_group_reads, sample_divisor
+from dlemu.metrics.t_interval import FEWEST
+from dlemu.results.answer_files import read_untrusted, save_answer
 from dlemu.results.wording import count
 from dlemu.runner.cold import treatment_of
 from dlemu.runner.events import ignore
 from dlemu.runner.run_folder import check_place, new_folder
-from dlemu.runner.run_list import Planned, RunList
+from dlemu.runner.run_list import Planned, RunList, RunsPlanned
 from dlemu.studies.answers import SIZE, FullSize, Question, SizeAnswer, Trial
 from dlemu.studies.prerequisites import (
     ONE_READER_SECONDS,
-    Capacity,
     OnEvent,
     SearchBegan,
-    StorageProbed,
     check_launcher,
-    measure_capacity,
     probe_mb_per_second,
-    steps_wanted,
 )
-from dlemu.studies.size.predictor import predicted_count
 from dlemu.studies.size.search import Limits, next_count
 from dlemu.studies.size.size_verdict import Known, build_answer, outcome_of, sentence
-from dlemu.studies.size.trials import Runner, TrainRunner, TrialPlan
+from dlemu.studies.size.trials import TrialPlan, run_trial
 
 WORKLOAD = "workload.yaml"
 """File in the search's folder for a Workload given by a Python caller, from which the trials read it."""
@@ -141,39 +141,31 @@ def size(
         settings_digest=digest([workload]),
     )
     job = _one_accelerator(workload, folder)
-    capacity, total_bytes = _capacity(job), job.found.total_bytes
-    page_cache = treatment_of(workload, total_bytes, cached=cached)
-    cores = check_free_cores(Facts(workload))
-    others = f"{cores.observed}: {cores.advice}" if cores.advice else ""
+    _capacity(job)
     runs = Search(folder, question, (), on_event)
     runs.resume()
-    on_event(
-        SearchBegan(
-            folder=folder,
-            runs=None,
-            finished_runs=len(runs.runs),
-            wants_page=workload.output.report,
-            workload=workload,
-            page_cache=page_cache,
-            total_bytes=total_bytes,
-            capacity=capacity,
-            others=others,
-        )
-    )
+    wants_page = workload.output.report
+    on_event(RunsPlanned(folder=folder, runs=None, finished_runs=len(runs.runs), wants_page=wants_page))
+    cores, page_cache = check_free_cores(Facts(workload)), treatment_of(workload, job.found.total_bytes, cached=cached)
     if page_cache == "evicted":
         evict(job, 0, 1, write_first=True)
-    known = _probe(job, capacity, most, others)
+    known = _probe(job, most, f"{cores.observed}: {cores.advice}" if cores.advice else "")
     first = predicted_count(workload, known)
     on_event(
-        StorageProbed(
+        SearchBegan(
+            workload=workload,
+            page_cache=page_cache,
+            total_bytes=job.found.total_bytes,
+            enough_for=_capacity(job),
+            others=known.others,
             probe_mb_per_second=known.probe_mb_per_second,
             mb_per_accelerator=known.mb_per_accelerator,
-            predicted_accelerators=first,
+            expected=first,
         )
     )
     own_words += ["reader.evict_page_cache=epochs"] * (page_cache == "evicted")
-    runner = TrainRunner(_trial_plan(job, question, own_words, config_dir))
-    answer = runs.search(known, max(1, first), runner)
+    plan = _trial_plan(job, question, own_words, config_dir)
+    answer = runs.search(known, max(1, first), partial(run_trial, plan))
     answer = replace(
         answer,
         at_least=at_least,
@@ -209,20 +201,20 @@ class Search(RunList[int, Trial, SizeAnswer]):
 
     def start(self, planned: Planned[int], folder: str) -> Trial:
         """Run a trial; raises UserError when this host can't run that many accelerators."""
-        return self._runner.run(planned.what, len(self.runs) + 1, folder)
+        return self._run(planned.what, len(self.runs) + 1, folder)
 
     def answer(self, *, complete: bool) -> SizeAnswer:
         """Return the answer from the trials so far."""
         answer = build_answer(self.question, self._known, self.runs, refusal=self._refusal)
         return replace(answer, complete=True, verdict=sentence(answer)) if complete else answer
 
-    def search(self, known: Known, first: int, runner: Runner) -> SizeAnswer:
+    def search(self, known: Known, first: int, run: Callable[[int, int, str], Trial]) -> SizeAnswer:
         """Run trials, of `first` accelerators to begin with, until the largest count that passes is found and decided.
 
-        Raises what a trial raises, except for a count that this host can't run while it can run a smaller one: then
-        only smaller counts are tried.
+        `run` gets a trial's accelerators, number and folder. Raises what it raises, except for a count that this host
+        can't run while it can run a smaller one: then only smaller counts are tried.
         """
-        self._known, self._runner, self._refusal = known, runner, ""
+        self._known, self._run, self._refusal = known, run, ""
         question: Question = self.question
         limits = Limits(
             first=first,
@@ -258,15 +250,15 @@ def _one_accelerator(workload: Workload, folder: str) -> TrainingJob:
     return make_job(workload, 1, found, folder=folder, started_at="")
 
 
-def _probe(job: TrainingJob, capacity: Capacity, most: int, others: str) -> Known:
+def _probe(job: TrainingJob, most: int, others: str) -> Known:
     """Probe the storage and return what is known before any trial; `most` is the user's limit on the count."""
-    workload, why = job.workload, f"--most {most} was the limit"
-    if most > capacity.most:
-        files = capacity.files_for_one_more
+    workload, enough_for, why = job.workload, _capacity(job), f"--most {most} was the limit"
+    if most > enough_for:
+        files = math.ceil((enough_for + 1) * _samples_each(job) / workload.dataset.num_samples_per_file)
         which, how = "dataset has", f" (dataset.num_files_train={files})"
         if workload.dataset.source == "folder":
             which, how = "folder has", ""
-        why = f"the {which} too few files for more than {capacity.most}: one more takes {files}{how}"
+        why = f"the {which} too few files for more than {enough_for}: one more takes {files}{how}"
     asked = job.loader_spec(0).phases["train"].fetch
     fetch = replace(asked, verify=False, decode="none", engine="fast" if asked.engine == "fast" else "matched")
     return Known(
@@ -274,12 +266,29 @@ def _probe(job: TrainingJob, capacity: Capacity, most: int, others: str) -> Know
         one_reader_mb_per_second=probe_mb_per_second(fetch, seconds=ONE_READER_SECONDS, threads=1, from_end=True),
         mb_per_accelerator=_mb_per_accelerator(workload),
         full_size=_full_size(workload),
-        most=min(most, capacity.most),
+        most=min(most, enough_for),
         most_why=why,
         naive_seconds_per_trial=sum(epoch.steps for epoch in job.schedule)
         * mean_seconds(workload.train.computation_time),
         others=others,
     )
+
+
+def predicted_count(workload: Workload, known: Known) -> int:
+    """Return the largest count expected to pass; probe speed / (threshold x demand) where the model gives none."""
+    probe, one = known.probe_mb_per_second, known.one_reader_mb_per_second
+    each = workload.metric.au * known.mb_per_accelerator
+    simple = int(probe / each) if each else 1
+    if probe <= 0:
+        return simple
+    storage = given_speed(probe, cores=usable_cores(), bytes_factor=row_group_reads(workload))
+    if one > 0:
+        storage = replace(storage, curve=straight_then_flat(one, probe))
+    trained = replace(workload, workflow=replace(workload.workflow, checkpoint=False))
+    try:
+        return predict(trained, storage, most=known.most).max_accelerators or 0
+    except UserError:  # too few samples: the search reports that
+        return simple
 
 
 def _trial_plan(job: TrainingJob, question: Question, words: Sequence[str], config_dir: str | None) -> TrialPlan:
@@ -325,22 +334,29 @@ def _batches_ahead(job: TrainingJob) -> int:
     return job.batches_ahead + (not job.workload.train.synchronous)
 
 
-def _capacity(job: TrainingJob) -> Capacity:
-    """Return for how many accelerators the dataset suffices; raises UserError."""
-    train = job.found.train
-    return measure_capacity(
-        samples=train.num_samples,
-        samples_per_file=train.num_samples_per_file,
-        batch_size=job.workload.reader.batch_size,
-        steps=_steps_of_a_trial(job),
-    )
+def _capacity(job: TrainingJob) -> int:
+    """Return for how many accelerators the dataset suffices; raises UserError when for none."""
+    samples, each = job.found.train.num_samples, _samples_each(job)
+    if samples < each:
+        batch_size, files = job.workload.reader.batch_size, math.ceil(each / job.found.train.num_samples_per_file)
+        raise UserError(
+            f"the dataset has {samples} samples: wanted at least {each} for each accelerator ({each // batch_size} "
+            f"steps of {batch_size} per epoch), for a verdict; lower reader.batch_size, or use a dataset of {files} "
+            "files for each accelerator that you expect to pass"
+        )
+    return samples // each
 
 
-def _steps_of_a_trial(job: TrainingJob) -> int:
-    """Return the steps per epoch that a trial needs."""
+def _samples_each(job: TrainingJob) -> int:
+    """Return the samples of an epoch that each accelerator of a trial needs.
+
+    The first step of an epoch does not count, nor do the last ones, which are read ahead. The remaining steps, over all
+    epochs of a trial, must hold the fewest windows that a verdict can be based on.
+    """
     train = job.workload.train
     window_steps = math.ceil(_window_seconds(job.workload) / mean_seconds(train.computation_time))
-    return steps_wanted(epochs=train.epochs, ahead=_batches_ahead(job), window_steps=window_steps)
+    steps = 2 + _batches_ahead(job) + math.ceil(FEWEST / train.epochs) * window_steps
+    return steps * job.workload.reader.batch_size
 
 
 def _files_to_make(workload: Workload, accelerators: int) -> int:
@@ -351,7 +367,7 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if made is not None:
         return made.spec.num_files_train
-    samples = accelerators * _steps_of_a_trial(_nominal_job(workload)) * workload.reader.batch_size
+    samples = accelerators * _samples_each(_nominal_job(workload))
     return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlemu.jobs.training.metrics import AU_SUSTAINED
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.verdict import HOST_LIMITS
 from dlemu.report.screen import Said, Screen, rate, with_uncertainty
@@ -20,7 +19,7 @@ from dlemu.studies.conditions import background
 from dlemu.studies.size.size_verdict import at_full_size, cause_of
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 KIND_OF_TRIALS = "training"
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
@@ -49,7 +48,7 @@ def figures_of_count(answer: SizeAnswer, count: CountResult) -> JobFigures:
         limited_by={RUN: limit.what if limit.confidence else None},
         threshold_percent=answer.question.threshold_percent,
         metrics={name: Value(sum(each) / len(each)) for name, each in values.items()}
-        | {AU_SUSTAINED: Value(count.au_sustained_percent, count.half_width_percent)},
+        | {"au_sustained_percent": Value(count.au_sustained_percent, count.half_width_percent)},
     )
 
 
@@ -104,27 +103,8 @@ def _sections(answer: SizeAnswer, folder: str) -> Iterator[Section]:
     limit = answer.limited_by
     title = f"The next count is limited by: {limit.name}"
     yield Words("No more accelerators were tried" if limit.what == "count" else title, limit.evidence)
-    yield _counts_table(answer)
     yield _trials_table(answer)
     yield from background(answer.question, folder, [trial.folder for trial in answer.trials])
-
-
-def _counts_table(answer: SizeAnswer) -> Table:
-    rows = [
-        (
-            str(tried.accelerators),
-            f"{tried.au_sustained_percent:.2f}",
-            interval(tried.au_sustained_percent, tried.half_width_percent),
-            str(tried.trials),
-            number(_mb_per_second(answer, tried)),
-            verdict_word(tried.passed, unknown="too close to call"),
-        )
-        for tried in answer.counts
-    ]
-    names = ("accelerators", "AU %", "interval", "trials", "MB/s", "verdict")
-    head = columns(*names, right=range(len(names) - 1), whole=range(len(names)))
-    notes = ["AU: of the steady part of the trials; MB/s: of whole trials, their start and end included"]
-    return Table(title=f"Counts{answer.scaled}", columns=head, rows=rows, notes=notes)
 
 
 def _trials_table(answer: SizeAnswer) -> Table:
@@ -142,14 +122,15 @@ def _trials_table(answer: SizeAnswer) -> Table:
     ]
     names = ("accelerators", "AU, %", "interval", "loader MB/s", "device MB/s", "seconds", "settled")
     head = columns(*names, right=range(len(names) - 1))
-    return Table(title="Trials, in order", columns=head, rows=rows, folded=True)
+    notes = ["AU: of the steady part of a trial; MB/s: of the whole, its start and end included"]
+    return Table(title="Trials, in order", columns=head, rows=rows, notes=notes)
 
 
-def _charts(answer: SizeAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SizeAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     tried = (figures_of_count(answer, one) for one in answer.counts)
-    return charts((Point(name=figures.title, figures=figures) for figures in tried), canvas)
+    return charts(Point(name=figures.title, figures=figures) for figures in tried)
 
 
 PARTS = Parts(read=read_size, answer_type=SizeAnswer, screen=screen, sections=_sections, charts=_charts)

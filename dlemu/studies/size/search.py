@@ -81,7 +81,7 @@ def next_count(trials: Sequence[Trial], limits: Limits) -> int | None:
     counts = pool(trials, limits.threshold_percent, limits.confidence_percent / 100)
     if not counts:
         return max(1, min(limits.first, limits.most))
-    low, high = edge(counts, limits.threshold_percent)
+    low, high = edge((count, count.au_sustained_percent >= limits.threshold_percent) for count in counts)
     inner = _between(counts, low.accelerators if low else 0, high, limits)
     if inner is not None:
         return inner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,14 +9,12 @@ from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
 from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
-from dlemu.report.screen import rate
 from dlemu.report.units import number
 from dlemu.results.wording import count, scaled
 from dlemu.studies.answers import CountResult, FullSize, Question, SizeAnswer, SizeLimit, Trial, edge
 from dlemu.studies.size.search import is_held_back, pool
 
 _WEIGHTS = {"high": 3, "medium": 2, "low": 1}
-_NUMBERS = re.compile(r"[0-9][0-9.,]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +46,14 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     """
     threshold = question.threshold_percent
     counts = pool(trials, threshold, question.confidence_percent / 100)
-    low, failing = edge(counts, threshold)
+    low, failing = edge((one, one.au_sustained_percent >= threshold) for one in counts)
     tried = [one for one in counts if low is not None and one.accelerators <= low.accelerators]
     shown = max((one.accelerators for one in tried if one.passed), default=0)
     limited_by = _limited_by(failing, shown, trials, threshold, known, refusal)
-    by_host = [limit for limit in _limits(trials) if limited_by.what in HOST_LIMITS and limit.what in HOST_LIMITS]
+    by_host = [limit for limit in _limits(trials) if limit.what in HOST_LIMITS]
     codes = {found.code for limit in by_host for found in limit.findings}
     by_others = bool(by_host and known.others) or Code.OTHER_PROGRAM_ON_CORES in codes
-    slowed = [_slowed(by_host, len(trials), by_others=by_others)] if by_host else []
+    warnings = sorted(trial.page_cache_warning for trial in trials if trial.page_cache_warning)
     per_accelerator = trials[-1].mb_per_accelerator if trials else known.mb_per_accelerator
     answer = SizeAnswer(
         complete=False,
@@ -66,7 +63,7 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
         wanted_mb_per_second=(shown + 1) * threshold / 100 * per_accelerator,
         probe_mb_per_second=known.probe_mb_per_second,
         counts=tuple(counts),
-        issues=(*filter(None, [known.others]), *slowed, *_warnings(trials)),
+        issues=(*filter(None, [known.others]), *warnings[:1]),  # of alike ones that differ in their numbers
         trials=tuple(trials),
         naive_seconds=_naive_seconds(failing.accelerators if failing else shown, counts, known),
     )
@@ -77,20 +74,6 @@ def build_answer(question: Question, known: Known, trials: Sequence[Trial], *, r
     if limited_by.is_host and not by_others and known.mb_per_accelerator:
         answer = replace(answer, storage_could_feed=max(shown, int(fully_busy_mb / known.mb_per_accelerator)))
     return answer
-
-
-def _warnings(trials: Sequence[Trial]) -> tuple[str, ...]:
-    """Return the trials' warnings, without those that differ from another one only in their numbers."""
-    warnings = sorted({trial.page_cache_warning for trial in trials if trial.page_cache_warning})
-    return tuple({_NUMBERS.sub("", warning): warning for warning in warnings}.values())
-
-
-def _slowed(by_host: Sequence[Limit], trials: int, *, by_others: bool) -> str:
-    """Return how many trials the host slowed down, as a sentence."""
-    by = f"this host ({', '.join(sorted({limit.what for limit in by_host}))}): relieve it and run again"
-    if by_others:
-        by = "other programs: run again on an idle host"
-    return f"{len(by_host)} of {count(trials, 'trial')} {'was' if len(by_host) == 1 else 'were'} slowed by {by}"
 
 
 def _limited_by(
@@ -180,17 +163,15 @@ def sentence(answer: SizeAnswer) -> str:
 
 def at_full_size(answer: SizeAnswer) -> str:
     """Return how many accelerators the storage would feed with samples of full size, as a sentence; empty at that."""
-    full, name = answer.full_size, answer.question.accelerator
+    full = answer.full_size
     if full is None:
         return ""
-    article = "an" if not name or re.match("[aefhilmnorsx8]", name) else "a"  # the letters of names are said singly
-    each, divisor = f"{article} {name.upper() or 'accelerator'}", full.sample_divisor
-    needs = f"At full size {each} needs {number(full.mb_per_accelerator)} MB/s"
+    divisor, larger = full.sample_divisor, ""
     if scaled(divisor):
-        times = f"{max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'}"
-        needs = f"Full-size samples are {times} ({number(full.mb_per_accelerator)} MB/s {each})"
+        larger = f" (samples {max(divisor, 1 / divisor):.3g} times {'larger' if divisor > 1 else 'smaller'})"
     fed = f"at least {full.accelerators}" if answer.limited_by.is_host else full.accelerators or "none (0)"
-    return f"{needs}: this drive would feed {fed}."
+    needs = f"each accelerator needs {number(full.mb_per_accelerator)} MB/s"
+    return f"At full size{larger} {needs}: this drive would feed {fed}."
 
 
 def _verb(count: CountResult) -> str:
@@ -206,7 +187,7 @@ def _au(count: CountResult) -> str:
 
 
 def _limit(answer: SizeAnswer) -> str:
-    limit, passing = answer.limited_by, answer.passing
+    limit = answer.limited_by
     why = "".join(limit.evidence[:1])
     said = {
         "count": f"no more were tried: {why}",
@@ -216,10 +197,4 @@ def _limit(answer: SizeAnswer) -> str:
     }.get(limit.what, f"limited by {limit.name}")
     if answer.storage_could_feed is not None:
         return f"{said}; at the rate it delivered, the storage could have fed about {answer.storage_could_feed}"
-    if passing is None or limit.is_host:
-        return said
-    rates, most = (
-        [trial.mb_per_second for trial in answer.trials_of(passing.accelerators)],
-        answer.storage_mb_per_second,
-    )
-    return f"{said}; {rate(sum(rates) / len(rates))} of the {rate(most)} that the storage delivers"
+    return said

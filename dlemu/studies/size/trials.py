@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,14 +28,6 @@ _WATCHED_RANKS = 64
 """At most this many step logs are read at a time: ranks are alike, and watching must not disturb the run."""
 
 
-class Runner(Protocol):
-    """Runs trials."""
-
-    def run(self, accelerators: int, number: int, folder: str) -> Trial:
-        """Run trial `number` of the search (from 1); raises UserError when this host can't run that many."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
     """What all trials of a search have in common."""
@@ -53,28 +45,24 @@ class TrialPlan:
     """Seed of the first trial's shuffles; each further trial has another one, so another order of reads."""
 
 
-class TrainRunner:
-    """Runs trials by the command `dlemu train`."""
+def run_trial(plan: TrialPlan, accelerators: int, number: int, folder: str) -> Trial:
+    """Run trial `number` of a search (from 1) as `dlemu train`, and return what it showed.
 
-    def __init__(self, plan: TrialPlan) -> None:
-        self._plan = plan
-
-    def run(self, accelerators: int, number: int, folder: str) -> Trial:
-        """Run one trial and return what it showed."""
-        plan = self._plan
-        started = time.monotonic()
-        watch = _Watch(plan, folder)
-        words = [
-            *plan.words,
-            f"ranks={accelerators}",
-            f"train.seed={plan.seed + number - 1}",
-            f"train.total_training_steps={plan.total_steps}",
-        ]
-        launcher = shlex.split(plan.question.launcher.format(ranks=accelerators))
-        run_train([*plan.options, *words], folder, watch, launcher)
-        seconds = time.monotonic() - started
-        run, figures = read_figures(folder)
-        return make_trial(run, figures, plan, accelerators, decided=watch.decided, seconds=seconds)
+    Raises UserError when this host can't run that many.
+    """
+    started = time.monotonic()
+    watch = _Watch(plan, folder)
+    words = [
+        *plan.words,
+        f"ranks={accelerators}",
+        f"train.seed={plan.seed + number - 1}",
+        f"train.total_training_steps={plan.total_steps}",
+    ]
+    launcher = shlex.split(plan.question.launcher.format(ranks=accelerators))
+    run_train([*plan.options, *words], folder, watch, launcher)
+    seconds = time.monotonic() - started
+    run, figures = read_figures(folder)
+    return make_trial(run, figures, plan, accelerators, decided=watch.decided, seconds=seconds)
 
 
 class _Watch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -16,9 +15,9 @@ from dlemu.runner.events import ignore
 from dlemu.runner.job import checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunsPlanned
-from dlemu.studies.answers import SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.prerequisites import OnEvent, check_launcher
-from dlemu.studies.sweep.run import Runnable, Sweep
+from dlemu.studies.answers import SweepAnswer, SweepQuestion, edge
+from dlemu.studies.prerequisites import Child, OnEvent, check_launcher
+from dlemu.studies.sweep.run import Sweep
 
 CLOSE = 1.1
 """The search ends when the least value that fails is at most this factor above the largest that passes."""
@@ -26,11 +25,7 @@ _FARTHEST = 1024.0
 """Values tried are at most the first one x this, and at least the first one / this."""
 
 
-Found = tuple[SweepAnswer, SweepPoint | None, SweepPoint | None]
-"""All runs as a sweep; the run with the largest value that passes, and with the least that fails (None without one)."""
-
-
-def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> Found:
+def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_event: OnEvent = ignore) -> SweepAnswer:
     """Find the largest passing value of the setting that a kind of job searches over (`Kind.asks`).
 
     The first value tried is the workload's. An interrupted search goes on from its `output.folder`. Raises UserError,
@@ -44,8 +39,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     checked(workload, kind.load_job().job)
     section, _, name = kind.scaled_by.partition(".")
     first = float(str(workload.kinds[section][name]))
-    options = ("--config-dir", config_dir) if config_dir else ()
-    command = Runnable(workload, (*options, *words), shlex.split(launcher.format(ranks=workload.ranks)))
+    child = Child.of(kind, workload, words, config_dir=config_dir, launcher=launcher)
     question = SweepQuestion(
         overrides=tuple(without_secrets(words)),
         launcher=launcher,
@@ -54,7 +48,7 @@ def find_bracket(overrides: Sequence[str], *, config_dir: str | None = None, on_
     )
     runs = BracketSearch(wanted_folder or new_folder(workload.results_name, "size-"), question, (), on_event)
     runs.resume()
-    return runs.search(command, (section, name), first, wants_page=workload.output.report)
+    return runs.search(child, (section, name), first, wants_page=workload.output.report)
 
 
 class BracketSearch(Sweep):
@@ -67,22 +61,20 @@ class BracketSearch(Sweep):
         super().resume()
         self.runs = [run for run in self.runs if self.is_done(run)]
 
-    def search(self, command: Runnable, path: tuple[str, str], first: float, *, wants_page: bool) -> Found:
-        """Run values until the bracket is narrow enough."""
+    def search(self, child: Child, path: tuple[str, str], first: float, *, wants_page: bool) -> SweepAnswer:
+        """Run values until the bracket is narrow enough; return all runs as a sweep."""
         key = ".".join(path)
         self.on_event(RunsPlanned(folder=self.folder, runs=None, finished_runs=len(self.runs), wants_page=wants_page))
         while (value := next_value(self._tried(key), first)) is not None:
             word = override(path, value)
             planned = Planned(
-                what=replace(command, words=(*command.words, word)),
+                what=replace(child, words=(*child.words, word)),
                 name=f"point-{len(self.runs) + 1:02}",
                 label=word,
                 settings={key: f"{value:g}"},
             )
             self.run_one(planned)
-        found = {float(point.settings[key]): point for point in self.runs}
-        passing, failing = bracket(self._tried(key))
-        return self.save(complete=True), found.get(passing), found.get(failing)
+        return self.save(complete=True)
 
     def _tried(self, key: str) -> dict[float, bool]:
         """Return value -> passed. A run without a verdict fails if a smaller value passed; else raises UserError."""
@@ -97,20 +89,14 @@ class BracketSearch(Sweep):
         return {value: bool(one) for value, one in passed.items()}
 
 
-def bracket(tried: Mapping[float, bool]) -> tuple[float, float]:
-    """Return the largest value that passes below the least that fails (0: none), and the latter (infinite: none)."""
-    failing = min((value for value, passed in tried.items() if not passed), default=math.inf)
-    return max((value for value, passed in tried.items() if passed and value < failing), default=0.0), failing
-
-
 def next_value(tried: Mapping[float, bool], first: float) -> float | None:
     """Return the value to try next, to three digits; None when the bracket is narrow, or the edge too far away."""
-    passing, failing = bracket(tried)
+    passing, failing = edge(sorted(tried.items()))
     if not tried:
         return first
-    if failing == math.inf:
-        return 2 * passing if passing < _FARTHEST * first else None
-    if not passing:
+    if failing is None:
+        return 2 * passing if passing and passing < _FARTHEST * first else None
+    if passing is None:
         return failing / 2 if failing > first / _FARTHEST else None
     middle = float(f"{math.sqrt(passing * failing):.3g}")
     return middle if failing / passing > CLOSE and passing < middle < failing else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from dlemu.config.overrides import named
 from dlemu.metrics.catalogue import RUN, Catalogue, Metric
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Cell, Line, Section, Table, Tone, Words, columns
-from dlemu.report.units import plain, short_names, verdict_word, with_interval
+from dlemu.report.units import short_names, verdict_word, with_interval
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
@@ -16,7 +17,7 @@ from dlemu.studies.answers import SweepAnswer, read_sweep
 from dlemu.studies.conditions import background
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad"}
 
@@ -25,7 +26,7 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
     """Return what is said first of a sweep."""
     done = _done(answer)
     failed = [point for point in answer.points if point.failure]
-    notes = [f"{plain(point.settings)} failed: {(point.failure or '').splitlines()[0]}" for point in failed]
+    notes = [f"{named(point.settings)} failed: {(point.failure or '').splitlines()[0]}" for point in failed]
     catalogue = _catalogue(done)
     if catalogue.judged:
         passed = sum(figures.passed is True for figures in done)
@@ -34,6 +35,9 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
         counted = f"{len(done)} of {len(answer.points)} completed"
     interrupted = "" if answer.complete else " so far: the sweep was interrupted"
     lines = [Said("runs", counted + interrupted, tone="open")]
+    for label, edge in zip(("passes", "fails"), answer.edge if answer.question.most_of else (), strict=False):
+        if edge is not None and edge.figures is not None:
+            lines.append(Said(label, f"{named(edge.settings)}: {edge.figures.verdict}"))
     title = "Sweep: " + ", ".join(sorted({figures.title for figures in done}))
     return Screen(title=title, lines=lines, notes=notes, folder=folder, table=_table(answer))
 
@@ -41,12 +45,12 @@ def screen(answer: SweepAnswer, folder: str) -> Screen:
 def sections(answer: SweepAnswer, folder: str) -> Iterator[Section]:
     """Yield what follows on the page: the points, why some failed, and what was run."""
     yield _table(answer)
-    if failed := [f"{plain(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
+    if failed := [f"{named(point.settings)}: {point.failure}" for point in answer.points if point.failure]:
         yield Words("What did not complete", failed)
     yield from background(answer.question, folder, [point.folder for point in answer.points])
 
 
-def _charts(answer: SweepAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: SweepAnswer, _: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.studies.figures import Point, charts
 
     points = (
@@ -54,7 +58,7 @@ def _charts(answer: SweepAnswer, _: str, canvas: Canvas) -> Iterator[tuple[str, 
         for point in answer.points
         if point.figures
     )
-    return charts(points, canvas)
+    return charts(points)
 
 
 def _done(answer: SweepAnswer) -> list[JobFigures]:

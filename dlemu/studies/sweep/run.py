@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from datagen.errors import DlemuError, UserError
 from dlemu.config import digest, load
 from dlemu.config.overrides import Point, check_each, check_points, named, points, take_word
 from dlemu.config.published import without_secrets
 from dlemu.config.schema import Workload
-from dlemu.results.kinds import kind_requested, read_figures
+from dlemu.results.kinds import Kind, kind_requested, read_figures
 from dlemu.runner.child_run import run_train
 from dlemu.runner.events import ignore
 from dlemu.runner.job import AnyKind, Look, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunList
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
-from dlemu.studies.prerequisites import OnEvent, check_launcher
+from dlemu.studies.prerequisites import Child, OnEvent, check_launcher
 
 
 def sweep(
@@ -43,57 +41,48 @@ def sweep(
     wanted_folder, words = take_word(words, "output.folder")
     all_points = points(words)
     check_points(all_points)
-    workloads = _check(all_points, config_dir)
-    first = workloads[0]
+    checked_points = _check(all_points, config_dir)
+    _, first = checked_points[0]
     folder = wanted_folder or new_folder(first.results_name, "sweep-")
-    options = ("--config-dir", config_dir) if config_dir else ()
     planned = [
         Planned(
-            what=Runnable(workload, (*options, *point.words), shlex.split(launcher.format(ranks=workload.ranks))),
+            what=Child.of(kind, workload, point.words, config_dir=config_dir, launcher=launcher),
             name=f"point-{number:02}",
             label=named(point.settings),
             settings=point.settings,
         )
-        for number, (point, workload) in enumerate(zip(all_points, workloads, strict=True), start=1)
+        for number, (point, (kind, workload)) in enumerate(zip(all_points, checked_points, strict=True), start=1)
     ]
     question = SweepQuestion(
-        overrides=tuple(without_secrets(words)), launcher=launcher, settings_digest=digest(workloads)
+        overrides=tuple(without_secrets(words)),
+        launcher=launcher,
+        settings_digest=digest([workload for _, workload in checked_points]),
     )
     runs = Sweep(folder, question, planned, on_event)
     runs.resume()
     return runs.run_missing(wants_page=first.output.report)
 
 
-@dataclass(frozen=True)
-class Runnable:
-    """What one run needs."""
-
-    workload: Workload
-    words: tuple[str, ...]
-    """Options and overrides."""
-    launcher: list[str]
-
-
-def _check(all_points: Sequence[Point], config_dir: str | None) -> list[Workload]:
-    """Check every point before any of them runs; return their workloads."""
+def _check(all_points: Sequence[Point], config_dir: str | None) -> list[tuple[Kind, Workload]]:
+    """Check every point before any of them runs; return their kinds of job, which are the same, and workloads."""
     looks: dict[str, Look] = {}
 
-    def check(point: Point) -> Workload:
+    def check(point: Point) -> tuple[Kind, Workload]:
         workload = load(point.words, config_dir=config_dir)
         kind = kind_requested(workload)
         job: AnyKind = kind.load_job().job
         whole = checked(workload, job)
         looks.setdefault(kind.name, job.look_at_points())(whole)
-        return workload
+        return kind, workload
 
-    workloads = check_each(all_points, check)
-    nouns = sorted({kind_requested(workload).noun for workload in workloads})
+    found = check_each(all_points, check)
+    nouns = sorted({kind.noun for kind, _ in found})
     if len(nouns) > 1:
         raise UserError(f"some points are {' and some '.join(nouns)}, which share no metric: sweep each separately")
-    return workloads
+    return found
 
 
-class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
+class Sweep(RunList[Child, SweepPoint, SweepAnswer]):
     """The runs of a sweep."""
 
     file, noun, runs_in, answer_type, goes_on = SWEEP, "sweep", "points", SweepAnswer, True
@@ -102,7 +91,7 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
         """Return the sweep with the points that have run."""
         return SweepAnswer(complete=complete, question=self.question, points=tuple(self.runs))
 
-    def failed(self, planned: Planned[Runnable], folder: str, error: DlemuError) -> SweepPoint:
+    def failed(self, planned: Planned[Child], folder: str, error: DlemuError) -> SweepPoint:
         """Return the record of a point that failed."""
         return SweepPoint(
             settings=dict(planned.settings),
@@ -111,12 +100,11 @@ class Sweep(RunList[Runnable, SweepPoint, SweepAnswer]):
             exit_status=error.exit_status,
         )
 
-    def start(self, planned: Planned[Runnable], folder: str) -> SweepPoint:
+    def start(self, planned: Planned[Child], folder: str) -> SweepPoint:
         """Run a point by the command of its kind of job."""
-        what = planned.what
-        kind = kind_requested(what.workload)
-        with kind.load_job().job.own_place(what.workload, folder) as own:
+        child = planned.what
+        with child.kind.load_job().job.own_place(child.workload, folder) as own:
             # unlike a trial of a search, a point always runs to its end
-            run_train([*what.words, *own], folder, lambda: None, what.launcher, kind.command)
+            run_train([*child.words, *own], folder, lambda: None, child.launcher, child.kind.command)
         figures = read_figures(folder)[1]
         return SweepPoint(settings=dict(planned.settings), folder=os.path.basename(folder), figures=figures)

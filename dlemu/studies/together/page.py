@@ -12,7 +12,7 @@ from dlemu.studies.together.run import JobTogether, Together, read_together
 
 def screen(answer: Together, folder: str) -> Screen:
     headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
-    lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.verdicts)]
+    lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.costs)]
     title = " and ".join(one.title for one in answer.jobs)
     return Screen(title=f"{title}: what does each cost the others?", lines=lines, notes=answer.issues, folder=folder)
 
@@ -28,7 +28,7 @@ def _table(one: JobTogether, number: int) -> Table:
     if measured is None:
         return Table(title=title, columns=columns("metric"), rows=[])
     catalogue = catalogue_of(measured.figures.kind)
-    notes = [] if one.overlap_percent is None else [f"others ran during {one.overlap_percent:.0f} % of its time"]
+    notes = [f"others ran during {one.beside.overlap_percent:.0f} % of its time"] if one.beside else []
     if one.cost:
         head = columns("metric", "together", "alone", "change", "+-", right=range(1, 5), whole=range(5))
         rows = difference_rows(one.cost, catalogue)

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from datagen.errors import UserError
 from datagen.owned import fresh_folder
-from dlemu.comm import detect_launcher
 from dlemu.config import digest, load
 from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
-from dlemu.config.schema import Workload
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer
-from dlemu.results.compared import SAME_PERCENT, Difference, difference
+from dlemu.results.compared import SAME_PERCENT, Difference, difference, in_words
 from dlemu.results.figures import JobFigures
-from dlemu.results.kinds import Kind, catalogue_of, kind_of_command, kind_wanted, read_figures
+from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
 from dlemu.results.wording import count, scaled
 from dlemu.runner.child_run import job, run_commands
 from dlemu.runner.job import check_ahead, checked
 from dlemu.runner.run_folder import new_folder
 from dlemu.runner.run_list import Planned, RunBegan, RunEnded, RunList, RunsPlanned
+from dlemu.studies.prerequisites import Child, check_launcher
 
 TOGETHER = "together.json"
 WANTED_OVERLAP_PERCENT = 80.0
 """Share of a job's time in which others should run: with less, it had the storage to itself for too long."""
+
+
+Span = tuple[float, float]
+"""Begin and end, s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +41,37 @@ class MeasuredJob:
     folder: str
     """The run's folder, in that of together.json."""
     figures: JobFigures
-    began_at: str
-    """ISO 8601 with zone; the same for `ended_at`."""
-    ended_at: str | None
+    overlap_percent: float = 100.0
+    """Share of its time in which at least one other job ran; 100 for a run alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """Jobs that ran at the same time: one alone, or all."""
+
+    runs: dict[int, MeasuredJob]
+    """Index of the job in the question -> what was measured of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TogetherQuestion:
+    """Which jobs to run."""
+
+    jobs: tuple[tuple[str, ...], ...]
+    """For each job its command, then its overrides."""
+    settings_digest: str
+    """Of all settings, those in the workload's file included."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTogether:
-    """One of the jobs."""
+    """What the others cost one of the jobs."""
 
     command: str
-    words: tuple[str, ...]
-    alone: MeasuredJob | None = None
-    """Its run alone; None until it has run, and with --no-alone."""
-    beside: MeasuredJob | None = None
+    alone: MeasuredJob | None
+    """None until it has run, and with --no-alone."""
+    beside: MeasuredJob | None
     """Its run together with the others; None until it has run."""
-    overlap_percent: float | None = None
-    """Share of the time of `beside` in which at least one other job ran."""
 
     @property
     def title(self) -> str:
@@ -81,7 +97,7 @@ class JobTogether:
         for metrics in (catalogue.headlines, catalogue.compared):
             known = [Loss(metric, cost[metric.name]) for metric in metrics if metric.name in cost]
             if known:
-                return max(known, key=lambda loss: loss.rank)
+                return max(known, key=lambda loss: (loss.is_certain, loss.percent))
         return None
 
 
@@ -93,30 +109,19 @@ class Loss:
     cost: Difference
 
     @property
-    def is_told(self) -> bool:
-        """Whether there is a difference, as far as known."""
-        return self.cost.distinct is not False and abs(self.cost.difference_percent or 0.0) >= SAME_PERCENT
-
-    @property
     def percent(self) -> float:
         """The share of its speed that the job lost, %; below 0: gained."""
         fast, slow = (self.cost.b, self.cost.a) if self.metric.better == "higher" else (self.cost.a, self.cost.b)
         return 100 * (1 - slow / fast) if fast and self.metric.better != "neither" else 0.0
 
     @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """The order of losses: significant ones are above those without an interval, these above what is none."""
-        lost = self.is_told and self.percent > 0
-        return lost and self.cost.distinct is True, lost, self.percent
+    def is_certain(self) -> bool:
+        """Whether it lost more than the uncertainty, which is unknown without repetitions."""
+        return self.percent >= SAME_PERCENT and self.cost.distinct is True
 
     def __str__(self) -> str:
-        cost, width = self.cost, self.cost.half_width_percent
-        if not self.is_told:
-            within = "" if width is None else f" (it is within +- {width:.1f} %)"
-            return f"no difference in {self.metric.title} that can be told{within}"
-        chance = "; no interval: it may be chance" if width is None else f" +- {width:.1f}"
-        percent = "" if cost.difference_percent is None else f" ({cost.difference_percent:+.1f} %{chance})"
-        return f"{self.metric.title} {cost.b:,.3g} {self.metric.unit} alone, {cost.a:,.3g} together{percent}"
+        told = in_words(self.cost, better=self.metric.better, a="together", b="alone")
+        return f"{self.metric.title} {self.cost.b:,.3g} {self.metric.unit} alone, {self.cost.a:,.3g} together: {told}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,73 +130,54 @@ class Together:
 
     schema_version: int = ANSWER_VERSION
     complete: bool
-    jobs: tuple[JobTogether, ...]
-    settings_digest: str
-    """Of all settings, those in the workload's file included."""
-    issues: tuple[str, ...] = ()
-    """What a reader of these numbers must know, as sentences."""
-    lost_most: int | None = None
-    """Number of the job that lost most of those that lost for certain, from 1; None where none did."""
+    question: TogetherQuestion
+    turns: tuple[Turn, ...]
+    """Each job alone, then all of them."""
     verdict: str = ""
-    """What that job lost, as a sentence; empty before all jobs have run both ways, and with --no-alone."""
+    """What the job lost that lost most, as a sentence; empty before all have run both ways, and with --no-alone."""
 
     @property
-    def verdicts(self) -> tuple[str, ...]:
+    def jobs(self) -> list[JobTogether]:
+        """What the others cost each job."""
+        alone, beside = (
+            {job: run for turn in self.turns if (len(turn.runs) == 1) is one for job, run in turn.runs.items()}
+            for one in (True, False)
+        )
+        return [
+            JobTogether(command=words[0], alone=alone.get(number), beside=beside.get(number))
+            for number, words in enumerate(self.question.jobs)
+        ]
+
+    @property
+    def costs(self) -> list[str]:
         """What the others cost each job, as sentences."""
-        return tuple(_said(self.jobs).values())
+        jobs = enumerate(self.jobs, start=1)
+        return [f"job {number}, {one.title}: {loss}" for number, one in jobs if (loss := one.loss) is not None]
 
     @property
-    def question(self) -> TogetherQuestion:
-        """The jobs to run."""
-        jobs = tuple((one.command, *one.words) for one in self.jobs)
-        return TogetherQuestion(jobs=jobs, settings_digest=self.settings_digest)
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """The turns that have run."""
-        alone = [Turn((number,), (one.alone,), True) for number, one in enumerate(self.jobs) if one.alone is not None]
-        beside = tuple(one.beside for one in self.jobs if one.beside is not None)
-        return (*alone, *([Turn(tuple(range(len(beside))), beside, False)] if beside else []))
+    def issues(self) -> list[str]:
+        """What a reader of these numbers must know, as sentences."""
+        return [
+            f"job {number} ({one.command}) ran with others for {one.beside.overlap_percent:.0f} % of its time: make "
+            "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
+            for number, one in enumerate(self.jobs, start=1)
+            if one.beside is not None and one.beside.overlap_percent < WANTED_OVERLAP_PERCENT
+        ]
 
 
-@dataclass(frozen=True)
-class TogetherQuestion:
-    """Which jobs to run."""
-
-    jobs: tuple[tuple[str, ...], ...]
-    """For each job its command, then its overrides."""
-    settings_digest: str
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One job alone, or all side by side."""
-
-    numbers: tuple[int, ...]
-    """Indices of its jobs."""
-    told: tuple[MeasuredJob, ...]
-    """What was measured of each."""
-    is_alone: bool
+def verdict_of(answer: Together) -> str:
+    """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
+    losses = [loss for one in answer.jobs if (loss := one.loss) is not None]
+    certain = [(loss.percent, said) for loss, said in zip(losses, answer.costs, strict=True) if loss.is_certain]
+    if certain:
+        return f"lost most: {max(certain)[1]}"
+    unknown = any(loss.cost.distinct is None for loss in losses)
+    why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
+    return f"no job lost anything that can be told{why}" if losses else ""
 
 
-@dataclass(frozen=True)
-class Runnable:
-    """A job of the study, checked."""
-
-    number: int
-    """Its index."""
-    words: tuple[str, ...]
-    workload: Workload
-    kind: Kind
-
-    @property
-    def label(self) -> str:
-        """Description for the progress line."""
-        ranks = count(self.workload.ranks, "rank")
-        return f"{self.kind.command} {self.workload.model.name}, {ranks}{scaled(sample_divisor(self.workload))}"
-
-
-Jobs = tuple[Runnable, ...]
+Jobs = dict[int, Child]
+"""The jobs of a turn by their index."""
 OnEvent = Callable[[RunsPlanned | RunBegan | RunEnded[Turn, Together]], object]
 
 
@@ -216,31 +202,29 @@ def run_together(
 
     Raises UserError before the first job for wrong settings of any, and UserError or DlemuError for one that fails.
     """
-    if detect_launcher() != "none":
-        raise UserError("dlemu together was started by mpirun, srun or torchrun: start it once, without a launcher")
+    check_launcher("together", "")
     if len(asked) < 2:
         raise UserError("only one job is named: wanted two or more")
-    jobs = tuple(
-        _plan(number, words, command, config_dir)
-        for number, (words, command) in enumerate(zip(asked, commands or [""] * len(asked), strict=True))
-    )
+    named = zip(asked, commands or [""] * len(asked), strict=True)
+    jobs = {number: _child(words, command, config_dir) for number, (words, command) in enumerate(named)}
     folder = folder or new_folder("together")
     question = TogetherQuestion(
-        jobs=tuple((one.kind.command, *without_secrets(one.words)) for one in jobs),
-        settings_digest=digest([one.workload for one in jobs]),
+        jobs=tuple(
+            (one.kind.command, *without_secrets(words)) for one, words in zip(jobs.values(), asked, strict=True)
+        ),
+        settings_digest=digest([one.workload for one in jobs.values()]),
     )
-    turns: list[Jobs] = [*([(one,) for one in jobs] if alone else []), jobs]
+    turns: list[Jobs] = [*([{number: one} for number, one in jobs.items()] if alone else []), jobs]
     planned = [
         Planned(
             what=turn,
             name="",  # each job has a folder of its own
-            label=" and ".join(one.label for one in turn) + " alone" * (len(turn) == 1),
+            label=" and ".join(map(_label, turn.values())) + " alone" * (len(turn) == 1),
             settings={},
         )
         for turn in turns
     ]
     runs = Study(folder, question, planned, on_event)
-    runs.options = ("--config-dir", config_dir) if config_dir else ()
     runs.resume()
     return runs.run_missing(), folder
 
@@ -250,37 +234,15 @@ class Study(RunList[Jobs, Turn, Together]):
 
     file, noun, runs_in, answer_type = TOGETHER, "study of concurrent jobs", "turns", Together
     setting = "--output"
-    options: tuple[str, ...] = ()
 
     def answer(self, *, complete: bool) -> Together:
-        """Return the jobs with what has been measured so far."""
-        got = {
-            (number, turn.is_alone): told
-            for turn in self.runs
-            for number, told in zip(turn.numbers, turn.told, strict=True)
-        }
-        spans = [_span(told) for (_, is_alone), told in got.items() if not is_alone]
-        jobs = [
-            JobTogether(
-                command=command,
-                words=tuple(words),
-                alone=got.get((number, True)),
-                beside=got.get((number, False)),
-                overlap_percent=overlap_percent(spans[number], spans[:number] + spans[number + 1 :]) if spans else None,
-            )
-            for number, (command, *words) in enumerate(self.question.jobs)
-        ]
-        return Together(
-            **verdict_fields(jobs),
-            complete=complete,
-            jobs=tuple(jobs),
-            settings_digest=self.question.settings_digest,
-            issues=tuple(_issues(jobs)),
-        )
+        """Return what has been measured so far."""
+        answer = Together(complete=complete, question=self.question, turns=tuple(self.runs))
+        return replace(answer, verdict=verdict_of(answer)) if complete else answer
 
     def is_of(self, run: Turn, planned: Planned[Jobs]) -> bool:
         """Return whether a turn that has run is the planned one."""
-        return run.is_alone == (len(planned.what) == 1) and run.numbers == tuple(one.number for one in planned.what)
+        return run.runs.keys() == planned.what.keys()
 
     def make_folder(self, planned: Planned[Jobs]) -> str:
         """Make and return the folder of the study, in which each job has its own."""
@@ -289,15 +251,20 @@ class Study(RunList[Jobs, Turn, Together]):
 
     def start(self, planned: Planned[Jobs], folder: str) -> Turn:
         """Run jobs at once, each with results of its own."""
-        jobs, is_alone = planned.what, len(planned.what) == 1
-        folders = [fresh_folder(folder, f"{'alone' if is_alone else 'beside'}-{one.number + 1}") for one in jobs]
+        jobs = planned.what
+        how = "alone" if len(jobs) == 1 else "beside"
+        folders = [fresh_folder(folder, f"{how}-{number + 1}") for number in jobs]
         commands = [
-            job([*self.options, *one.words, "output.report=false"], own, command_name=one.kind.command)
-            for one, own in zip(jobs, folders, strict=True)
+            job([*one.words, "output.report=false"], own, command_name=one.kind.command)
+            for one, own in zip(jobs.values(), folders, strict=True)
         ]
         run_commands(commands, lambda: None)
-        told = tuple(map(_told, folders))
-        return Turn(tuple(one.number for one in jobs), told, is_alone)
+        runs, spans = zip(*map(_measured, folders), strict=True)
+        if len(jobs) > 1:
+            others = (spans[:number] + spans[number + 1 :] for number in range(len(spans)))
+            shares = map(overlap_percent, spans, others)
+            runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
+        return Turn(runs=dict(zip(jobs, runs, strict=True)))
 
 
 def read_together(folder: str) -> Together | None:
@@ -305,7 +272,8 @@ def read_together(folder: str) -> Together | None:
     return read_answer(folder, TOGETHER, Together)
 
 
-def _plan(number: int, words: Sequence[str], command: str, config_dir: str | None) -> Runnable:
+def _child(words: Sequence[str], command: str, config_dir: str | None) -> Child:
+    """Return a job, checked; raises UserError."""
     if take_word(words, "output.folder")[0]:
         raise UserError("output.folder is set for a job: name the folder of all of them with --output")
     workload = load(words, config_dir=config_dir)
@@ -315,23 +283,21 @@ def _plan(number: int, words: Sequence[str], command: str, config_dir: str | Non
     job = kind.load_job().job
     whole = checked(workload, job)
     check_ahead(job, whole)
-    return Runnable(number, tuple(words), whole, kind)
+    return Child.of(kind, whole, words, config_dir=config_dir)
 
 
-def _told(folder: str) -> MeasuredJob:
+def _label(child: Child) -> str:
+    """Return a job's description for the progress line."""
+    ranks = count(child.workload.ranks, "rank")
+    return f"{child.kind.command} {child.workload.model.name}, {ranks}{scaled(sample_divisor(child.workload))}"
+
+
+def _measured(folder: str) -> tuple[MeasuredJob, Span]:
+    """Return what was measured of the run in a folder, and its time."""
     run, figures = read_figures(folder)
-    return MeasuredJob(
-        folder=os.path.basename(folder), figures=figures, began_at=run.summary.started_at, ended_at=run.summary.ended_at
-    )
-
-
-Span = tuple[float, float]
-"""Begin and end, s."""
-
-
-def _span(told: MeasuredJob) -> Span:
-    begin = datetime.fromisoformat(told.began_at).timestamp()
-    return begin, datetime.fromisoformat(told.ended_at).timestamp() if told.ended_at else begin
+    times = run.summary.started_at, run.summary.ended_at or run.summary.started_at
+    began, ended = (datetime.fromisoformat(time).timestamp() for time in times)
+    return MeasuredJob(folder=os.path.basename(folder), figures=figures), (began, ended)
 
 
 def overlap_percent(own: Span, others: Sequence[Span]) -> float:
@@ -342,36 +308,3 @@ def overlap_percent(own: Span, others: Sequence[Span]) -> float:
         if end > begin:
             covered, at = covered + end - begin, end
     return 100 * covered / (own[1] - own[0]) if own[1] > own[0] else 0.0
-
-
-def verdict_fields(jobs: Sequence[JobTogether]) -> dict[str, Any]:
-    """Return the fields of the answer that say what the jobs cost each other."""
-    losses, said = _losses(jobs), _said(jobs)
-    if not losses:
-        return {}
-    lost = {number: loss.percent for number, loss in losses.items() if loss.is_told and loss.percent > 0}
-    sure = [number for number in lost if losses[number].cost.distinct]
-    most, perhaps = (max(among, key=lambda number: lost[number], default=None) for among in (sure, lost))
-    verdict = "no job lost anything that can be told"
-    if perhaps is not None:
-        verdict = f"{'lost' if perhaps == most else 'may have lost'} most: {said[perhaps]}"
-        if most not in (None, perhaps):
-            verdict = f"lost for certain: {said[most]}; {verdict}"
-    return {"lost_most": most, "verdict": verdict}
-
-
-def _losses(jobs: Sequence[JobTogether]) -> dict[int, Loss]:
-    return {number: loss for number, one in enumerate(jobs, start=1) if (loss := one.loss) is not None}
-
-
-def _said(jobs: Sequence[JobTogether]) -> dict[int, str]:
-    return {number: f"job {number}, {jobs[number - 1].title}: {loss}" for number, loss in _losses(jobs).items()}
-
-
-def _issues(jobs: Sequence[JobTogether]) -> Iterator[str]:
-    for number, one in enumerate(jobs, start=1):
-        if one.overlap_percent is not None and one.overlap_percent < WANTED_OVERLAP_PERCENT:
-            yield (
-                f"job {number} ({one.command}) ran with others for {one.overlap_percent:.0f} % of its time: make "
-                "the shorter ones longer (train.epochs, checkpoint.num_checkpoints_write) to see what they cost it"
-            )

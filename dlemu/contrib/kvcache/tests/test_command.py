@@ -125,7 +125,7 @@ def test_a_storage_that_runs_full_is_named_with_what_to_do(launcher: tuple[str, 
     full = ("storage.storage_type=tests.faulty_storage", *(f"+storage.storage_options.{one}" for one in FULL_LATER))
     ended = dlemu(*words(tmp_path, "run", *full), launcher=launcher, PYTHONPATH=REPOSITORY)
     assert ended.status == 2, ended.err
-    assert f"the disk is full, in {tmp_path / 'kv'}: free some space, or limit each rank's share" in ended.err
+    assert f"No space left on device, in {tmp_path / 'kv'}: free some space, or limit each rank's share" in ended.err
     assert "Traceback" not in ended.err
     until((tmp_path / "run" / "summary.json").exists, "the summary")  # mpirun ends before the guardian has saved
     assert left(tmp_path) == []

@@ -133,7 +133,10 @@ def test_reads_go_first_and_removing_last() -> None:
 def test_a_storage_that_fails_or_hangs_is_named() -> None:
     gate = Gate(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/mnt/kv/1"))
     gate.open.set()
-    with gated(gate) as moves, pytest.raises(SpaceError, match=r"the disk is full, in kv.folder: .* kv.capacity_gb"):
+    with (
+        gated(gate) as moves,
+        pytest.raises(SpaceError, match=r"No space left .*, in kv.folder: .* kv.capacity_gb"),
+    ):
         done(moves, Batch(Operation.WRITE, 0, (1,)))
     gate = Gate(OSError(errno.EIO, os.strerror(errno.EIO), "/mnt/kv/1"))
     gate.open.set()

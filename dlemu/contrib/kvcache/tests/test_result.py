@@ -16,7 +16,7 @@ from dlemu.contrib.kvcache.page import conditions
 from dlemu.contrib.kvcache.rows import RANK_ROW
 from dlemu.contrib.kvcache.summary import KvSummary
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.journal import RunJournal
+from dlemu.results.live import RunJournal
 from dlemu.results.measured import RunFacts
 from dlemu.runner.rows_job import RowsRun
 
@@ -80,7 +80,7 @@ def test_the_numbers_are_those_of_their_formulas() -> None:
 
 @pytest.mark.parametrize(
     ("file_system", "percent", "phases"),
-    [("ext4", 3.0, (RUN,)), ("ext4", 97.0, ()), ("tmpfs", None, (RUN,)), ("nfs", None, ())],
+    [("ext4", 3.0, (RUN,)), ("ext4", 97.0, ()), ("tmpfs", 0.0, (RUN,)), ("nfs", None, ())],
 )
 def test_a_run_that_memory_served_says_so(file_system: str, percent: float | None, phases: tuple[str, ...]) -> None:
     found = replace(result(prompt(10), storage=lies_on(file_system)), from_storage_percent=percent)

@@ -7,12 +7,12 @@ import io
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS
-from dlemu.extend import write_text
 from dlemu.results.finding import Finding
 
 
@@ -212,10 +212,10 @@ def common_folder(paths: Sequence[str]) -> str:
     return os.path.commonpath(above) if len({os.path.isabs(path) for path in above}) == 1 else os.curdir
 
 
-def write_csv(path: str, runs: Sequence[AuditedRun]) -> None:
-    """Write one line per run, below a line of column names; raises SpaceError."""
+def csv_of(row: type[Any], rows: Iterable[Any]) -> str:
+    """Return rows, dataclasses of one type, as CSV below a line of column names."""
     lines = io.StringIO(newline="")
-    writer = csv.DictWriter(lines, [column.name for column in fields(AuditRow)])
+    writer = csv.DictWriter(lines, [column.name for column in fields(row)])
     writer.writeheader()
-    writer.writerows(asdict(audit_row(run)) for run in runs)
-    write_text(*os.path.split(path), lines.getvalue(), advice="give a file in a writable folder")
+    writer.writerows(map(asdict, rows))
+    return lines.getvalue()

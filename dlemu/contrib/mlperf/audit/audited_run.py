@@ -1,4 +1,4 @@
-"""Finds the folders of runs below given folders ("trees"), and audits each run, in parallel processes."""
+"""Finds the folders of runs below given folders ("trees"), and audits each run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dlemu.comm.failure import Role
 from dlemu.config.workload_files import shipped_workloads
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import checkpoint_numbers, read_checkpoint_leaf
-from dlemu.contrib.mlperf.audit.contradictions import Rulebook, closest_formula, contradictions, rule_findings
-from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, copied_pairs, step_fingerprints
+from dlemu.contrib.mlperf.audit.contradictions import closest_formula, contradictions
+from dlemu.contrib.mlperf.audit.fingerprints import Fingerprint, alike_pairs, copied_pairs, step_fingerprints
 from dlemu.contrib.mlperf.audit.kv_leaf import is_kv_leaf, kv_numbers, read_kv_leaf
 from dlemu.contrib.mlperf.audit.own_result import OwnResult, audit_own, is_own, own_folder_of
 from dlemu.contrib.mlperf.audit.prefetch_credit import (
@@ -32,7 +31,6 @@ from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
 from dlemu.results.finding import Finding
-from dlemu.runner.crew import Worker, run_crew
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
@@ -40,10 +38,6 @@ _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")
 _TEST_FOLDER = re.compile(r"^tests?$")
 _SOURCE_FILES = frozenset({"setup.py", "pyproject.toml", "benchmark.sh"})
 """Files of a source checkout: a folder of tests beside them holds test data, not runs."""
-_MAX_RUNS_WITHOUT_WORKERS = 16  # auditing these takes less time than starting processes
-_RUNS_PER_PROCESS = 8  # one process for each 8 runs, at most: fewer runs do not repay its start
-_AUDITOR = Role("auditor", "audit fewer runs at a time")
-_STOPPED_SECONDS = 60.0  # an auditor process that is stopped (SIGSTOP) for longer counts as lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +55,7 @@ class AuditedRun:
     fingerprints: tuple[Fingerprint, ...] = ()
     """One for each epoch of each rank that kept its steps."""
     hostnames: tuple[str, ...] = ()
-    """Names of all ranks' hosts, sorted; empty unless every rank's file names its host."""
+    """Name of each rank's host, sorted; empty unless every rank's file names its host."""
     by_dlemu: bool = False
     """Whether dlemu made the run, either itself or as a drop-in replacement for DLIO (by the run's log)."""
     prefetch: Prefetch = field(default_factory=Prefetch)
@@ -96,11 +90,10 @@ def find_runs(trees: Iterable[str]) -> list[str]:
     return sorted(folders - also_in_dlio_format)
 
 
-def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebook | None = None) -> list[AuditedRun]:
-    """Audit every run in the trees, and return them sorted by path. With a rulebook, also check its rules.
+def audit_trees(trees: Iterable[str]) -> list[AuditedRun]:
+    """Audit every run in the trees, and return them sorted by path.
 
-    `processes` is the number of processes at most, by default one per CPU. Raises UserError for a tree that is not a
-    folder, and when no tree holds a run.
+    Raises UserError for a tree that is not a folder, and when no tree holds a run.
     """
     trees = list(trees)
     for tree in trees:
@@ -113,32 +106,12 @@ def audit_trees(trees: Iterable[str], processes: int | None = None, book: Rulebo
             " R_output.json, as DLIO writes them"
         )
     shipped = shipped_pairs()
-    workers = min(processes or len(os.sched_getaffinity(0)), -(-len(runs) // _RUNS_PER_PROCESS))
-    if workers == 1 or len(runs) <= _MAX_RUNS_WITHOUT_WORKERS:
-        return [_audit_or_report_failure(run, shipped, book) for run in runs]
-    shares = [_Share(runs[first::workers], shipped, book) for first in range(workers)]
-    parts = run_crew(_audit_share, shares, _AUDITOR, timeout_seconds=_STOPPED_SECONDS)
-    audited = {run.path: run for part in parts for run in part}
-    return [audited[run] for run in runs]
+    return [_audit_or_report_failure(run, shipped) for run in runs]
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The runs that one process audits, and what it needs for them."""
-
-    runs: list[str]
-    shipped: Shipped
-    book: Rulebook | None
-
-
-def _audit_share(worker: Worker, share: _Share) -> list[AuditedRun]:
-    worker.ready()
-    return [_audit_or_report_failure(run, share.shipped, share.book) for run in share.runs]
-
-
-def _audit_or_report_failure(folder: str, shipped: Shipped, book: Rulebook | None) -> AuditedRun:
+def _audit_or_report_failure(folder: str, shipped: Shipped) -> AuditedRun:
     try:
-        return audit_run(folder, shipped, book)
+        return audit_run(folder, shipped)
     except Exception as error:  # one folder must not stop the audit of hundreds
         return failed_run(folder, error)
 
@@ -149,13 +122,13 @@ def shipped_pairs() -> dict[str, dict[str, Any]]:
     return {name: content["accelerators"] for name, content in loaded.items() if content.get("accelerators")}
 
 
-def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> AuditedRun:
+def audit_run(folder: str, shipped: Shipped) -> AuditedRun:
     """Recompute a run folder's numbers, and compare them with the printed ones. Whatever is wrong becomes a finding.
 
-    `shipped` is from `shipped_pairs`. With a rulebook, also check that edition's rules.
+    `shipped` is from `shipped_pairs`.
     """
     if is_own(folder):
-        return _audit_own_folder(folder, book)
+        return _audit_own_folder(folder)
     if os.access(folder, os.R_OK) and is_kv_leaf(os.listdir(folder)):
         fix = "nothing: see the other findings"
         info = by_rule("no.training", "a run of another benchmark", fix=fix, severity="info")
@@ -170,7 +143,6 @@ def audit_run(folder: str, shipped: Shipped, book: Rulebook | None = None) -> Au
         recomputed = from_steps(setup, printed.accelerators, logs)
         recomputed = from_blocks(setup, printed, logs) if recomputed is NOTHING else recomputed
         findings += contradictions(setup, printed, logs, recomputed)
-        findings += rule_findings(setup, printed, book, by_dlemu=logs.by_dlemu) if book else []
     else:
         findings = [finding for finding in findings if not finding.rule.startswith("config.")]  # for training only
         findings.append(_no_training_finding(printed))
@@ -222,6 +194,11 @@ def _with_prefetch(run: AuditedRun, own: OwnResult | None, logs: Logs) -> Audite
 def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
     """Yield a finding where ranks or epochs have the same steps."""
     same = [f"{second.where} has the steps of {first.where}" for first, second in copied_pairs(fingerprints)]
+    same += [
+        f"{second.where} has the steps of {first.where}, altered"
+        for first, second, severity in alike_pairs(fingerprints)
+        if first.epoch != second.epoch and severity == "error"
+    ]
     if same:
         more = f" and {len(same) - 1} more" if len(same) > 1 else ""
         yield by_rule("ranks.copied", f"{same[0]}{more}")
@@ -229,22 +206,19 @@ def _copies(fingerprints: tuple[Fingerprint, ...]) -> Iterator[Finding]:
 
 def _hostnames(printed: Printed, logs: Logs) -> tuple[str, ...]:
     names = [host.name for host in logs.hosts.values() if host.name]
-    return tuple(sorted(set(names))) if len(names) == printed.accelerators else ()
+    return tuple(sorted(names)) if len(names) == printed.accelerators else ()
 
 
-def _audit_own_folder(folder: str, book: Rulebook | None) -> AuditedRun:
+def _audit_own_folder(folder: str) -> AuditedRun:
     """Audit a result folder of dlemu that has no DLIO files."""
     own = audit_own(folder)
-    broken = (
-        rule_findings(own.setup, own.printed, book, by_dlemu=True) if book and own.recomputed is not NOTHING else []
-    )
     return AuditedRun(
         path=folder,
         setup=own.setup,
         printed=own.printed,
         recomputed=own.recomputed,
         printed_by=closest_formula(own.printed, own.recomputed),
-        findings=(*own.findings, *broken),
+        findings=own.findings,
         by_dlemu=True,
         prefetch=own.prefetch,
     )

@@ -69,19 +69,6 @@ class CheckpointLeaf(Papers):
         """Number of ranks."""
         return count(self.summary.get("num_accelerators")) or count(self.metadata.get("num_processes"))
 
-    @property
-    def hosts(self) -> int | None:
-        """Number of hosts."""
-        return count(self.summary.get("num_hosts"))
-
-    @property
-    def memory_gib(self) -> float | None:
-        """Memory of all hosts together."""
-        given = self.summary.get("host_memory_GB")
-        values = [number(value) for value in given] if isinstance(given, list) else []
-        known = [value for value in values if value is not None]
-        return sum(known) if known and len(known) == len(values) else None
-
     def checkpoints(self, kind: Kind) -> int:
         """Return how many checkpoints rank 0 (or else the lowest rank with times) saved or loaded."""
         first = self.parts[min(self.parts)] if self.parts else ()

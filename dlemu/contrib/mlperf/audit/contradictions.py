@@ -1,11 +1,11 @@
-"""Findings about one training run: printed numbers that contradict the kept files, and broken rules of an edition."""
+"""Findings about one training run: printed numbers that contradict the kept files."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from statistics import pstdev
 
@@ -14,11 +14,8 @@ import numpy as np
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
-from dlemu.contrib.mlperf.audit.tolerant import mapping, stamp_us
-from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
-from dlemu.contrib.mlperf.rules.editions import Reading, edition_read
+from dlemu.contrib.mlperf.audit.tolerant import stamp_us
 from dlemu.contrib.mlperf.rules.known import by_rule
-from dlemu.contrib.mlperf.rules.training import Division, RunFacts, check_run, override_keys
 from dlemu.results.finding import Finding, Severity
 from dlemu.results.wording import count
 
@@ -75,6 +72,7 @@ def contradictions(setup: Setup, printed: Printed, logs: Logs, recomputed: Recom
         *_au_of_ranks(setup, logs, formula),
         *_step_counts(setup, printed, logs),
         *_step_parts(logs),
+        *_steps_beyond_blocks(logs),
         *_hosts(printed, logs),
         *_blocks_outside_run(printed, logs),
         *_copies(printed, logs),
@@ -258,6 +256,18 @@ def _step_parts(logs: Logs) -> Iterator[Finding]:
                 return
 
 
+def _steps_beyond_blocks(logs: Logs) -> Iterator[Finding]:
+    """A block, by the rank's own time stamps, lasts as long as the steps in it."""
+    for rank, blocks in logs.arrays.items():
+        for (epoch, number), arrays in blocks.items():
+            span, took = logs.spans.get(rank, {}).get((epoch, number)), float(arrays.proc.sum())
+            longest = 0.0 if span is None else max(span.seconds, span.seconds_to_checkpoint or 0.0)
+            if span is not None and not logs.by_dlemu and took > longest + _MAX_UNEXPLAINED_SECONDS:
+                seen = f"rank {rank} epoch {epoch} block{number}: steps of {took:.3f} s in a block of {longest:.3f} s"
+                yield by_rule("blocks.short", seen, "blocks that last as long as their steps")
+                return
+
+
 def _hosts(printed: Printed, logs: Logs) -> Iterator[Finding]:
     """Compare the summary's hosts and memory with those in the ranks' files."""
     if printed.hosts and printed.memory_slots and printed.memory_slots != printed.hosts:
@@ -376,47 +386,3 @@ def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> 
 
 def _close(left: float, right: float) -> bool:
     return math.isclose(left, right, rel_tol=_ROUNDING_TOLERANCE, abs_tol=1e-9)
-
-
-@dataclass(frozen=True)
-class Rulebook:
-    """The rules that runs are checked against."""
-
-    edition: str
-    division: Division
-    reading: Reading = "today"
-
-
-def rule_findings(setup: Setup, printed: Printed, book: Rulebook, *, by_dlemu: bool = False) -> list[Finding]:
-    """Return the rules that the run breaks, as far as its files show, as findings named `rules.NAME`.
-
-    The hash of a configuration by dlemu is not compared: it has keys that DLIO's has not.
-    """
-    config = mapping(setup.config)
-    odirect = mapping(config.get("reader")).get("odirect")
-    checkpoint = mapping(config.get("workflow")).get("checkpoint")
-    facts = RunFacts(
-        workload=setup.workload or printed.model or "a workload without a name",
-        accelerator=setup.accelerator or "",
-        accelerators=printed.accelerators,
-        hosts=printed.hosts,
-        memory_gib=printed.memory_gib,
-        num_files=printed.num_files or setup.num_files,
-        samples_per_file=printed.samples_per_file or setup.samples_per_file,
-        record_bytes=setup.record_bytes,
-        batch_size=setup.batch_size,
-        computation_seconds=setup.computation_seconds,
-        epochs=setup.epochs,
-        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
-        au_percent=printed.au_percent,
-        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
-        odirect=odirect if isinstance(odirect, bool) else None,
-        overrides=None if setup.overrides is None else override_keys(setup.overrides),
-        settings=effective(config) if config else None,
-        core_config=core_config_hash(config) if config and not by_dlemu else None,
-    )
-    broken = check_run(edition_read(book.edition, book.reading), facts, book.division)
-    return [
-        Finding(finding.severity, f"rules.{finding.rule}", finding.seen, finding.wanted, finding.fix)
-        for finding in broken
-    ]

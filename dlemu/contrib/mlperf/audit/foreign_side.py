@@ -59,7 +59,9 @@ def _training(folder: str) -> Side:
         )
     names = [place.run for place in places([run.path for run in runs])]
     settings: list[Settings] = [()] if len(runs) == 1 else [(("run", name),) for name in names]
-    side = side_of_runs(folder, dict(zip(settings, map(_figures, runs), strict=True)), list(map(_conditions, runs)))
+    figures, conditions = map(_figures, runs), map(_conditions, runs)
+    known = dict(zip(settings, conditions, strict=True))
+    side = side_of_runs(folder, dict(zip(settings, figures, strict=True)), known)
     return replace(side, warnings=tuple(_warnings(runs)))
 
 
@@ -168,7 +170,7 @@ def foreign_checkpoints(folder: str) -> Side | None:
         started_at=text(first.summary.get("start")) or "",
         warnings=tuple(_checkpoint_warnings(leaves)),
     )
-    return side_of_runs(folder, {(): figures}, [conditions])
+    return side_of_runs(folder, {(): figures}, {(): conditions})
 
 
 def _has_only_checkpoints(run: str) -> bool:

@@ -32,7 +32,6 @@ OPTIONS = (1, 2, 3)
 """The benchmark's three configurations, each run in several trials; only option 2 has a memory tier."""
 _OPTION, _TRIAL, _RANK = (re.compile(rf"^{name}_(\d+)$") for name in ("option", "trial", "rank"))
 _RESULT = re.compile(r"^kvcache_results_.*\.json$")
-_OLD_SUMMARY = re.compile(r"^kvcache_run_summary.*\.json$")
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that pass their requests on to other devices, which are counted themselves."""
@@ -50,13 +49,16 @@ _TOKEN_BYTES = {
 _TOKEN_TOLERANCE = 0.05  # relative; padding adds far less, a wrong model or wrong number of tokens changes more
 _MIN_DEVICE_SHARE = 0.9
 """If devices read a smaller share of the bytes that ranks read, something else served the rest."""
-AGGREGATES = (
-    ("read_bandwidth_gbps", lambda rank: rank.stat("tier_storage_read_bandwidth_gbps")),
-    ("write_bandwidth_gbps", lambda rank: rank.stat("tier_storage_write_bandwidth_gbps")),
-    ("avg_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("avg_throughput_tokens_per_sec"))),
-    ("storage_throughput_tokens_per_sec", lambda rank: number(rank.summary.get("storage_throughput_tokens_per_sec"))),
-)
-"""Numbers of each option: name in the summary after `aggregated_`, and how to get a rank's share of it."""
+_STORAGE = "summary.cache_stats.tier_storage"
+AGGREGATES = {
+    "read_bandwidth_gbps": f"{_STORAGE}_read_bandwidth_gbps",
+    "write_bandwidth_gbps": f"{_STORAGE}_write_bandwidth_gbps",
+    "avg_throughput_tokens_per_sec": "summary.avg_throughput_tokens_per_sec",
+    "storage_throughput_tokens_per_sec": "summary.storage_throughput_tokens_per_sec",
+}
+"""Numbers of each option: name in the summary after `aggregated_` -> a rank's share of it."""
+_P95 = "summary.storage_io_latency_ms.p95"
+"""The 95th percentile of the storage's latency."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,13 @@ class KvRank:
         """Option, trial and rank, for messages."""
         return f"option {self.option}, trial {self.trial}, rank {self.rank}"
 
+    def at(self, dotted: str) -> Any:
+        """Return the value at a dotted key; None without one."""
+        found: Any = self.content
+        for key in dotted.split("."):
+            found = mapping(found).get(key)
+        return found
+
     @property
     def summary(self) -> Mapping[str, Any]:
         """Summary of the rank."""
@@ -80,16 +89,11 @@ class KvRank:
 
     def stat(self, name: str) -> float | None:
         """Return a number from the statistics of the rank's cache."""
-        return number(mapping(self.summary.get("cache_stats")).get(name))
+        return number(self.at(f"summary.cache_stats.{name}"))
 
     def gib(self, tier: str, way: str) -> float:
         """Return the GiB `read` from or `written` to a tier (`storage`, `cpu` or `gpu`)."""
         return self.stat(f"tier_{tier}_kv_bytes_{way}_gb") or 0.0
-
-    @property
-    def storage_p95_ms(self) -> float | None:
-        """The 95th percentile of the storage's latency."""
-        return number(mapping(self.summary.get("storage_io_latency_ms")).get("p95"))
 
     @property
     def elapsed_seconds(self) -> float | None:
@@ -179,12 +183,12 @@ def _rank_folders(folder: str, levels: Sequence[re.Pattern[str]] = (_OPTION, _TR
 def kv_numbers(leaf: KvLeaf) -> Iterator[Finding]:
     """Yield contradictions in a run's files, and how far its published numbers can be trusted."""
     yield from leaf.broken
-    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _request_classes, _tokens, _copies):
+    for rule in (_missing, _rank_numbers, _aggregates, _windows, _devices, _tiers, _tokens, _copies):
         yield from rule(leaf)
 
 
 def _missing(leaf: KvLeaf) -> Iterator[Finding]:
-    seen = [] if leaf.summary else [_no_summary(leaf)]
+    seen = [] if leaf.summary else ["no summary.json"]
     seen += [] if leaf.metadata else ["no *_metadata.json: the tool skips the run"]
     ranks, trials = leaf.rank_count or 1, leaf.trial_count or 1
     found = {(rank.option, rank.trial, rank.rank) for rank in leaf.ranks if rank.summary}
@@ -210,23 +214,15 @@ def _missing(leaf: KvLeaf) -> Iterator[Finding]:
 
 _PUBLISHED = ("read_bandwidth_gbps", "write_bandwidth_gbps", "avg_throughput_tokens_per_sec")
 """Numbers of each option that the published tables have."""
-_OF_A_RANK: tuple[tuple[str, Callable[[KvRank], object]], ...] = (
-    *AGGREGATES,
-    ("elapsed_time", lambda rank: rank.elapsed_seconds),
-    ("requests", lambda rank: count(rank.summary.get("total_requests"), 0)),
-    ("storage_io_latency_ms.p95", lambda rank: rank.storage_p95_ms),
-    ("GiB read", lambda rank: rank.stat("tier_storage_kv_bytes_read_gb")),
-    ("GiB written", lambda rank: rank.stat("tier_storage_kv_bytes_written_gb")),
-    ("GiB read from memory", lambda rank: rank.stat("tier_cpu_kv_bytes_read_gb")),
-    ("total_tokens", lambda rank: number(rank.summary.get("total_tokens"))),
-    ("total_storage_io_time", lambda rank: number(rank.summary.get("total_storage_io_time"))),
-    ("end_to_end_latencies", lambda rank: rank.latencies_seconds or None),
-    ("requests_completed", lambda rank: count(rank.content.get("requests_completed"), 0)),
-    ("seed", lambda rank: count(rank.content.get("seed"), 0)),
+_OF_A_RANK = (
+    *AGGREGATES.values(),
+    *("summary.elapsed_time", "summary.total_requests", _P95, f"{_STORAGE}_kv_bytes_read_gb"),
+    *(f"{_STORAGE}_kv_bytes_written_gb", "summary.cache_stats.tier_cpu_kv_bytes_read_gb", "summary.total_tokens"),
+    *("summary.total_storage_io_time", "end_to_end_latencies", "requests_completed", "seed"),
 )
-"""Numbers that a rank has if the others of its run have them: one version of the tool wrote all."""
-_OF_SOME_VERSIONS = ("storage_throughput_tokens_per_sec", "requests_completed", "seed")
-"""Of these, numbers that not every version of the tool writes."""
+"""What a rank has if the others of its run have it: one version of the tool wrote all."""
+_OF_SOME_VERSIONS = (AGGREGATES["storage_throughput_tokens_per_sec"], "requests_completed", "seed")
+"""Of these, what not every version of the tool writes."""
 
 
 def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
@@ -236,17 +232,16 @@ def _figures_missing(leaf: KvLeaf) -> Iterator[str]:
         lacking = [name for name in _PUBLISHED if leaf.summary and leaf.published(option, name) is None]
         if ranks and lacking:
             yield f"option {option}: no {', '.join(f'aggregated_{name}' for name in lacking)}"
-        for name, part in _OF_A_RANK:
-            without = [rank.where for rank in ranks if part(rank) is None]
+        for name in _OF_A_RANK:
+            without = [rank.where for rank in ranks if not _is_measured(rank.at(name))]
             if without and len(without) < len(ranks):
                 yield f"{without[0]}: no {name}, which others have"
             elif without and name not in _OF_SOME_VERSIONS:
                 yield f"option {option}: no {name} of any rank"
 
 
-def _no_summary(leaf: KvLeaf) -> str:
-    old = next((name for name in leaf.files if _OLD_SUMMARY.match(name)), None)
-    return f"no summary.json{f', but {old}, its name in an older version of the tool' if old else ''}"
+def _is_measured(value: object) -> bool:
+    return number(value) is not None or numbers(value) is not None
 
 
 def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
@@ -279,7 +274,7 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
 def _latency_problems(rank: KvRank) -> Iterator[str]:
     """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
     waits = sorted(numbers(rank.content.get("storage_latencies")) or ())
-    total, p95 = number(rank.summary.get("total_storage_io_time")), rank.storage_p95_ms
+    total, p95 = number(rank.summary.get("total_storage_io_time")), number(rank.at(_P95))
     if waits and total is not None and not _close(total, math.fsum(waits)):
         yield f"total_storage_io_time is {total:.6g}, the sum of storage_latencies {math.fsum(waits):.6g}"
     if waits and p95 is not None:
@@ -300,9 +295,9 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
     """Compare the summary with its ranks' numbers, summed over ranks and averaged over trials (6.3.4.1, 6.3.4.2)."""
     for option in OPTIONS:
         trials = leaf.trials(option)
-        for name, part in AGGREGATES if trials else ():
+        for name, part in AGGREGATES.items() if trials else ():
             printed = leaf.published(option, name)
-            stated = [[part(rank) for rank in trial] for trial in trials]
+            stated = [[number(rank.at(part)) for rank in trial] for trial in trials]
             parts = [[value for value in trial if value is not None] for trial in stated]
             if printed is None or parts != stated:
                 if leaf.summary:
@@ -320,7 +315,7 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
                 yield by_rule("kv.aggregate", seen)
             else:
                 yield by_rule("kv.differs", seen, wanted)
-        slowest = [rank.storage_p95_ms for trial in trials for rank in trial]
+        slowest = [number(rank.at(_P95)) for trial in trials for rank in trial]
         known = [value for value in slowest if value is not None]
         printed = leaf.published(option, "p95_latency_ms")
         if leaf.summary and known:
@@ -438,27 +433,6 @@ def _tiers(leaf: KvLeaf) -> Iterator[Finding]:
         else:
             fix = "take the option as one of memory: the faster the storage, the larger the memory's share"
             yield by_rule("kv.tiers", seen, "the share that the storage served", fix, "info")
-
-
-def _request_classes(leaf: KvLeaf) -> Iterator[Finding]:
-    """List how many requests of each class met its time limit, which no rule requires."""
-    for option in OPTIONS:
-        shown = []
-        ranks = [rank for trial in leaf.trials(option) for rank in trial]
-        for name in ("interactive", "responsive", "batch"):
-            stated = [mapping(mapping(rank.summary.get("qos_metrics")).get(name)) for rank in ranks]
-            requests = (count(each.get("total_requests")) for each in stated)
-            shares = (number(mapping(each.get("sla")).get("compliance")) for each in stated)
-            served = [
-                (n, share) for n, share in zip(requests, shares, strict=True) if n is not None and share is not None
-            ]
-            if served:
-                total = sum(n for n, _ in served)
-                within = sum(n * share for n, share in served) / total
-                p95 = max(number(mapping(each.get("latency_ms")).get("p95")) or 0 for each in stated) / 1e3
-                shown.append(f"{name} {total} requests, {100 * within:.1f} % in time, p95 {p95:,.1f} s")
-        if shown:
-            yield by_rule("kv.starved", f"option {option}: {'; '.join(shown)}")
 
 
 def _tokens(leaf: KvLeaf) -> Iterator[Finding]:

@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from dlemu.config.duration import mean_seconds
 from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
-from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.tolerant import read_json
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.dlio.config import OWN_FOLDER, dlio_workload
 from dlemu.extend import UserError
 from dlemu.results.file_names import LIVE, SUMMARY
 from dlemu.results.finding import Finding
-from dlemu.results.kinds import kind_of
-
-if TYPE_CHECKING:
-    from dlemu.config.schema import Workload
-    from dlemu.jobs.checkpoint.summary import CheckpointSummary
-    from dlemu.jobs.training.result import Run
-    from dlemu.jobs.training.summary import Spread, Summary
+from dlemu.results.kinds import kind_named, kind_of
 
 DLIO_FOLDER = "dlio"
 """Folder with DLIO's files in a result folder of dlemu."""
@@ -104,118 +97,72 @@ def own_folder_of(folder: str) -> str | None:
 
 
 def audit_own(folder: str) -> OwnResult:
-    """Read a result folder of dlemu, recompute its summary, and compare. Whatever is wrong becomes a finding."""
-    from dlemu.jobs.training.result import read_run
-    from dlemu.jobs.training.summary import Summary
-    from dlemu.results.measured import read_saved
+    """Read a result folder of dlemu, even of a killed run, recompute its summary, and compare."""
+    import msgspec
 
-    kind = kind_of(folder)
-    if kind is not None and kind.name == "checkpoint":
-        return _audit_checkpoints(folder)
-    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
+    kind, path = kind_of(folder), os.path.join(folder, SUMMARY)
+    findings: list[Finding] = []
+    saved = read_json(path, findings) if os.path.lexists(path) else None
+    name = kind.name if kind is not None else mapping(saved).get("kind", _TRAINING)
+    if name not in (_TRAINING, _CHECKPOINT):
+        info = by_rule("no.training", f"a run of dlemu of another kind ({name})", severity="info")
+        return OwnResult(findings=(*findings, info))
     try:
-        saved = read_saved(folder, Summary, Summary.kind) if has_summary else None
-    except UserError as error:
-        return OwnResult(
-            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
-        )
-    findings: list[Finding] = [] if saved is None or saved.complete else [_incomplete(saved.failure)]
-    try:
-        run = read_run(folder)
+        run = kind_named(name).load().read(folder)
         summary = run.summary
     except UserError as error:
-        return OwnResult(
-            setup=Setup(workload=saved.workload, accelerator=saved.accelerator) if saved else Setup(),
-            printed=_printed(saved) if saved else Printed(),
-            findings=(*findings, by_rule("result.broken", str(error))),
-        )
-    if saved is None:
-        findings.append(_missing_summary() if summary.complete else _incomplete(summary.failure))
-    else:
-        printed = read_json(os.path.join(folder, "summary.json"), findings)  # may append to the findings
-        findings += differences(printed, summary)
+        broken = by_rule("result.broken", str(error))
+        return OwnResult(printed=_printed(mapping(saved), name), findings=(*findings, broken))
+    if run.facts.failure is not None:
+        seen = f"a run of dlemu that did not complete: {run.facts.failure.splitlines()[0][:200]}"
+        fix = "run it again; `dlemu report` shows what was measured"
+        findings.append(by_rule("no.training", seen, "a run that completed", fix))
+    elif name == _CHECKPOINT:
+        fix = "nothing: it is recomputed"
+        findings.append(by_rule("no.training", "a run of checkpoints only", fix=fix, severity="info"))
+    recomputed = msgspec.to_builtins(summary)
+    if saved is not None:
+        findings += differences(saved, recomputed)
+    elif run.facts.failure is None:
+        fix = "`dlemu report` shows what the steps give"
+        findings.append(by_rule("result.broken", "a run of dlemu without summary.json", "what the run printed", fix))
+    workload, is_training = run.facts.workload, name == _TRAINING
+    setup = setup_of(dlio_workload(workload), [])
     return OwnResult(
         prefetch=Prefetch(
             credit_percent=summary.metrics.prefetch_credit_percent,
             sustained_percent=summary.metrics.sustained_percent,
-        ),
-        setup=_setup(run.facts.workload),
-        printed=_printed(saved) if saved else Printed(model=summary.workload, accelerators=summary.ranks),
-        recomputed=_recomputed(run),
-        findings=tuple(findings),
-    )
-
-
-def _audit_checkpoints(folder: str) -> OwnResult:
-    """Recompute a checkpoint run, even one that was killed, from its rows, and compare it with its summary."""
-    from dlemu.jobs.checkpoint.measured import ROWS
-    from dlemu.jobs.checkpoint.result import read_checkpoint_run
-    from dlemu.jobs.checkpoint.summary import CheckpointSummary
-    from dlemu.results.measured import read_saved
-
-    has_summary = os.path.lexists(os.path.join(folder, "summary.json"))
-    try:
-        saved = read_saved(folder, CheckpointSummary, CheckpointSummary.kind) if has_summary else None
-        run = read_checkpoint_run(folder)
-    except UserError as error:
-        return OwnResult(
-            setup=Setup(), printed=Printed(), recomputed=NOTHING, findings=(by_rule("result.broken", str(error)),)
         )
-    summary, failure = run.summary, run.facts.failure
-    findings = [
-        by_rule("no.training", "a run of checkpoints only", fix="nothing: it is recomputed", severity="info")
-        if failure is None
-        else _incomplete(summary.verdict.removeprefix("INCOMPLETE: "))
-    ]
-    if saved is not None:
-        printed = read_json(os.path.join(folder, "summary.json"), findings)
-        findings += differences(printed, summary, rows=ROWS)
-    elif failure is None:
-        findings.append(_missing_summary())
-    hosts = summary.environment.hosts
-    return OwnResult(
-        setup=Setup(workload=summary.workload, config=dlio_workload(run.facts.workload)),
-        printed=Printed(
-            start=summary.started_at or None,
-            end=summary.ended_at,
-            model=summary.workload,
-            accelerators=summary.ranks,
-            hosts=len(summary.hosts) or None,
-            memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
-            checkpoints=True,
+        if is_training
+        else Prefetch(),
+        setup=replace(
+            setup,
+            workload=workload.model.name,
+            accelerator=workload.accelerator or None,
+            config=dlio_workload(workload),
         ),
+        printed=_printed(mapping(saved) or recomputed, name),
+        recomputed=_recomputed(run) if is_training else NOTHING,
         findings=tuple(findings),
     )
 
 
-def _missing_summary() -> Finding:
-    seen = "a run of dlemu without summary.json"
-    return by_rule("result.broken", seen, "what the run printed", "`dlemu report` shows what the steps give")
+_TRAINING, _CHECKPOINT = "training", "checkpoint"
 
 
-def _incomplete(failure: str | None) -> Finding:
-    seen = f"a run of dlemu that did not complete: {(failure or 'no reason given').splitlines()[0][:200]}"
-    return by_rule("no.training", seen, "a run that completed", "run it again; `dlemu report` shows what was measured")
-
-
-def differences(
-    printed: object, recomputed: Summary | CheckpointSummary, *, rows: str = "steps.parquet"
-) -> Iterator[Finding]:
+def differences(printed: object, recomputed: object) -> Iterator[Finding]:
     """Yield a finding for each number or verdict of a summary.json that differs from the recomputed one.
 
-    `printed` is the file's content. Keys that only one side has are not compared, nor judgements by other rules: then
-    a warning says so.
+    Keys that only one side has are not compared, nor judgements by other rules: then a warning says so.
     """
-    import msgspec
-
-    old, new = dict(_flatten(printed)), dict(_flatten(msgspec.to_builtins(recomputed)))
+    old, new = dict(_flatten(printed)), dict(_flatten(recomputed))
     keys = [key for key in old.keys() & new.keys() if not _same(old[key], new[key]) and not _UNCOMPARED.match(key)]
     judged = [key for key in keys if _JUDGED.match(key)]
     if judged and (by := old.get("judgement_version", 1)) != new["judgement_version"]:
         keys = [key for key in keys if key not in judged]
         yield by_rule("summary.judged", f"summary.json: judged by rules {by}, today's are {new['judgement_version']}")
     keys.sort(key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key))
-    wanted = f"what follows from {rows} and facts.json"
+    wanted = "what follows from the rows and facts.json"
     for key in keys[:_MAX_LISTED]:
         seen = f"summary.json: {key} is {_text(old[key])}; recomputed {_text(new[key])}"
         yield by_rule("summary.differs", seen, wanted)
@@ -250,47 +197,30 @@ def _text(value: Value) -> str:
     return "null" if value is None else str(value)[:120]
 
 
-def _setup(workload: Workload) -> Setup:
-    dataset, metric = workload.dataset, workload.metric
-    return Setup(
-        workload=workload.model.name,
-        accelerator=workload.accelerator or None,
-        batch_size=workload.reader.batch_size,
-        computation_seconds=mean_seconds(workload.train.computation_time) or None,
-        is_random=workload.train.computation_time.type != "fixed",
-        record_bytes=dataset.record_length_bytes,
-        num_files=dataset.num_files_train,
-        samples_per_file=dataset.num_samples_per_file,
-        epochs=workload.train.epochs,
-        total_training_steps=workload.train.total_training_steps or None,
-        au_threshold_percent=100 * metric.au,
-        exclude_start_steps=metric.exclude_start_steps,
-        exclude_end_steps=metric.exclude_end_steps,
-        config=dlio_workload(workload),
-    )
-
-
-def _printed(saved: Summary) -> Printed:
-    """Return the summary's numbers as DLIO would print them: AU by DLIO 2.x's formula, and the summary's verdict."""
-    metrics, hosts = saved.metrics, saved.environment.hosts
-    au = metrics.au_dlio_percent
+def _printed(saved: Mapping[str, Any], kind: str) -> Printed:
+    """Return a summary's numbers as DLIO would print them: AU by DLIO 2.x's formula, and the summary's verdict."""
+    metrics, dataset = mapping(saved.get("metrics")), mapping(saved.get("dataset"))
+    au, passed = mapping(metrics.get("au_dlio_percent")), saved.get("passed")
+    hosts = mapping(saved.get("environment")).get("hosts")
+    memory = [number(mapping(host).get("memory_bytes")) or 0 for host in hosts] if isinstance(hosts, list) else []
     return Printed(
-        start=saved.started_at or None,
-        end=saved.ended_at,
-        model=saved.workload,
-        accelerators=saved.ranks,
-        hosts=len(saved.hosts) or None,
-        epochs=metrics.epochs or None,
-        num_files=saved.dataset.num_files_train,
-        samples_per_file=saved.dataset.num_samples_per_file,
-        memory_gib=sum(host.memory_bytes for host in hosts) / 2**30 if hosts else None,
-        verdict=None if saved.passed is None else ("success" if saved.passed else "fail"),
-        au_percent=au.mean if au else None,
-        au_by_epoch=_known(au),
+        start=text(saved.get("started_at")),
+        end=text(saved.get("ended_at")),
+        model=text(saved.get("workload")),
+        accelerators=count(saved.get("ranks")),
+        hosts=len(memory) or None,
+        epochs=count(metrics.get("epochs")),
+        num_files=count(dataset.get("num_files_train")),
+        samples_per_file=count(dataset.get("num_samples_per_file")),
+        memory_gib=sum(memory) / 2**30 if memory else None,
+        verdict=None if passed is None else ("success" if passed else "fail"),
+        au_percent=number(au.get("mean")),
+        au_by_epoch=tuple(numbers(au.get("per_epoch")) or ()),
+        checkpoints=kind == _CHECKPOINT,
     )
 
 
-def _recomputed(run: Run) -> Recomputed:
+def _recomputed(run: Any) -> Recomputed:
     metrics, rows = run.summary.metrics, run.training
     if not len(rows):
         return NOTHING
@@ -305,5 +235,5 @@ def _recomputed(run: Run) -> Recomputed:
     )
 
 
-def _known(spread: Spread | None) -> tuple[float, ...]:
+def _known(spread: Any) -> tuple[float, ...]:
     return tuple(value for value in spread.per_epoch if value is not None) if spread else ()

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json, read_yaml
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, read_yaml
 from dlemu.results.finding import Finding
 
 METADATA = "_metadata.json"
@@ -22,6 +22,8 @@ SEPARATION = "fs_separation.json"
 """mlpstorage v3.0's record of whether data and results share a file system."""
 COLLECTED = os.path.join("collector-staging", "cluster_info.json")
 """File in which mlpstorage v3.0 keeps /proc/meminfo and more of every host."""
+FILE_STORAGES = ("local_fs", "direct_fs")
+"""Values of `storage.storage_type` for files; mlpstorage v3.0 sets the second for O_DIRECT."""
 STAMP_FORMAT = "%Y%m%d_%H%M%S"
 """How mlpstorage names the folder of a call: the time when it began."""
 
@@ -61,6 +63,17 @@ class Papers:
         """The whole workload, from config.yaml or else from the metadata."""
         return self.setup.config or mapping(self.metadata.get("parameters"))
 
+    @property
+    def hosts(self) -> int | None:
+        """Number of hosts."""
+        return count(self.summary.get("num_hosts"))
+
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory of all hosts together."""
+        known = numbers(self.summary.get("host_memory_GB"))
+        return sum(known) if known else None
+
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""
         parameters = mapping(self.metadata.get("parameters"))
@@ -89,7 +102,7 @@ class Papers:
     def on_object_store(self) -> bool:
         """Whether its data is no files of a file system."""
         kind = self.section("storage").get("storage_type")
-        return kind not in (None, "local_fs") or self.args.get("data_access_protocol") == "object"
+        return kind not in (None, *FILE_STORAGES) or self.args.get("data_access_protocol") == "object"
 
     def read(self, name: str) -> Any:
         """Return the content of a JSON file below the folder; None if missing or broken."""

@@ -53,7 +53,7 @@ def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
     overrides = _overrides(folder, findings)
     config = _config(folder, findings)
-    setup = replace(_from_config(config or {}, findings), config=config, overrides=overrides)
+    setup = replace(setup_of(config or {}, findings), config=config, overrides=overrides)
     return _with_accelerator(setup, shipped)
 
 
@@ -82,7 +82,8 @@ def _places(folder: str, name: str) -> list[str]:
     return [path for path in paths if os.path.isfile(path)]
 
 
-def _from_config(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+def setup_of(config: Mapping[str, Any], findings: list[Finding]) -> Setup:
+    """Return the settings in the `workload` part of a config.yaml."""
     dataset, train = mapping(config.get("dataset")), mapping(config.get("train"))
     reader = mapping(config.get("reader", config.get("data_reader")))
     metric = mapping(mapping(config.get("output")).get("metric")) or mapping(config.get("metric"))
@@ -217,22 +218,46 @@ class Printed:
     """Keys, dotted, that DLIO has written into every summary of training since v1.0, and this one has no value for."""
 
 
-_AU, _RATE = "train_au", "train_throughput"
-_READ_BY: Mapping[str, Callable[[object], object]] = {
-    **dict.fromkeys(("num_hosts", "epochs", "num_files_train"), partial(count, least=0)),
-    "num_samples_per_file": count,
-    **dict.fromkeys(("start", "end"), moment),
-    "host_memory_GB": numbers,
-    **dict.fromkeys(("hostname", "metric.train_au_meet_expectation"), text),
-    "data_size_per_host_GB": number,
-    **dict.fromkeys((f"metric.{_AU}_stdev_percentage", f"metric.{_RATE}_stdev_samples_per_second"), number),
-    **dict.fromkeys(("metric.train_io_mean_MB_per_second", "metric.train_io_stdev_MB_per_second"), number),
-}
-"""Keys of a summary that rules need -> what reads them: a value that it can't read would make the rules not apply."""
-_ALWAYS_WRITTEN = (*_READ_BY, f"metric.{_AU}_percentage", f"metric.{_RATE}_samples_per_second", "host_cpu_count")
-"""Keys that DLIO has written into every summary of training since v1.0, as all 660 published ones have them.
+def _sum(value: object) -> float | None:
+    known = numbers(value)
+    return sum(known) if known else None
 
-Those without which a run can't be judged at all are in `_unusable`.
+
+def _tuple(value: object) -> tuple[float, ...]:
+    return tuple(numbers(value) or ())
+
+
+def _stamp(value: object) -> str | None:
+    return str(value) if moment(value) else None
+
+
+_whole = partial(count, least=0)
+_FIELDS: Mapping[str, tuple[str, Callable[[object], Any], bool]] = {
+    "start": ("start", _stamp, True),
+    "end": ("end", _stamp, True),
+    "model": ("model", text, False),
+    "num_accelerators": ("accelerators", count, False),
+    "num_hosts": ("hosts", _whole, True),
+    "hostname": ("hostname", text, True),
+    "epochs": ("epochs", _whole, True),
+    "num_files_train": ("num_files", _whole, True),
+    "num_samples_per_file": ("samples_per_file", count, True),
+    "host_memory_GB": ("memory_gib", _sum, True),
+    "data_size_per_host_GB": ("data_gib", number, True),
+    "metric.train_au_meet_expectation": ("verdict", text, True),
+    "metric.train_au_mean_percentage": ("au_percent", number, False),
+    "metric.train_au_percentage": ("au_by_epoch", _tuple, True),
+    "metric.train_au_stdev_percentage": ("au_deviation", number, True),
+    "metric.train_throughput_mean_samples_per_second": ("samples_per_second", number, False),
+    "metric.train_throughput_samples_per_second": ("samples_per_second_by_epoch", _tuple, True),
+    "metric.train_throughput_stdev_samples_per_second": ("samples_per_second_deviation", number, True),
+    "metric.train_io_mean_MB_per_second": ("mib_per_second", number, True),
+    "metric.train_io_stdev_MB_per_second": ("mib_per_second_deviation", number, True),
+}
+"""Key of a summary -> the field of `Printed`, what reads it, and whether its absence is `lacking`.
+
+DLIO has written all these since v1.0, as all 660 published summaries have them, but `model` (v0.5 alone). Those without
+which a run can't be judged at all are in `_unusable`.
 """
 
 
@@ -250,41 +275,25 @@ def read_printed(folder: str, findings: list[Finding]) -> Printed:
 
 
 def _printed(summary: Mapping[str, Any], findings: list[Finding]) -> Printed:
-    metric, memory = mapping(summary.get("metric")), numbers(summary.get("host_memory_GB"))
-    au, rate = f"{_AU}_percentage", f"{_RATE}_samples_per_second"
-    for key in (au, rate):
-        if key in metric and numbers(metric[key]) is None and metric[key] != []:
-            findings.append(by_rule("summary.foreign", f"summary.json: metric.{key} is {str(metric[key])[:80]}"))
-    if count(summary.get("num_accelerators")) is not None:  # DLIO's, and not another benchmark's
-        values = [(key, _value_at(summary, key), read) for key, read in _READ_BY.items()]
-        unread = [(key, value) for key, value, read in values if value not in (None, []) and read(value) is None]
-        findings += [by_rule("summary.foreign", f"summary.json: {key} is {_shown(value)}") for key, value in unread]
-    slots = summary.get("host_memory_GB")
+    metric, slots = mapping(summary.get("metric")), summary.get("host_memory_GB")
+    known: dict[str, Any] = {}
+    lacking = [] if summary.get("host_cpu_count") not in (None, [], "") else ["host_cpu_count"]
+    is_training = count(summary.get("num_accelerators")) is not None  # DLIO's, and not another benchmark's
+    for key, (name, read, needed) in _FIELDS.items():
+        stated = _value_at(summary, key)
+        value = read(stated)
+        if value or isinstance(value, float):
+            known[name] = value
+        elif stated in (None, [], ""):
+            lacking += [key] if needed else []
+        elif needed and is_training and value in (None, ()):
+            findings.append(by_rule("summary.foreign", f"summary.json: {key} is {_shown(stated)}"))
     return Printed(
-        hostname=text(summary.get("hostname")),
+        **known,
         memory_slots=len(slots) if isinstance(slots, list) else None,
         meminfo_gib=meminfo_gib(mapping(summary.get("host_meminfo")).get("MemTotal")),
-        data_gib=number(summary.get("data_size_per_host_GB")),
         unusable=tuple(_unusable(summary)),
-        lacking=tuple(key for key in _ALWAYS_WRITTEN if _value_at(summary, key) in (None, [], "")),
-        start=text(summary.get("start")),
-        end=text(summary.get("end")),
-        model=text(summary.get("model")),
-        accelerators=count(summary.get("num_accelerators")),
-        hosts=count(summary.get("num_hosts")),
-        epochs=count(summary.get("epochs")),
-        num_files=count(summary.get("num_files_train")),
-        samples_per_file=count(summary.get("num_samples_per_file")),
-        memory_gib=sum(memory) if memory else None,
-        verdict=text(metric.get("train_au_meet_expectation")),
-        au_percent=number(metric.get("train_au_mean_percentage")),
-        au_by_epoch=tuple(numbers(metric.get(au)) or ()),
-        au_deviation=number(metric.get("train_au_stdev_percentage")),
-        samples_per_second=number(metric.get("train_throughput_mean_samples_per_second")),
-        samples_per_second_by_epoch=tuple(numbers(metric.get(rate)) or ()),
-        samples_per_second_deviation=number(metric.get("train_throughput_stdev_samples_per_second")),
-        mib_per_second=number(metric.get("train_io_mean_MB_per_second")),
-        mib_per_second_deviation=number(metric.get("train_io_stdev_MB_per_second")),
+        lacking=tuple(lacking),
         checkpoints=any(str(key).startswith(("save_checkpoint", "load_checkpoint")) for key in metric),
         foreign=bool(summary) and not summary.keys() & {"metric", "num_accelerators", "epochs", "complete"},
     )

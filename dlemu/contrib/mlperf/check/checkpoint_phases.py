@@ -16,15 +16,15 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import CheckpointLeaf
 from dlemu.contrib.mlperf.audit.tolerant import mapping
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
-from dlemu.contrib.mlperf.check.system_description import described_system, is_blank
+from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
 from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.contrib.mlperf.rules.training import unapplied_at
 from dlemu.results.finding import Located
 
 Found = Iterator[Located]
-_CAPABILITY_FLAGS = ("multi_host", "simultaneous_write", "simultaneous_read")
-"""Fields of a system description's `capabilities` that must be true or false."""
+_ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")
+"""Fields of a system description's `capabilities` on whether all hosts reach the checkpoints at the same time."""
 _REMAP_KEY = "remap_time_in_seconds"
 _MIN_REMAP_SHARE = 0.5
 """Share of the stated remapping time that must at least pass between the two calls (4.7.3, the checker)."""
@@ -118,12 +118,7 @@ def capabilities(result: CheckpointResult) -> Found:
         yield from unapplied_at(result.path, "checkpoint.simultaneous", description_of_the_system=None)
         return
     path, stated = described[0], _stated_capabilities(result)
-    flags = {name: stated.get(name) for name in _CAPABILITY_FLAGS}
-    unknown = [name for name, flag in flags.items() if not is_blank(flag) and not isinstance(flag, bool)]
-    if unknown:
-        seen = ", ".join(f"capabilities.{name} is {stated.get(name, 'missing')}" for name in unknown)
-        yield by_rule_at(path, "checkpoint.simultaneous", seen)
-    denied = [name for name in _CAPABILITY_FLAGS[1:] if stated.get(name) is False]
+    denied = [name for name in _ACCESS_FLAGS if stated.get(name) is False]
     if denied:
         seen = f"{' and '.join(denied)} false, but all processes of the run wrote, and read, at the same time"
         fix = "state true, or describe how another host got access to the checkpoints"
@@ -136,13 +131,10 @@ def capabilities(result: CheckpointResult) -> Found:
 
 
 def _remapping(result: CheckpointResult, path: str, stated: Mapping[str, Any]) -> Found:
-    remap, both = stated.get(_REMAP_KEY), all(stated.get(name) is True for name in _CAPABILITY_FLAGS[1:])
-    if is_blank(remap):
-        return
+    remap, both = stated.get(_REMAP_KEY), all(stated.get(name) is True for name in _ACCESS_FLAGS)
     if not _is_seconds(remap):
-        yield by_rule_at(path, "checkpoint.remap", f"{_REMAP_KEY} is {stated.get(_REMAP_KEY, 'missing')}")
-        return
-    known = all(isinstance(stated.get(name), bool) for name in _CAPABILITY_FLAGS[1:])
+        return  # `mlpstorage validate` refuses a description without it
+    known = all(isinstance(stated.get(name), bool) for name in _ACCESS_FLAGS)
     if known and both != (remap == 0):
         are = "both" if both else "not both"
         seen = f"{_REMAP_KEY} is {remap}, simultaneous_write and simultaneous_read are {are} true"

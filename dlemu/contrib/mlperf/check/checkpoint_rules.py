@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
-from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION
+from dlemu.contrib.mlperf.audit.papers import SEPARATION
 from dlemu.contrib.mlperf.audit.step_files import names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
 from dlemu.contrib.mlperf.check.system_description import described_system
-from dlemu.contrib.mlperf.check.tree_rules import RANK_FILES, RESULTS, config_files, empty_files, missing, ranks_kept
+from dlemu.contrib.mlperf.check.tree_rules import results_json
 from dlemu.contrib.mlperf.rules.checkpoints import (
     ACCELERATOR_GIB,
     CHECKPOINTS,
@@ -35,8 +36,6 @@ from dlemu.contrib.mlperf.rules.training import override_keys, unapplied_at
 from dlemu.dlio.config import LOG, dlio_workload
 from dlemu.results.finding import Located, Severity
 
-FILES = ("checkpointing_run.stdout.log", "checkpointing_run.stderr.log", LOG, "summary.json")
-"""Files that every call must have (2.1.25 of v3.0), besides the ranks' files, the metadata and dlio_config."""
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
 _FOLDER_KEY = "checkpoint_folder"
@@ -96,7 +95,7 @@ def _settings(result: CheckpointResult) -> Found:
         ]
         if result.closed:
             unknown = (key for key in stated if not key.startswith(CORE_SECTIONS) and not is_known(key))
-            changed += [f"{key}={stated[key]}, which DLIO does not have" for key in unknown]
+            changed += [f"{key}={stated[key]}, which DLIO does not have" for key in islice(unknown, 4)]
         if changed:
             yield by_rule_at(leaf.path, "checkpoint.settings", "; ".join(changed[:4]), result.model.name)
         elif result.closed:
@@ -258,15 +257,6 @@ def _folders(result: CheckpointResult) -> Found:
             yield by_rule_at(leaf.path, "checkpoint.filesystem", seen, "two different file systems")
 
 
-def _files(result: CheckpointResult) -> Found:
-    if not os.path.isfile(os.path.join(result.path, RESULTS)):
-        yield by_rule_at(result.path, "files.checkpoint_results", f"no {RESULTS}", RESULTS)
-    for leaf in result.leaves:
-        lacking = [name for pattern, name in RANK_FILES if not any(map(pattern.match, leaf.files))]
-        yield from missing(leaf, "files.checkpoint", [*FILES, METADATA], lacking)
-        yield from config_files(leaf, "files.checkpoint_config")
-
-
 def _same_in_all_calls(result: CheckpointResult) -> Found:
     """All calls use the same number of processes, hosts and accelerator."""
     compared: dict[str, list[object]] = {
@@ -286,12 +276,6 @@ def _states_multi_host(result: CheckpointResult) -> bool:
     return mapping(solution.get("capabilities")).get("multi_host") is True
 
 
-def _rank_files(result: CheckpointResult) -> Found:
-    for leaf in result.leaves:
-        yield from ranks_kept(leaf, leaf.ranks)
-        yield from empty_files(leaf)
-
-
 def _tool(result: CheckpointResult) -> Found:
     for leaf in result.leaves:
         if result.closed and LOG in leaf.files and names_dlemu(os.path.join(leaf.path, LOG)):
@@ -300,7 +284,7 @@ def _tool(result: CheckpointResult) -> Found:
 
 CHECKPOINT_RULES: tuple[Callable[[CheckpointResult], Found], ...] = (
     *(_numbers, _summary_complete, _model_is_known, _settings, _overrides_allowed, _fsync, _processes, _ranks_per_host),
-    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, _files, _rank_files),
+    *(_counts, gap, duration, capabilities, _memory, _accelerators, _folders, results_json),
     *(_same_in_all_calls, _tool),
 )
 

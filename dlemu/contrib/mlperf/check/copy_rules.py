@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, rounds_of
-from dlemu.contrib.mlperf.audit.fingerprints import STAMP_DECIMALS, Fingerprint, copied_pairs, figure_fingerprints
+from dlemu.contrib.mlperf.audit.fingerprints import (
+    STAMP_DECIMALS,
+    Fingerprint,
+    alike_pairs,
+    copied_pairs,
+    figure_fingerprints,
+)
+from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import number, numbers, read_json
+from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
-from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Leaf, Result, Rule
+from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule_at
@@ -34,7 +42,7 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     times: list[Fingerprint] = []
     for result in results:
         for leaf in result.runs:
-            steps += [Fingerprint(leaf.path, one.sums) for one in (leaf.run.fingerprints if leaf.run else ())]
+            steps += [replace(one, where=leaf.path) for one in (leaf.run.fingerprints if leaf.run else ())]
             per_epoch = leaf.printed.au_by_epoch + leaf.printed.samples_per_second_by_epoch
             figures += figure_fingerprints(leaf.path, per_epoch)
             blocks = leaf.run.times.training_seconds_by_epoch if leaf.run else ()
@@ -51,6 +59,14 @@ def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResul
     for copy, original in found.items():
         seen = f"the same numbers, to the last digit, as {os.path.relpath(original, copy)}"
         yield by_rule_at(copy, "runs.copied", seen)
+    alike: dict[tuple[str, ...], Severity] = {}
+    for one, other, severity in alike_pairs(steps):
+        pair = tuple(sorted((one.where, other.where)))
+        if one.where != other.where and pair[1] not in found and alike.get(pair) != "error":
+            alike[pair] = severity
+    for (original, copy), severity in sorted(alike.items()):
+        seen = f"steps wait in the order of those of {os.path.relpath(original, copy)}: scaled, or with noise"
+        yield by_rule_at(copy, "runs.copied", seen, severity=severity)
 
 
 def copied_ranks(result: CheckpointResult) -> Iterator[Located]:
@@ -103,14 +119,16 @@ def sums_agree(result: Result) -> Iterator[Located]:
     if len([leaf for leaf in result.runs if leaf.run]) != RUN_FOLDERS:
         yield from unapplied_at(path, "results.differ", all_runs_of_the_result=None)
         return
-    sums = _expected_sums(result)
-    rows = dict(sums)  # of a row in a table: the sums', or those of any run
-    for leaf in result.runs:
-        rows.update({key: (*rows.get(key, ()), *values) for key, values in _run_figures(leaf).items()})
+    own = {leaf.name: _stated(leaf) for leaf in result.runs}
+    counts = [{key: value for key, value in stated.items() if "num_" in key} for stated in own.values()]
+    # Sums are of the measured runs only, or of all runs with the warm-up; a row of a table is a sum, or any run's.
+    of_measured, of_all = (training_sums([leaf.printed for leaf in some]) for some in (result.measured, result.runs))
+    sums = _any_of([of_measured, of_all, *counts])
+    rows = _any_of([of_measured, of_all, *own.values()])
 
-    def allowed(where: str, in_row: bool, key: str) -> tuple[float, ...]:
-        run = next((leaf for leaf in result.runs if leaf.name == where.rpartition(".")[2]), None)
-        return _run_figures(run).get(key, ()) if run else (rows if in_row else sums).get(key, ())
+    def allowed(where: str, in_row: bool, key: str) -> Sequence[float]:
+        run = own.get(where.rpartition(".")[2])
+        return (rows if in_row else sums).get(key, ()) if run is None else [run[key]] if key in run else ()
 
     yield from _compare(path, allowed)
     yield from _results_complete(path, _PUBLISHED)
@@ -141,20 +159,14 @@ def checkpoint_sums_agree(result: CheckpointResult) -> Iterator[Located]:
     path = os.path.join(result.path, RESULTS)
     if not os.path.isfile(path):
         return
-    known: dict[str, tuple[float, ...]] = {}
-    for leaf in result.leaves:
-        stated = {**leaf.metric, "num_processes": leaf.ranks, "num_accelerators": leaf.ranks, "num_hosts": leaf.hosts}
-        for key, value in stated.items():
-            printed = number(value)
-            if printed is not None:
-                known[key] = (*known.get(key, ()), printed)
-    known |= {f"{kind}_gib_per_second": (rate,) for kind, rate in figures_of(result).items()}
+    rates = {f"{kind}_gib_per_second": rate for kind, rate in figures_of(result).items()}
+    known = _any_of([*map(_stated, result.leaves), rates])
     yield from _compare(path, lambda _where, _in_row, key: known.get(key, ()))
     wanted = {f"GiB/s of {kind}": f"{kind}.*per_second" for kind in figures_of(result)}
     yield from _results_complete(path, wanted)
 
 
-def _compare(path: str, allowed: Callable[[str, bool, str], tuple[float, ...]]) -> Iterator[Located]:
+def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) -> Iterator[Located]:
     """Compare each number in a file of sums with its possible values, recomputed from the runs.
 
     `allowed(where, in_row, key)` returns these values, none if the number is not checked; see `_nested_mappings`.
@@ -207,33 +219,22 @@ def training_sums(runs: Sequence[Printed]) -> dict[str, float]:
     return sums
 
 
-def _expected_sums(result: Result) -> dict[str, tuple[float, ...]]:
-    """Return key -> the values that a sum may have: of the measured runs only, or of all runs with the warm-up."""
-    all_runs = [leaf for leaf in result.runs if leaf.run]
-    sums: dict[str, tuple[float, ...]] = {}
-    of_measured = training_sums([leaf.printed for leaf in result.measured if leaf.run])
-    for stated in (of_measured, training_sums([leaf.printed for leaf in all_runs]), *map(_run_counts, all_runs)):
-        for key, value in stated.items():
-            sums[key] = (*sums.get(key, ()), value)
-    return sums
+def _stated(leaf: Papers) -> dict[str, float]:
+    """Return the numbers that the summary of a call states, by the keys of results.json."""
+    processes = leaf.summary.get("num_accelerators")
+    counts = dict.fromkeys(("num_accelerators", "num_processes", "train_num_accelerators"), processes)
+    stated = {**mapping(leaf.summary.get("metric")), **counts, "num_hosts": leaf.hosts}
+    stated["num_files_train"] = leaf.summary.get("num_files_train")
+    return {key: value for key, each in stated.items() if (value := number(each)) is not None}
 
 
-def _run_counts(leaf: Leaf) -> dict[str, float]:
-    accelerators, files = leaf.printed.accelerators, leaf.printed.num_files
-    counts = {"num_accelerators": accelerators, "train_num_accelerators": accelerators, "num_files_train": files}
-    return {key: float(value) for key, value in counts.items() if value is not None}
-
-
-def _run_figures(leaf: Leaf) -> dict[str, tuple[float, ...]]:
-    """Return a run's figures under mlpstorage's keys."""
-    printed = leaf.printed
-    figures = {
-        "train_au_mean_percentage": printed.au_percent,
-        "train_throughput_mean_samples_per_second": printed.samples_per_second,
-        "train_io_mean_MB_per_second": printed.mib_per_second,
-        **_run_counts(leaf),
-    }
-    return {key: (value,) for key, value in figures.items() if value is not None}
+def _any_of(stated: Iterable[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return key -> its values in several mappings."""
+    found: dict[str, list[float]] = {}
+    for each in stated:
+        for key, value in each.items():
+            found.setdefault(key, []).append(value)
+    return found
 
 
 COPY_RULES: tuple[Rule, ...] = (runs_overlap, same_hosts, sums_agree)

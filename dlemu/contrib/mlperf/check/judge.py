@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dlemu.contrib.mlperf.audit.audit_answer import csv_of
 from dlemu.contrib.mlperf.audit.audited_run import audit_trees, find_runs
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import mapping, read_json
@@ -31,10 +30,16 @@ from dlemu.contrib.mlperf.check.submission_tree import (
     other_leaves,
     submissions,
 )
-from dlemu.contrib.mlperf.check.system_description import check_systems, ran_on
+from dlemu.contrib.mlperf.check.system_description import check_systems
 from dlemu.contrib.mlperf.check.time_rules import times
 from dlemu.contrib.mlperf.check.tree_edition import other_editions, scope_of, tree_edition
-from dlemu.contrib.mlperf.check.tree_rules import FILE_RULES, SUBMISSION_RULES, linked_folders, top_folders
+from dlemu.contrib.mlperf.check.tree_rules import (
+    FILE_RULES,
+    SUBMISSION_RULES,
+    call_files,
+    linked_folders,
+    top_folders,
+)
 from dlemu.contrib.mlperf.rules.editions import Edition, Reading
 from dlemu.contrib.mlperf.rules.known import by_rule_at, known_rules, official_name
 from dlemu.contrib.mlperf.rules.training import Division
@@ -209,6 +214,7 @@ def _findings_of(result: AnyResult) -> Iterator[Located]:
     calls = records_of(result)
     for call in calls:
         yield from record_findings(call)
+        yield from (Located(call.path, finding) for finding in call_files(call))
     for calls_rule in (times, *PROVENANCE_RULES) if calls else ():
         yield from calls_rule(calls)
     yield from other_editions(result.leaves, result.edition)
@@ -221,10 +227,12 @@ def _submission_findings(
     checkpoints: Sequence[CheckpointResult],
 ) -> Iterator[Located]:
     """Yield what the submissions break: the rules on submissions apply whatever benchmarks they hold."""
+    every: list[Result | CheckpointResult] = [*results, *checkpoints]
+    calls = [leaf for result in every for leaf in result.leaves]
     for each in organisations:
         for rule in (*SUBMISSION_RULES, *ORIGIN_RULES):
             yield from _as_judged(rule(each), each)
-        yield from _as_judged(check_systems(each, ran_on(results, checkpoints)), each)
+        yield from _as_judged(check_systems(each, calls), each)
     for tree in editions:
         mine = [each for each in organisations if os.path.dirname(os.path.dirname(each.path)) == tree]
         if mine:
@@ -314,11 +322,7 @@ def check_report(checked: Checked) -> CheckReport:
 
 def as_csv(checked: Checked) -> str:
     """Return all findings as CSV: a header line, then one line per finding."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [column.name for column in fields(FindingRow)])
-    writer.writeheader()
-    writer.writerows(asdict(_finding_row(located, checked.root)) for located in checked.findings)
-    return text.getvalue()
+    return csv_of(FindingRow, [_finding_row(located, checked.root) for located in checked.findings])
 
 
 def _finding_row(located: Located, root: str) -> FindingRow:

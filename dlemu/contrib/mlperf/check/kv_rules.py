@@ -22,6 +22,8 @@ KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
 """Option -> the flags that differ between options, as the tool's command line spells them."""
 _ALL_OPTIONS = {"duration": "300", "gpu-mem-gb": "0", "generation-mode": "none", "seed-base": "42"}
 """The flags that are the same for all options. Both tables are Table KVCache-1 (6.3.1.1)."""
+_OF_THE_TOOL = frozenset({"rank-output-base", "rank-cache-base", "config", "seed", "output", "cache-dir"})
+"""Options of the benchmark that mlpstorage itself adds; CLOSED allows no others, such as --prefill-only."""
 _SEQUENCE = {"seed": 42, "trials": 3, "inter_option_delay": 90}
 """Required arguments of the sequence of options (6.3.2.1), under their names in the metadata's `args`."""
 _DURATION_SLACK_SECONDS = 5.0  # room for the tool's own start and end; another --duration is farther off
@@ -43,6 +45,8 @@ def _kv_settings(leaf: KvLeaf) -> Iterator[Finding]:
             different = [key for key in fixed if stated.get(key, fixed[key]) != fixed[key]]
             differences += [f"option {option}: {key} {stated[key]}" for key in different]
             differences += [f"option {option}: no {key}" for key in fixed if key not in stated]
+            others = stated.keys() - fixed.keys() - _OF_THE_TOOL
+            differences += [f"option {option}: --{key}" for key in sorted(others)]
         differences += _kv_summary_settings(leaf, option, fixed)
         for rank in (rank for trial in leaf.trials(option) for rank in trial):
             elapsed, seed = rank.elapsed_seconds, count(rank.content.get("seed"), 0)

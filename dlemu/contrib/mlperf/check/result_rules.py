@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.contradictions import Rulebook, rule_findings
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.run_settings import Setup
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
+from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
 from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.contrib.mlperf.rules.training import unapplied_at
+from dlemu.contrib.mlperf.rules.training import RunFacts, check_run, override_keys, unapplied_at
 from dlemu.extend import UserError
+from dlemu.results.answer_files import open_untrusted
 from dlemu.results.finding import Finding, Located, Severity
-from dlemu.results.untrusted_files import open_untrusted
 from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)
@@ -54,7 +54,7 @@ MAX_RATE_SPREAD = 0.05
 
 def single_run_rules(result: Result) -> Iterator[Located]:
     """Check every run by the edition's rules on single runs, with the AU recomputed from its steps."""
-    book, limit = Rulebook(result.edition.name, result.division, result.edition.reading), stated_limit(result)
+    limit = stated_limit(result)
     for leaf in result.runs:
         if leaf.run is not None and (leaf.printed.accelerators or leaf.setup.config is not None):
             printed = replace(leaf.printed, au_percent=leaf.run.au_percent)
@@ -65,8 +65,36 @@ def single_run_rules(result: Result) -> Iterator[Located]:
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
                 yield by_rule_at(leaf.path, "dataset.limited", seen, wanted)
-            for finding in rule_findings(_with_metadata(leaf), printed, book, by_dlemu=leaf.run.by_dlemu):
+            facts = _facts(_with_metadata(leaf), printed, by_dlemu=leaf.run.by_dlemu)
+            for finding in check_run(result.edition, facts, result.division):
                 yield Located(leaf.path, _for_result(finding, leaf, result))
+
+
+def _facts(setup: Setup, printed: Printed, *, by_dlemu: bool) -> RunFacts:
+    """Return what a run's files show. The hash of a configuration by dlemu is none: it has keys that DLIO's has not."""
+    config = mapping(setup.config)
+    odirect = mapping(config.get("reader")).get("odirect")
+    checkpoint = mapping(config.get("workflow")).get("checkpoint")
+    return RunFacts(
+        workload=setup.workload or printed.model or "a workload without a name",
+        accelerator=setup.accelerator or "",
+        accelerators=printed.accelerators,
+        hosts=printed.hosts,
+        memory_gib=printed.memory_gib,
+        num_files=printed.num_files or setup.num_files,
+        samples_per_file=printed.samples_per_file or setup.samples_per_file,
+        record_bytes=setup.record_bytes,
+        batch_size=setup.batch_size,
+        computation_seconds=setup.computation_seconds,
+        epochs=setup.epochs,
+        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
+        au_percent=printed.au_percent,
+        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
+        odirect=odirect if isinstance(odirect, bool) else None,
+        overrides=None if setup.overrides is None else override_keys(setup.overrides),
+        settings=effective(config) if config else None,
+        core_config=core_config_hash(config) if config and not by_dlemu else None,
+    )
 
 
 def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
@@ -111,14 +139,13 @@ def summary_complete(result: Result) -> Iterator[Located]:
 
 
 def _for_result(finding: Finding, leaf: Leaf, result: Result) -> Finding:
-    rule = finding.rule.removeprefix("rules.")
-    if rule != "au.low" or leaf.run is None:
-        return replace(finding, rule=rule)
+    if finding.rule != "au.low" or leaf.run is None:
+        return finding
     basis = "from its steps" if leaf.run.recomputed.basis == "steps" else "as printed: the steps are missing"
     # v3.0's checker applies the AU threshold to the warm-up run, too; the rules' text to the measured runs only.
     warm_up = leaf is result.warm_up and not result.edition.checks_tree
     severity: Severity = "warning" if warm_up else finding.severity
-    return replace(finding, rule=rule, severity=severity, seen=f"{finding.seen} ({basis})")
+    return replace(finding, severity=severity, seen=f"{finding.seen} ({basis})")
 
 
 def audit_findings(result: Result) -> Iterator[Located]:
@@ -151,6 +178,17 @@ def hosts_used(result: Result) -> Iterator[Located]:
             seen = f"{count(accelerators, 'accelerator')} on one host"
             wanted = f"{MIN_ACCELERATORS_PER_HOST} or more, if the storage can feed them"
             yield by_rule_at(result.path, "hosts.few", seen, wanted)
+
+
+def even_hosts(result: Result) -> Iterator[Located]:
+    """Every host runs the same number of accelerators (3.3.6), by the hosts that the ranks' files name."""
+    for leaf in result.runs:
+        ranks_of = Counter(leaf.run.hostnames if leaf.run else ())
+        if len(set(ranks_of.values())) > 1:
+            seen = ", ".join(f"{host}: {ranks}" for host, ranks in ranks_of.most_common(4))
+            yield by_rule_at(
+                leaf.path, "hosts.uneven", f"accelerators of the hosts: {seen}", fix="start as many on each"
+            )
 
 
 def _named_hosts(leaf: Leaf) -> Iterator[Located]:
@@ -333,7 +371,7 @@ def _has_df(leaf: Leaf) -> bool:
 
 
 RESULT_RULES: tuple[Rule, ...] = (
-    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used),
+    *(single_run_rules, config_complete, summary_complete, audit_findings, made_by_dlio, hosts_used, even_hosts),
     *(run_count, run_folder_names, runs_ended, run_gaps, same_job, different_seeds, rates_agree),
     *(dataset_phases, dataset_as_generated, dataset_in_metadata, separate_folders),
 )

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from dlemu.contrib.mlperf.audit.papers import COLLECTED, METADATA, SEPARATION, Papers
+from dlemu.contrib.mlperf.audit.kv_leaf import device_work
+from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_text, text
-from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, phase_of
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_text, text
+from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
+from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
@@ -54,6 +56,8 @@ class RunRecords(Papers):
     """`run`, `datagen` or `datasize`."""
     model_folder: str
     """The model, by the name of the result's folder; empty where the layout has none."""
+    phased: bool
+    """Whether it lies in mlpstorage's layout: other runs have no files but DLIO's."""
     edition: Edition
     division: Division
 
@@ -78,6 +82,7 @@ def _records(leaf: Papers, of: AnyResult, benchmark: Benchmark, phase: str, mode
         benchmark=benchmark,
         phase=phase,
         model_folder=model,
+        phased=not isinstance(of, Result) or of.phased,
         edition=of.edition,
         division=of.division,
     )
@@ -238,6 +243,22 @@ def _last_part(value: object) -> str | None:
     return value.lower().rpartition(".")[2] if isinstance(value, str) and value else None
 
 
+def _access(records: RunRecords) -> _Statements:
+    """Yield whether the data is in files or objects: by settings, arguments, address and the system's description."""
+    if records.phase != "run":
+        return
+    section, key, argument = _DATA_SETTINGS[records.benchmark]
+    kind, stated = records.section("storage").get("storage_type"), text(records.args.get("data_access_protocol"))
+    address = text(records.section(section).get(key)) or text(records.args.get(argument))
+    described = described_system(records.path)
+    architecture = mapping(mapping(described[1].get("solution")).get("architecture")) if described else {}
+    api = text(architecture.get("benchmark_API"))
+    yield "storage_type", None if kind is None else "file" if kind in FILE_STORAGES else "object"
+    yield "args.data_access_protocol", stated.lower() if stated else None
+    yield "the data's address", "object" if address and "://" in address else None
+    yield "the system's description", api.lower() if api and api.lower() in ("file", "object") else None
+
+
 _FACTS: tuple[tuple[str, Callable[[RunRecords], _Statements]], ...] = (
     ("benchmark", _benchmark),
     ("phase", _phase),
@@ -248,6 +269,7 @@ _FACTS: tuple[tuple[str, Callable[[RunRecords], _Statements]], ...] = (
     ("host of rank 0", _rank_0_host),
     ("memory of all hosts", _memory),
     ("folder of the data", _data_folder),
+    ("way of access", _access),
     ("folder of the results", _results_folder),
 )
 
@@ -384,6 +406,38 @@ def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH|PYTHONSTARTUP)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+"""Variables and programs by which other code runs in the benchmark's processes than that of the image."""
+_IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
+
+
+def commands_of(records: Papers) -> Iterator[str]:
+    """Yield the commands that the tool executed, by the metadata, and what it was told to add to them."""
+    kept = records.metadata.get("command_output_files")
+    stated = [mapping(each).get("command") for each in (kept if isinstance(kept, list) else ())]
+    added = records.args.get("mpi_params")
+    stated += [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
+    yield from filter(None, map(text, stated))
+
+
+def _no_other_code(records: RunRecords) -> Iterator[Finding]:
+    """No command puts other code before the benchmark's: such code can switch off syncing, or answer from memory."""
+    found = {match[0] for command in commands_of(records) for match in _PRELOADED.finditer(command)}
+    if found:
+        yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands")
+
+
+def _on_storage(records: RunRecords) -> Iterator[Finding]:
+    """The data is not in the memory of a host."""
+    section, key, argument = _DATA_SETTINGS[records.benchmark]
+    stated = [records.section(section).get(key), records.args.get(argument), records.separation.get(_REAL_PATH)]
+    stated += _CACHE_OPTION.findall(" ".join(commands_of(records)))
+    places = sorted({place for place in map(text, stated) if place and _IN_MEMORY.match(place)})
+    if places:
+        yield by_rule("data.memory", ", ".join(places))
+
+
+_REAL_PATH = "data_or_chkpt_realpath"
 _METRIC = re.compile(r"\[METRIC\] (?P<label>[^:\n]+): (?P<value>\d+(?:\.\d+)?)")
 _LABELS = {
     "Training Accelerator Utilization [AU] (%)": "train_au_mean_percentage",
@@ -413,7 +467,55 @@ def _log_agrees(records: RunRecords) -> Iterator[Finding]:
                 yield by_rule("papers.differ", seen, "the figures that DLIO printed")
 
 
-_RECORD_RULES = (_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees)
+_LOG_RANKS = re.compile(r"Running DLIO\b.* with (\d+) process")
+_LOG_STAMP = re.compile(r"^\[\w+\] (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?) ", re.MULTILINE)
+_LOG_SLACK_SECONDS = 60.0
+"""DLIO may log this long after the end that it puts into the summary; before the start it may list files for long."""
+
+
+def _log_in_run(records: RunRecords) -> Iterator[Finding]:
+    """dlio.log is of this run: by its time stamps, and by the number of its processes."""
+    words = read_text(os.path.join(records.path, LOG), []) if records.phase == "run" and LOG in records.files else None
+    ranks, printed = _LOG_RANKS.search(words or ""), count(records.summary.get("num_accelerators"))
+    if ranks and printed and int(ranks[1]) != printed:
+        yield by_rule("papers.differ", f"number of processes: {printed} (summary.json), {ranks[1]} ({LOG})")
+    stamps = _LOG_STAMP.findall(words or "")
+    begun, ended = moment(records.summary.get("start")), moment(records.summary.get("end"))
+    first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
+    if begun and ended and first and last:
+        if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
+            seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
+            yield by_rule("papers.differ", seen, "the log of this run")
+
+
+_MIN_DEVICE_SHARE = {"training": 0.7, "checkpointing": 0.9}
+"""Least share of the bytes that the hosts' drives read (training) or wrote: a dataset of 5 times the memory leaves the
+page cache a fifth of an epoch's reads, synced checkpoints leave it none."""
+_OTHER_DRIVES = 0.05
+"""Drives that moved a smaller share did not hold the data: it was on another machine."""
+
+
+def _devices_agree(records: RunRecords) -> Iterator[Finding]:
+    """The counters of the hosts' drives grew by what the run says that it moved, where these drives held the data."""
+    setup, summary = records.setup, records.summary
+    if records.benchmark == "training":
+        way, place, samples = "read", 0, (setup.samples_per_file or 0) * (count(summary.get("num_files_train")) or 0)
+        gib = samples * (setup.record_bytes or 0) * (setup.epochs or 0) / 2**30
+    else:
+        saves = count(records.section("checkpoint").get("num_checkpoints_write"), 0) or 0
+        way, place = "wrote", 1
+        gib = saves * (number(mapping(summary.get("metric")).get("checkpoint_size_GB")) or 0)
+    moved = sum(each[place] for each in device_work(records.metadata).values())
+    least = _MIN_DEVICE_SHARE.get(records.benchmark, 0.0)
+    if records.phase == "run" and _OTHER_DRIVES * gib < moved < least * gib:
+        seen = f"the hosts' drives {way} {moved:,.1f} GiB, the run {gib:,.1f} GiB"
+        yield by_rule("data.device", seen, f"at least {100 * least:g} % of it, by /proc/diskstats")
+
+
+_RECORD_RULES = (
+    *(_facts_agree, _division_agrees, _records_complete, _call_succeeded, _log_agrees, _log_in_run),
+    *(_no_other_code, _on_storage, _devices_agree),
+)
 
 
 def record_findings(records: RunRecords) -> Iterator[Located]:

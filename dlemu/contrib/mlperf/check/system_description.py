@@ -6,15 +6,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
 from dlemu.contrib.mlperf.rules.known import by_rule_at
 from dlemu.results.finding import Finding, Located
-
-if TYPE_CHECKING:
-    from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 
 PLACEHOLDER = "FILL IN"
 """Text in a template where the submitter must fill in a value."""
@@ -31,23 +29,7 @@ _UNITS_GIB = {"": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10
 _DESCRIPTION_SUFFIXES = (".yaml", ".yml", ".json")
 
 
-@dataclass(frozen=True)
-class RanOn:
-    """The hosts of one call, by its summary.json."""
-
-    path: str
-    hosts: int | None
-    memory_gib: float | None
-    """Of all hosts together."""
-
-
-def ran_on(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> list[RanOn]:
-    """Return the hosts of every run and every checkpointing call."""
-    runs = [RanOn(leaf.path, leaf.printed.hosts, leaf.printed.memory_gib) for one in results for leaf in one.runs]
-    return runs + [RanOn(leaf.path, leaf.hosts, leaf.memory_gib) for one in checkpoints for leaf in one.leaves]
-
-
-def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Located]:
+def check_systems(submission: Submission, calls: Sequence[Papers]) -> Iterator[Located]:
     """Check the system descriptions of one submission, and compare them with its results."""
     folder = os.path.join(submission.path, "systems")
     if not os.path.isdir(folder):
@@ -57,7 +39,8 @@ def check_systems(submission: Submission, calls: Sequence[RanOn]) -> Iterator[Lo
         if os.path.isfile(os.path.join(folder, name)) and not os.path.getsize(os.path.join(folder, name)):
             yield by_rule_at(os.path.join(folder, name), "files.empty", f"{name} has 0 bytes")
     stems = {kind: {_stem(name) for name in names if _file_kind(name) == kind} for kind in ("text", "pdf")}
-    yield from _only_allowed_files(submission, folder, names, stems)
+    for stem in sorted(stems["pdf"] - stems["text"]):
+        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
     systems = set(folders_in(os.path.join(submission.path, "results")))
     for system in sorted(systems):
         if system not in stems["text"] or system not in stems["pdf"]:
@@ -145,19 +128,8 @@ def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def _only_allowed_files(
-    submission: Submission, folder: str, names: list[str], stems: Mapping[str, set[str]]
-) -> Iterator[Located]:
-    for name in names:
-        if os.path.isdir(os.path.join(folder, name)) or _file_kind(name) not in ("text", "pdf", "md"):
-            wanted, fix = "SYSTEM.yaml, SYSTEM.pdf and *.md", f"move {name} away"
-            yield by_rule_at(os.path.join(folder, name), "systems.files", name, wanted, fix)
-    for stem in sorted(stems["pdf"] - stems["text"]):
-        yield by_rule_at(os.path.join(folder, f"{stem}.pdf"), "systems.files", f"{stem}.pdf without {stem}.yaml")
-
-
 def _check_description(
-    submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[RanOn]
+    submission: Submission, folder: str, system: str, names: list[str], calls: Sequence[Papers]
 ) -> Iterator[Located]:
     name = next((name for name in names if _stem(name) == system and _file_kind(name) == "text"), None)
     if name is None:
@@ -190,7 +162,7 @@ def _read_description(path: str) -> tuple[Any, list[Located]]:
     return content, [Located(path, finding) for finding in broken]
 
 
-def matches_run(call: RanOn, under_test: Mapping[str, Any]) -> Iterator[Located]:
+def matches_run(call: Papers, under_test: Mapping[str, Any]) -> Iterator[Located]:
     """Compare the hosts of a call, and their memory, with the description (2.1.9 of v3.0)."""
     path = call.path
     raw = under_test.get("clients")

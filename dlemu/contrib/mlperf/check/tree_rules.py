@@ -5,33 +5,38 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 
-from dlemu.contrib.mlperf.audit.papers import METADATA, Papers
+from dlemu.contrib.mlperf.audit.papers import METADATA, stamp_of
+from dlemu.contrib.mlperf.audit.tolerant import count
+from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.check.submission_tree import (
     CATEGORIES,
     PHASES,
-    Leaf,
+    CheckpointResult,
     Result,
     Rule,
     Submission,
     entries_of,
     folders_in,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.results.finding import Located
+from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
+from dlemu.results.finding import Finding, Located
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
-RUN_FILES = ("training_run.stdout.log", "training_run.stderr.log", "dlio.log")
-DATAGEN_FILES = ("training_datagen.stdout.log", "training_datagen.stderr.log", "dlio.log")
-"""Files of a run and of datagen (2.1.14, 2.1.19 of v3.0), besides the ranks' files, summary.json and metadata."""
 RESULTS = "results.json"
 """File of the sums over all runs or calls of a result, beside them (2.1.16, 2.1.22 of v3.0)."""
 CONFIG_FOLDER = "dlio_config"
 _KEEP = "keep the folder as the tool left it, or repeat the run"
-_RANK_OUTPUT = re.compile(r"^\d+_output\.json$")
-RANK_FILES = ((_RANK_OUTPUT, "R_output.json"), (re.compile(r"^\d+_per_epoch_stats\.json$"), "R_per_epoch_stats.json"))
-"""(pattern, name to show) of the files that every rank R writes."""
-_STATS_FILE = re.compile(r"^(\d+_)?per_epoch_stats\.json$")
+_RANK_FILES = ("R_output.json", "R_per_epoch_stats.json")
+"""Files that every rank R writes."""
+_REQUIRED = {
+    ("training", "datagen"): ("datagen", "datagen", ("dlio.log", f"*{METADATA}")),
+    ("training", "run"): ("run", "run", ("dlio.log", f"*{METADATA}", *_RANK_FILES)),
+    ("checkpointing", "run"): ("checkpoint", "run", ("dlio.log", "summary.json", f"*{METADATA}", *_RANK_FILES)),
+}
+"""Benchmark and phase -> name of the rules (`files.NAME`, `files.NAME_config`), that of the logs, and the other files
+that a call needs beside dlio_config (2.1.14, 2.1.19, 2.1.25 of v3.0)."""
 _ORGANISATION_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
 _CODE_FOLDER = re.compile(r"^code(-[0-9a-f]+)?$")
 _FOLDERS_IN_CODE = frozenset({"dlio_benchmark", "mlpstorage", "mlpstorage_py", "storage-conf"})
@@ -78,8 +83,8 @@ def phase_folders(result: Result) -> Iterator[Located]:
         yield by_rule_at(workload, "files.phases", f"a folder {name}", ", ".join(PHASES), fix)
 
 
-def datagen_files(result: Result) -> Iterator[Located]:
-    """There is one call of datagen, its folder named by its time and complete (2.1.13 to 2.1.15 of v3.0)."""
+def datagen_calls(result: Result) -> Iterator[Located]:
+    """There is one call of datagen, its folder named by its time (2.1.13 of v3.0)."""
     folder = os.path.join(result.workload_folder, "datagen")
     if result.phased and os.path.isdir(folder) and len(result.datagen) != 1:
         names = ", ".join(leaf.name for leaf in result.datagen) or "none"
@@ -87,83 +92,67 @@ def datagen_files(result: Result) -> Iterator[Located]:
     for leaf in result.datagen:
         if leaf.stamp is None:
             yield by_rule_at(leaf.path, "files.datagen_stamp", f"a folder is named {leaf.name!r}")
-        yield from missing(leaf, "files.datagen", [*DATAGEN_FILES, METADATA])
-        yield from config_files(leaf, "files.datagen_config")
 
 
-def results_json(result: Result) -> Iterator[Located]:
+def results_json(result: Result | CheckpointResult) -> Iterator[Located]:
     """The file of the sums over all runs is beside the runs."""
-    if result.phased and os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
-        yield by_rule_at(result.path, "files.results", f"no {RESULTS}")
+    if isinstance(result, Result) and not result.phased:
+        return
+    if os.path.isdir(result.path) and not os.path.isfile(os.path.join(result.path, RESULTS)):
+        rule = "files.results" if isinstance(result, Result) else "files.checkpoint_results"
+        yield by_rule_at(result.path, rule, f"no {RESULTS}", RESULTS)
 
 
-def run_files(result: Result) -> Iterator[Located]:
-    """Each run has the files that its edition's tool needs to report or check it."""
-    edition = result.edition
-    for leaf in result.runs:
-        if result.phased and edition.checks_tree:
-            yield from missing(leaf, "files.run", [*RUN_FILES, METADATA])
-            yield from _missing_pattern(leaf, _RANK_OUTPUT, "R_output.json")
-            yield from _missing_pattern(leaf, _STATS_FILE, "R_per_epoch_stats.json")
-            yield from config_files(leaf, "files.run_config")
-        elif result.phased:
-            yield from _required_by_v2(leaf)
-        yield from ranks_kept(leaf, leaf.printed.accelerators)
-        yield from empty_files(leaf) if result.phased else ()
+def call_files(records: RunRecords) -> Iterator[Finding]:
+    """A call has the files that its edition's tool needs to report or check it, and those of all ranks."""
+    known = _REQUIRED.get((records.benchmark, records.phase))
+    if known is None:
+        return
+    if records.phased:
+        yield from _required(records, *known) if records.edition.checks_tree else _required_by_v2(records)
+        for name in records.files:
+            if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(records.path, name)):
+                wanted = "the output of the call"
+                yield by_rule("files.empty", f"{name} has 0 bytes", wanted, _KEEP, "warning")
+    ranks = count(records.summary.get("num_accelerators"))
+    for name in _RANK_FILES if records.phase == "run" else ():
+        kept = sum(_is_of_a_rank(file, name) for file in records.files)
+        if ranks and 0 < kept < ranks:  # with some ranks' files the published figures can't be recomputed
+            yield by_rule("files.ranks", f"{name} of {kept} ranks", f"the files of all {ranks} ranks")
 
 
-def _required_by_v2(leaf: Leaf) -> Iterator[Located]:
-    """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
-    count = sum(name.endswith(METADATA) for name in leaf.files)
-    if count != 1:
-        yield by_rule_at(leaf.path, "files.metadata", f"{count} files *{METADATA}")
-    for name in ("config.yaml", "overrides.yaml"):
-        if not os.path.isfile(os.path.join(leaf.path, CONFIG_FOLDER, name)):
-            yield by_rule_at(leaf.path, "files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
+def _is_of_a_rank(file: str, name: str) -> bool:
+    rank, _, rest = file.partition("_")
+    return rank.isdigit() and f"R_{rest}" == name
 
 
-def ranks_kept(leaf: Papers, ranks: int | None) -> Iterator[Located]:
-    """If any rank's file is kept, every rank's is: otherwise the published figures can't be recomputed."""
-    for pattern, name in RANK_FILES:
-        kept = sum(bool(pattern.match(file)) for file in leaf.files)
-        if ranks and 0 < kept < ranks:
-            wanted = f"the files of all {ranks} ranks"
-            yield by_rule_at(leaf.path, "files.ranks", f"{name} of {kept} ranks", wanted)
-
-
-def empty_files(leaf: Papers) -> Iterator[Located]:
-    """Logs are not empty; empty metadata and results are found by the rules on their content."""
-    for name in leaf.files:
-        if name.endswith((".stdout.log", "dlio.log")) and not os.path.getsize(os.path.join(leaf.path, name)):
-            yield by_rule_at(
-                leaf.path, "files.empty", f"{name} has 0 bytes", "the output of the call", _KEEP, "warning"
-            )
-
-
-def missing(leaf: Papers, rule: str, wanted: Sequence[str], others: Sequence[str] = ()) -> Iterator[Located]:
-    """Yield one finding on all missing files: those of `wanted` (names, or suffixes that begin with _) and `others`."""
-    lacking = [f"*{name}" if name.startswith("_") else name for name in wanted if not _has(leaf, name)]
-    if lacking or others:
-        seen = f"no {', '.join([*lacking, *others])}"
-        yield by_rule_at(leaf.path, rule, seen, "all files that the edition's checker requires", _KEEP)
-
-
-def _has(leaf: Papers, name: str) -> bool:
-    return any(file.endswith(name) if name.startswith("_") else file == name for file in leaf.files)
-
-
-def _missing_pattern(leaf: Leaf, pattern: re.Pattern[str], name: str) -> Iterator[Located]:
-    if not any(map(pattern.match, leaf.files)):
-        yield by_rule_at(leaf.path, "files.run", f"no {name}")
-
-
-def config_files(leaf: Papers, rule: str) -> Iterator[Located]:
-    """The folder dlio_config holds hydra's three files and no others."""
-    folder = os.path.join(leaf.path, CONFIG_FOLDER)
+def _required(records: RunRecords, name: str, logs: str, others: Sequence[str]) -> Iterator[Finding]:
+    streams = [f"{records.benchmark}_{logs}.{stream}.log" for stream in ("stdout", "stderr")]
+    lacking = [
+        each
+        for each in (*streams, *others)
+        if not any(fnmatch(file, each) or _is_of_a_rank(file, each) for file in records.files)
+    ]
+    if lacking:
+        wanted = "all files that the edition's checker requires"
+        yield by_rule(f"files.{name}", f"no {', '.join(lacking)}", wanted, _KEEP)
+    folder = os.path.join(records.path, CONFIG_FOLDER)
     files = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     if files != list(CONFIG_FILES):
         seen = f"{CONFIG_FOLDER} holds {', '.join(files) or 'nothing'}"
-        yield by_rule_at(leaf.path, rule, seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
+        yield by_rule(f"files.{name}_config", seen, f"exactly {', '.join(CONFIG_FILES)}", _KEEP)
+
+
+def _required_by_v2(records: RunRecords) -> Iterator[Finding]:
+    """mlpstorage v2.0 finds a run by its one metadata file, and reads its configuration from dlio_config."""
+    if (records.benchmark, records.phase) != ("training", "run"):
+        return
+    found = sum(name.endswith(METADATA) for name in records.files)
+    if found != 1:
+        yield by_rule("files.metadata", f"{found} files *{METADATA}")
+    for name in ("config.yaml", "overrides.yaml"):
+        if not os.path.isfile(os.path.join(records.path, CONFIG_FOLDER, name)):
+            yield by_rule("files.run_config", f"no {CONFIG_FOLDER}/{name}", name)
 
 
 def top_folders(root: str) -> Iterator[Located]:
@@ -221,6 +210,18 @@ def submission_categories(submission: Submission) -> Iterator[Located]:
                 yield by_rule_at(folder, "submission.workload", f"a folder {name}", wanted)
 
 
+def hidden_runs(submission: Submission) -> Iterator[Located]:
+    """No run is kept where nobody looks: in a hidden folder, or under another name beside the calls of a result."""
+    for folder, below, names in os.walk(os.path.join(submission.path, "results")):
+        parts = os.path.relpath(folder, submission.path).split(os.sep)
+        category = next((each for each in CATEGORIES if each in parts), None)
+        named = category is None or len(parts) - parts.index(category) != 3 or parts[-1] in PHASES
+        is_hidden = any(part.startswith(".") for part in parts) or not (named or stamp_of(parts[-1]))
+        if is_hidden and ("summary.json" in names or any(name.endswith(METADATA) for name in names)):
+            yield by_rule_at(folder, "runs.hidden", f"a run in {parts[-1]}")
+        below.sort()
+
+
 def _only_holds_code(path: str) -> bool:
     """Return whether a folder holds code images and no other folders."""
     names = folders_in(path)
@@ -237,5 +238,5 @@ def holds_code(path: str, levels: int = _CODE_LEVELS) -> bool:
     return levels > 1 and any(holds_code(os.path.join(path, name), levels - 1) for name in folders)
 
 
-FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_files, results_json, run_files)
-SUBMISSION_RULES = (submission_folders, submission_code, submission_categories)
+FILE_RULES: tuple[Rule, ...] = (phase_folders, datagen_calls, results_json)
+SUBMISSION_RULES = (submission_folders, submission_code, submission_categories, hidden_runs)

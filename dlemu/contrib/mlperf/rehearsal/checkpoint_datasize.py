@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from dlemu.checkpoints.checkpoint_plan import CheckpointSize, checkpoint_size
@@ -10,13 +9,10 @@ from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.checkpoints import (
     CHECKPOINTS,
     EDITIONS_WITH_CHECKPOINTS,
-    MEMORY_FACTOR,
     MODELS,
     RANKS_A_HOST,
     OfficialModel,
-    WrongSize,
     official_model,
-    wrong_size,
 )
 from dlemu.contrib.mlperf.rules.known import by_rule
 from dlemu.extend import UserError
@@ -40,22 +36,6 @@ class CheckpointDatasize:
     memory_factor: float
     """GiB that a host writes divided by its memory; above 3, its page cache can't serve the reads."""
     findings: tuple[Finding, ...]
-    wrong: WrongSize | None
-    """A wrong size that an official source states for it, if any."""
-
-    @property
-    def tool_commands(self) -> tuple[str, ...]:
-        """Command lines of the edition's own tool, two if caches must be cleared in between; capitals: fill in."""
-        gib = math.ceil(self.memory_gib_per_host)
-        options = f"--model {self.model} --num-processes {self.size.ranks} --checkpoint-folder FOLDER"
-        if self.edition == "2.0":
-            one = f"mlpstorage checkpointing run {options} --client-host-memory-in-gb {gib} --results-dir RESULTS_DIR"
-        else:
-            rest = options.split(" ", 2)[2]  # v3.0 has the model before the options
-            one = f"mlpstorage closed checkpointing {self.model} run file {rest} --systemname SYSTEM"
-        if self.memory_factor > MEMORY_FACTOR:
-            return (one,)
-        return (f"{one} --num-checkpoints-read 0", f"{one} --num-checkpoints-write 0")
 
 
 def checkpoint_datasize(
@@ -84,7 +64,6 @@ def checkpoint_datasize(
         written_gib_per_host=written,
         memory_factor=written / memory_gib_per_host,
         findings=(*_other_settings(model, workload), *_findings(model, size, hosts, name)),
-        wrong=wrong_size(name, model.name, size.ranks),
     )
 
 
@@ -107,8 +86,3 @@ def _findings(model: OfficialModel, size: CheckpointSize, hosts: int, edition: s
         seen, fix = f"{size.ranks} processes on {hosts} hosts", "use fewer hosts"
         found.append(by_rule("checkpoint.hosts", seen, f"more than {RANKS_A_HOST} on each", fix))
     return found
-
-
-def largest_rank_memory_gib(size: CheckpointSize) -> float:
-    """Return the memory of v2.0's DLIO for the largest rank: its share, and the same again while reading."""
-    return 2 * size.largest_rank_gib

@@ -45,30 +45,6 @@ class Datasize:
     """Other settings that break a rule."""
 
     @property
-    def tool_commands(self) -> tuple[str, ...]:
-        """Command lines of the edition's own tool to size and make the dataset; words in capitals are to fill in."""
-        model, count = self.workload, self.accelerators
-        hosts = f"--num-client-hosts {self.hosts} --client-host-memory-in-gb {math.ceil(self.memory_gib_per_host)}"
-        params = f"--params {' '.join(self.overrides)}"
-        size = f"--max-accelerators {count} --accelerator-type {self.accelerator}"
-        folders = "--data-dir DATA_DIR --results-dir RESULTS_DIR"
-        if self.edition == "2.0":
-            return (
-                f"mlpstorage training datasize --model {model} {size} {hosts}",
-                f"mlpstorage training datagen --model {model} --num-processes {count} {folders} {params}",
-            )
-        training = f"mlpstorage closed training {model}"
-        return (
-            f"{training} datasize {size} {hosts} --systemname SYSTEM",
-            f"{training} datagen file --num-processes {count} {folders} --systemname SYSTEM {params}",
-        )
-
-    @property
-    def tool_subfolders(self) -> int:
-        """Subfolders that the tools of v2.0 and v3.0 suggest in text, rounded down; their command line has 0."""
-        return self.files // FILES_A_FOLDER
-
-    @property
     def overrides(self) -> tuple[str, ...]:
         """Return the dataset's settings as overrides, which dlemu and DLIO name alike."""
         words = [f"dataset.num_files_train={self.files}"]

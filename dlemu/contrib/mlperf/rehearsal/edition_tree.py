@@ -6,18 +6,15 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from importlib.resources import files
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
-import psutil
 import yaml
 
-from datagen.manifest import Manifest
 from datagen.owned import scratch_folder
 from dlemu import __version__
-from dlemu.comm.environment import describe_host
+from dlemu.comm.cgroup_limits import host_memory
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
@@ -47,11 +44,12 @@ def copy_into_tree(
                 _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
             shutil.copyfile(os.path.join(run, LOG), os.path.join(part, f"{name}_run.stdout.log"))
             write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
-            metadata |= {"override_parameters": overridden(overrides), "exit_status": 0}
+            kept = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
+            metadata |= {"override_parameters": dict(word.split("=", 1) for word in kept), "exit_status": 0}
             metadata |= dict(zip(("invocation_start_time", "invocation_end_time"), times, strict=True))
             write_json(part, f"{name}_{os.path.basename(leaf)}{METADATA}", metadata)
             if os.path.isdir(data_folder):
-                write_json(part, SEPARATION, file_separation(data_folder, plan.tree))
+                write_json(part, SEPARATION, _separation(data_folder, os.path.abspath(plan.tree)))
             os.rename(part, leaf)
     except OSError as error:
         raise SpaceError(f"{leaf} could not be written: {error.strerror or error}; free some space") from error
@@ -99,27 +97,11 @@ def call_metadata(
     }
 
 
-def overridden(words: Sequence[str]) -> dict[str, str]:
-    """Return the overrides (`++workload.KEY=VALUE`) as the metadata hold them: KEY -> VALUE."""
-    kept = [word for word in words if word.startswith("++workload.")]
-    return dict(word.removeprefix("++workload.").split("=", 1) for word in kept)
-
-
-def file_separation(data_folder: str, tree: str) -> dict[str, Any]:
+def _separation(data_folder: str, results: str) -> dict[str, Any]:
     """Return v3.0's record of whether data and results share a file system: whether both device numbers are equal."""
-    data, results = os.path.abspath(data_folder), os.path.abspath(tree)
-    return {
-        "version": 1,
-        "method": "st_dev",
-        "same_filesystem": same_file_system(data, results),
-        "data_or_chkpt_path": data_folder,
-        "results_path": results,
-        "data_or_chkpt_realpath": os.path.realpath(data),
-        "results_realpath": os.path.realpath(results),
-        "probed_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "probed_by_rank": 0,
-        "probed_by_host": platform.node(),
-    }
+    same = same_file_system(data_folder, results)
+    stated = {"version": 1, "method": "st_dev", "same_filesystem": same}
+    return {**stated, "data_or_chkpt_path": data_folder, "results_path": results, "probed_by_host": platform.node()}
 
 
 def same_file_system(left: str, right: str) -> bool:
@@ -135,19 +117,12 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
-def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | None, began_at: datetime) -> None:
-    """Write the datagen phase.
-
-    `output` is what `dlemu datagen` printed, None if the dataset existed before. Such a dataset may be older than the
-    rehearsal's datasize phase, which must come first: then the phase is dated `began_at`, and its log says when the
-    dataset was really made.
-    """
-    workload = plan.workload
-    made_at, files = _dataset_time_and_files(plan, manifest)
-    stamp = max(made_at, began_at).strftime(STAMP_FORMAT)
+def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -> None:
+    """Write the datagen phase; `output` is what `dlemu datagen` printed, None for an older dataset."""
+    workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
+    files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
-    found = f"the dataset existed before this rehearsal; it is complete: {files} files, made at {made_at.isoformat()}"
-    log = output.strip() if output else found
+    log = output.strip() if output else f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
@@ -160,15 +135,6 @@ def write_datagen(plan: RehearsalPlan, manifest: Manifest | None, output: str | 
     metadata = training_metadata(plan, "datagen", stamp, files) | {"parameters": config}
     metadata["override_parameters"] = {"dataset.num_files_train": str(files)}
     write_json(folder, f"training_{stamp}{METADATA}", metadata)
-
-
-def _dataset_time_and_files(plan: RehearsalPlan, manifest: Manifest | None) -> tuple[datetime, int]:
-    """Return when the dataset was made, in local time, and its number of files."""
-    dataset = plan.workload.dataset
-    if manifest is None:
-        return datetime.fromtimestamp(int(os.stat(dataset.data_folder).st_mtime)), dataset.num_files_train
-    moment = datetime.fromisoformat(manifest.made_at).astimezone().replace(tzinfo=None)
-    return moment, manifest.spec.num_files_train
 
 
 def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
@@ -187,29 +153,19 @@ Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what
 
 - Figures were measured on dlemu's ranks, by the formulas of DLIO 2.x. dlemu's own results are in ../runs/.
 - Each run of training shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
-- systems/ describes the system with what this host reported: fill in the rest by the edition's schema
-  (`mlpstorage validate` checks it), and add the pdf. mlpstorage adds a copy of the official code to a submission.
+- systems/ has only what the check compares with the runs: describe the system by mlpstorage's template, check that with
+  `mlpstorage validate`, and add the pdf. mlpstorage adds a copy of the official code to a submission.
 - {SEPARATION} compares the device numbers of the data and results folders.
 """
     write_text(plan.tree, "README.txt", f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
-    """Write the system description to fill in, with what this host reports: the rules require all hosts to be alike.
-
-    An existing one stays. Raises SpaceError.
-    """
-    folder, name, host = os.path.join(submission, "systems"), f"{system}.yaml", describe_host()
-    if os.path.exists(os.path.join(folder, name)):
-        return
-    description = yaml.safe_load(files(__package__).joinpath("system.yaml").read_text(encoding="utf-8"))
-    solution, (client,) = (description["system_under_test"][key] for key in ("solution", "clients"))
-    solution["submission_name"] = system
-    solution["capabilities"] |= {"multi_host": True} if hosts > 1 else {}
-    if host.memory_limit_bytes is not None and host.memory_limit_bytes < host.memory_bytes:
-        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {host.memory_limit_bytes}"}]
-    client |= {"quantity": hosts, "operating_system": {"name": platform.system(), "version": host.kernel}}
-    cores = psutil.cpu_count(logical=False) or host.cpu_count
-    memory = max(1, round(memory_gib_per_host))
-    client["chassis"] |= {"cpu_model": host.processor, "cpu_cores": cores, "memory_capacity": memory}
-    write_text(folder, name, yaml.safe_dump(description, sort_keys=False))
+    """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
+    limit_bytes = host_memory().limit_bytes
+    client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
+    if limit_bytes is not None:
+        client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]
+    solution = {"submission_name": system, "capabilities": {"multi_host": hosts > 1}, "friendly_description": "FILL IN"}
+    description = {"system_under_test": {"solution": solution, "clients": [client]}}
+    write_text(os.path.join(submission, "systems"), f"{system}.yaml", yaml.safe_dump(description, sort_keys=False))

@@ -12,7 +12,6 @@ from statistics import fmean, pstdev
 from datagen.formats.format_base import format_named
 from datagen.inspection import inspect
 from datagen.layout import layouts
-from datagen.manifest import Manifest
 from dlemu.config import datagen_command
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
@@ -81,10 +80,10 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         _check_enough_steps(self.plan.workload)
         began_at = self.now()
         output = self._generate_dataset() if self.make else None
-        manifest = self._dataset()
+        self._inspect()
         super().prepare()
         write_datasize(self.plan, self.size, began_at)
-        write_datagen(self.plan, manifest, output, began_at)
+        write_datagen(self.plan, output, began_at)
         for line in self._opening_lines():
             self.report(line)
 
@@ -125,14 +124,11 @@ class TrainingRehearsal(Rehearsal[Datasize]):
             raise DatagenFailed(ended.returncode)
         return ended.stdout
 
-    def _dataset(self) -> Manifest | None:
-        """Return the dataset's manifest; raises UserError unless it exists, is complete and matches the settings."""
+    def _inspect(self) -> None:
+        """Raise UserError unless the dataset exists, is complete and matches the settings."""
         workload = self.plan.workload
-        return inspect(
-            workload.dataset,
-            command_hint=lambda: f"{datagen_command(workload)}, or add --make",
-            storage=workload.storage_spec,
-        ).manifest
+        hint = f"{datagen_command(workload)}, or add --make"
+        inspect(workload.dataset, command_hint=lambda: hint, storage=workload.storage_spec)
 
     def _opening_lines(self) -> list[str]:
         plan, bound, workload = self.plan, self.size.bound, self.plan.workload

@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from importlib.resources import files
 from itertools import islice
 from typing import Any
+
+import yaml
 
 Value = str | int | float | bool
 
@@ -18,77 +21,17 @@ _MAX_SETTINGS = 10_000
 """Settings read from one file: with YAML aliases a small file can expand to an endless mapping."""
 CORE_SECTIONS = ("model.", "workflow.", "checkpoint.")
 """Sections whose keys are all core settings, except the folder of checkpoints, which differs from site to site."""
-CORE_KEYS = frozenset(
-    {
-        *("framework", "metric.au", "dataset.format", "dataset.num_samples_per_file"),
-        *("dataset.record_length", "dataset.record_length_stdev", "dataset.record_length_resize"),
-        *("dataset.record_length_bytes", "dataset.record_length_bytes_stdev", "dataset.record_length_bytes_resize"),
-        *("reader.data_loader", "reader.batch_size", "reader.file_shuffle", "reader.sample_shuffle"),
-        *("reader.shuffle_size", "train.epochs", "train.computation_time", "train.computation_time_stdev"),
-        "train.total_training_steps",
-    }
-)
+_STATED = yaml.safe_load(files("dlemu.contrib.mlperf.rules").joinpath("workloads.yaml").read_text(encoding="utf-8"))
+WORKLOADS, ACCELERATORS = _STATED["workloads"], _STATED["editions"]
+CORE_KEYS = frozenset(_STATED["core_keys"])
 SITE_KEYS = frozenset({"checkpoint.checkpoint_folder"})
 PHASE_KEYS = frozenset({"checkpoint.num_checkpoints_write", "checkpoint.num_checkpoints_read"})
 """Keys that differ between the write and the read call of a checkpoint run: core settings of training only."""
-_SPELLINGS = {
-    "dataset.record_length": "dataset.record_length_bytes",
-    "dataset.record_length_stdev": "dataset.record_length_bytes_stdev",
-    "dataset.record_length_resize": "dataset.record_length_bytes_resize",
-    "checkpoint.model_size": "model.model_size",
-    "model": "model.name",
-    "train.computation_time.mean": "train.computation_time",
-    "train.computation_time.stdev": "train.computation_time_stdev",
-    "dataset.record_length_bytes.mean": "dataset.record_length_bytes",
-    "reader.preprocess_time.mean": "reader.preprocess_time",
-    "reader.preprocess_time.stdev": "reader.preprocess_time_stdev",
-    "metric.exclude_start_steps": "output.metric.exclude_start_steps",
-    "metric.exclude_end_steps": "output.metric.exclude_end_steps",
-}
-"""A key as spelled by older versions of DLIO or in DLIO's longer form -> DLIO 2.x's key."""
-DEFAULTS: Mapping[str, Value] = {
-    "dataset.record_length_bytes_stdev": 0,
-    "dataset.record_length_bytes_resize": 0,
-    "reader.file_shuffle": "off",
-    "reader.sample_shuffle": "off",
-    "train.computation_time_stdev": 0,
-    "train.total_training_steps": -1,
-}
-"""Value of a core setting that a configuration omits (DLIO's `ConfigArguments`)."""
-OTHER_DEFAULTS: Mapping[str, Any] = {
-    "reader.read_threads": 1,
-    "reader.computation_threads": 1,
-    "reader.prefetch_size": 2,
-    "reader.transfer_size": "not set",
-    "reader.odirect": False,
-    "reader.data_loader": "tensorflow",
-}
-"""The same of settings whose defaults are not part of the hash: runs are compared by them."""
-NEVER_SET: Mapping[str, Any] = {
-    "dataset.compression": "none",
-    "dataset.record_dims": [],
-    "dataset.record_element_type": "uint8",
-    "dataset.enable_chunking": False,
-    "dataset.num_files_eval": 0,
-    "reader.file_access": "multi",
-    "reader.read_type": "on_demand",
-    "reader.shuffle_size": 1024,
-    "reader.preprocess_time": 0,
-    "reader.preprocess_time_stdev": 0,
-    "reader.reader_classname": "none",
-    "reader.data_loader_classname": "none",
-    "reader.data_loader_sampler": "none",
-    "reader.transformed_record_dims": [],
-    "reader.transformed_record_element_type": "uint8",
-    "train.seed_change_epoch": True,
-    "workflow.train": True,
-    "workflow.generate_data": False,
-    "workflow.evaluation": False,
-}
-"""DLIO's defaults of settings that change what is read, how or when, and that no workload of any edition changes.
-
-The start method of workers and pinned memory are not among them: mlpstorage chooses the former for object stores.
-"""
+_SPELLINGS: Mapping[str, str] = _STATED["spellings"]
+DEFAULTS: Mapping[str, Value] = _STATED["defaults"]
+OTHER_DEFAULTS: Mapping[str, Any] = _STATED["other_defaults"]
+NEVER_SET: Mapping[str, Any] = _STATED["never_set"]
+"""These are explained in workloads.yaml."""
 
 
 def settings_of(workload: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

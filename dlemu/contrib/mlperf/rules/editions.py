@@ -1,7 +1,7 @@
 """The editions of MLPerf Storage since v2.0 on training: workloads, accelerators, and the settings that may change.
 
-Source: mlcommons/storage (https://github.com/mlcommons/storage), the workload files and the rules of each edition, and
-`mlpstorage_py/rules/editions.yaml` for the hashes of workloads (`core-config-v1`, see `core_config`).
+Source: mlcommons/storage (https://github.com/mlcommons/storage), the rules of each edition; the workloads themselves
+are in workloads.yaml.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from dlemu.contrib.mlperf.rules.core_config import Value
+from dlemu.contrib.mlperf.rules.core_config import ACCELERATORS, WORKLOADS, Value
 
 Reading = Literal["published", "today"]
 """How strictly to judge: `published`, as submissions to the round were; `today`, as its tool has judged since then."""
@@ -56,77 +56,15 @@ class Edition:
         return self.officials.get((workload, accelerator))
 
 
-_UNET3D: Mapping[str, Value] = {
-    "framework": "pytorch",
-    "dataset.format": "npz",
-    "dataset.record_length_bytes_stdev": 68341808,
-    "dataset.record_length_bytes_resize": 2097152,
-    "reader.data_loader": "pytorch",
-    "reader.file_shuffle": "seed",
-    "reader.sample_shuffle": "seed",
-    "checkpoint.checkpoint_after_epoch": 5,
-    "checkpoint.epochs_between_checkpoints": 2,
-    "model.model_size": 499153191,
-}
-_RESNET50: Mapping[str, Value] = {
-    "framework": "tensorflow",
-    "dataset.format": "tfrecord",
-    "dataset.record_length_bytes_resize": 150528,
-    "reader.data_loader": "tensorflow",
-}
-_COSMOFLOW: Mapping[str, Value] = {
-    "framework": "tensorflow",
-    "dataset.format": "tfrecord",
-    "dataset.record_length_bytes_stdev": 71311,
-    "reader.data_loader": "tensorflow",
-    "reader.file_shuffle": "seed",
-    "reader.sample_shuffle": "seed",
-    "reader.shuffle_size": 2,
-}
-_RETINANET: Mapping[str, Value] = {
-    "framework": "pytorch",
-    "dataset.format": "jpeg",
-    "reader.data_loader": "pytorch",
-    "reader.file_shuffle": "seed",
-    "reader.sample_shuffle": "seed",
-}
-_UNET3D_BASE = Official(
-    batch_size=7,
-    computation_seconds=0.0,
-    epochs=5,
-    au_percent=90,
-    record_bytes=146600628,
-    samples_per_file=1,
-    settings=_UNET3D,
-)
-_RESNET50_BASE = replace(
-    _UNET3D_BASE, batch_size=400, record_bytes=114660.07, samples_per_file=1251, settings=_RESNET50
-)
-_COSMOFLOW_BASE = replace(_UNET3D_BASE, batch_size=1, au_percent=70, record_bytes=2828486, settings=_COSMOFLOW)
-_RETINANET_BASE = replace(_UNET3D_BASE, epochs=8, au_percent=85, record_bytes=322957, settings=_RETINANET)
-"""Settings of each workload that are the same on every accelerator."""
+def _officials(edition: str) -> dict[tuple[str, str], Official]:
+    """Return the workloads of an edition on its accelerators, as workloads.yaml has them."""
+    return {
+        (workload, name): Official(**WORKLOADS[workload] | own | {"core_configs": frozenset(own["core_configs"])})
+        for workload, accelerators in ACCELERATORS[edition].items()
+        for name, own in accelerators.items()
+    }
 
 
-def _on(base: Official, computation_seconds: float, *core_configs: str, batch_size: int = 0) -> Official:
-    """Return the settings of a workload on one accelerator."""
-    hashes, batch_size = frozenset(core_configs), batch_size or base.batch_size
-    return replace(base, batch_size=batch_size, computation_seconds=computation_seconds, core_configs=hashes)
-
-
-# Two hashes per workload: with the older keys and with v2.0's. For unet3d on b200: with and without checkpoints.
-_A100_H100 = {
-    ("unet3d", "a100"): _on(_UNET3D_BASE, 0.636, "4c86124e6f33db13", "691cea309c4f2f52"),
-    ("unet3d", "h100"): _on(_UNET3D_BASE, 0.323, "f4d46006aa421634", "0f3dd7a4bf6433a3"),
-    ("resnet50", "a100"): _on(_RESNET50_BASE, 0.435, "61ae77b994223584", "4a03838105aa5808"),
-    ("resnet50", "h100"): _on(_RESNET50_BASE, 0.224, "c8ec10780f4c9bd7", "03a7be3df904e1e7"),
-    ("cosmoflow", "a100"): _on(_COSMOFLOW_BASE, 0.00551, "329a3541eb5c1a36", "b49b896e947a408b"),
-    ("cosmoflow", "h100"): _on(_COSMOFLOW_BASE, 0.00350, "54541a1d49e87763", "4b7b36339a2a5b0d"),
-}
-_B200_MI355 = {
-    ("unet3d", "b200"): _on(_UNET3D_BASE, 0.162, "0d3ad0dec188becd", "f636f5a57473fca2"),
-    ("retinanet", "b200"): _on(_RETINANET_BASE, 0.04755, "20c73f53486caba0", batch_size=24),
-    ("retinanet", "mi355"): _on(_RETINANET_BASE, 0.0634, "66c43604eb650987", batch_size=32),
-}
 _CLOSED = frozenset(
     {
         *("dataset.num_files_train", "dataset.num_subfolders_train", "dataset.data_folder"),
@@ -158,14 +96,14 @@ _SET_BY_TOOL = frozenset(
 EDITIONS = {
     "2.0": Edition(
         name="2.0",
-        officials=_A100_H100,
+        officials=_officials("2.0"),
         closed_overrides=_CLOSED,
         checkpoint_workloads=("unet3d",),
         checks_tree=False,
     ),
     "3.0": Edition(
         name="3.0",
-        officials=_B200_MI355,
+        officials=_officials("3.0"),
         closed_overrides=_CLOSED | _SET_BY_TOOL,
         checks_tree=True,
         accelerator_gb={"b200": 180, "mi355": 288, "h100": 80, "a100": 80},

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from dlemu.contrib.mlperf.audit import audited_run
 from dlemu.contrib.mlperf.audit.audited_run import audit_run, shipped_pairs
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, check_folder
 from dlemu.contrib.mlperf.tests.test_mlperf_run import words
@@ -35,14 +32,6 @@ def rehearsal(sources: Path, results: Path) -> list[str]:
     return [DLEMU, *own, f"dataset.data_folder={results}-made", f"output.folder={results}"]
 
 
-def auditor(work: Callable[..., Any], folder: Path, stopped_seconds: float) -> None:
-    """Audit runs."""
-    patch.object(audited_run, "_audit_or_report_failure", work).start()
-    patch.object(audited_run, "_STOPPED_SECONDS", stopped_seconds).start()
-    patch.object(audited_run, "find_runs", lambda trees: [f"run {number}" for number in range(17)]).start()
-    audited_run.audit_trees([str(folder)], processes=2)
-
-
 # Foreign files and users' files
 READERS = {"audit": audit}
 FILES = {"a rehearsal": (f"new/{REHEARSAL}", (*REHEARSE, "output.folder=new"))}
@@ -50,7 +39,6 @@ FOLDERS = {"results of a rehearsal": ("place", (*REHEARSE, "output.folder=place"
 FILES_WRITTEN = {
     "an audit's lines": ("audit", "run", "--csv", "place"),
     "a check's lines": ("mlperf", "check", "run", "--csv", "place"),
-    "a check's page": ("mlperf", "check", "run", "--html", "place"),
 }
 PLACE_OPTIONS = {
     "audit --csv": lambda run, folder: ["audit", str(run), "--csv", str(folder / "a.csv")],
@@ -75,7 +63,6 @@ READS_SETTINGS = {"datasize": ("mlperf", "datasize", "workload=unet3d", "acceler
 NO_TEXT = {"audit": ["audit", "\udce4"]}
 
 # What others start and go on with
-CREWS = {"auditor": auditor}
 KEPT = {
     r"results/unet3d/mlperf-[\d-]+": HERE / "rehearsal",
     r"submission/?|closed/?|open/?|results/?|results/training/unet3d/run/[\d_]+": HERE / "rehearsal" / "tree" / "open",

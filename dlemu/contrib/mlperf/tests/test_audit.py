@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,6 @@ import pytest
 
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
-from dlemu.contrib.mlperf.audit.contradictions import Rulebook
 from dlemu.contrib.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.tests.changes import put
@@ -279,18 +275,6 @@ def test_on_a_drive_that_is_the_limit_the_credit_gives_back_what_it_sustains() -
     assert sustained_least_percent(dlio, 70.0, credit) == pytest.approx(80)
 
 
-@pytest.mark.parametrize(
-    ("loader", "readers", "credit"), [("tensorflow", 8, None), ("pytorch", 0, 0), ("pytorch", 1, 0)]
-)
-def test_readers_that_share_a_batch_or_are_alone_buy_nothing(
-    loader: str, readers: int, credit: float | None, tmp_path: Path
-) -> None:
-    write_run(tmp_path, "v2", steps=40)
-    run = audited(with_readers(tmp_path, loader, readers))
-    assert run.prefetch.credit_percent == credit
-    assert "au.prefetch" not in rules(run)
-
-
 LAYOUTS = {
     "v0.5": "closed/Org/results/system/unet3d/run0/node0",
     "v1.0": "Closed/Org/results/system/unet3d-h100/runs/run-1",
@@ -310,15 +294,6 @@ def test_runs_of_every_layout_are_found_and_nothing_else(tmp_path: Path) -> None
     assert [run.path for run in runs] == sorted(str(tmp_path / layout) for layout in LAYOUTS.values())
 
 
-def test_the_rules_are_applied_when_an_edition_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path, "v2")
-    assert not [rule for rule in rules(audited(tmp_path)) if rule.startswith("rules.")]
-    run = audit_run(str(tmp_path), SHIPPED, Rulebook("2.0", "closed"))
-    assert "rules.dataset.size" in rules(run, "error")
-    foreign = audit_run(str(tmp_path), SHIPPED, Rulebook("3.0", "closed"))
-    assert [rule for rule in rules(foreign, "error") if rule.startswith("rules.")] == ["rules.workload.unknown"]
-
-
 def test_checkpoints_alone_are_no_error(tmp_path: Path) -> None:
     metric = {"save_checkpoint_io_mean_GB_per_second": 3.5, "checkpoint_size_GB": 104.7}
     write(tmp_path / "summary.json", {"num_accelerators": 8, "metric": metric})
@@ -333,16 +308,6 @@ def test_another_benchmarks_summary_is_no_error_and_not_taken_for_ours(tmp_path:
     run = audited(tmp_path)
     assert rules(run, "error") == []
     assert "another kind of benchmark" in run.findings[-1].seen
-
-
-def test_many_processes_say_what_one_says(tmp_path: Path) -> None:
-    for number in range(24):
-        write_run(tmp_path / f"run{number:02}", "v2", ranks=1, epochs=1, steps=5, seed=number)
-    (tmp_path / "run03" / "summary.json").write_text("{broken")
-    alone, together = audit_trees([str(tmp_path)], processes=1), audit_trees([str(tmp_path)], processes=2)
-    assert [audit_row(run) for run in alone] == [audit_row(run) for run in together]
-    assert len(together) == 24
-    assert [run.path for run in together if run.errors] == [str(tmp_path / "run03")]
 
 
 @pytest.mark.skipif(not PUBLISHED.is_dir(), reason=f"the published runs are not at {PUBLISHED}")
@@ -378,29 +343,6 @@ def test_drawn_step_times_give_no_v1_number(tmp_path: Path) -> None:
     assert run.setup == replace(run.setup, is_random=True, computation_seconds=C)
     assert audit_row(run).au_dlio_v1_percent is None
     assert audit_row(run).au_dlio_percent == pytest.approx(audit_row(run).au_printed_percent, abs=1e-4)
-
-
-def test_hundreds_of_copies_of_a_run_are_as_many_rows_whatever_is_wrong_with_some(tmp_path: Path) -> None:
-    write_run(tmp_path / "run", ranks=2, epochs=1, steps=5)
-    for number in range(500):
-        shutil.copytree(tmp_path / "run", tmp_path / "copies" / f"run{number:03}", copy_function=os.link)
-    for number, spoil in {7: "summary.json", 70: "0_output.json", 170: "per_epoch_stats.json"}.items():
-        path = tmp_path / "copies" / f"run{number:03}" / spoil
-        path.unlink()
-        path.write_text("{")
-    runs = audit_trees([str(tmp_path / "copies")], processes=2)
-    assert len({run.path for run in runs}) == len(runs) == 500
-    sound = [replace(audit_row(run), path="") for run in runs if not run.errors]
-    assert len(sound) == 497
-    assert all(told == sound[0] for told in sound)
-
-
-def test_what_is_kept_of_a_run_does_not_grow_with_its_steps(tmp_path: Path) -> None:
-    """So memory stays flat however long the runs are."""
-    for name, steps in (("short", 10), ("long", 2000)):
-        write_run(tmp_path / name, "v2", ranks=4, steps=steps)
-    short, long = (len(pickle.dumps(audited(tmp_path / name))) for name in ("short", "long"))
-    assert long < short + 100
 
 
 @pytest.mark.parametrize("steps", [20, 100])

@@ -38,8 +38,8 @@ def test_an_error_in_one_run_ends_with_1_and_is_told(tree: Path) -> None:
     (tree / "unet3d" / "run2" / "summary.json").write_text("{")
     result = audit(tree)
     assert result.exit_code == 1
-    assert "error file.broken: 1 run" in result.output
-    assert "unet3d/run2: summary.json: " in result.output
+    assert "error file.broken" in result.output
+    assert "summary.json: " in result.output
     assert result.output.splitlines()[-1].endswith("1 with errors")
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -16,11 +16,8 @@ from typing import Any
 import pytest
 
 from datagen.errors import UserError
-from dlemu.contrib.mlperf.check.judge import Checked, ResultRow, as_csv, check_folder, check_report
-from dlemu.contrib.mlperf.check.tree_rules import holds_code
-from dlemu.contrib.mlperf.lines import check_lines
+from dlemu.contrib.mlperf.check.judge import Checked, as_csv, check_folder, check_report
 from dlemu.contrib.mlperf.rules.known import known_rules
-from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.contrib.mlperf.tests.changes import (
     Change,
     config,
@@ -33,7 +30,7 @@ from dlemu.contrib.mlperf.tests.changes import (
     summary,
 )
 from dlemu.contrib.mlperf.tests.golden import STAMP, config_folder, edit, make_tree
-from dlemu.results.finding import SEVERITIES, Located
+from dlemu.results.finding import SEVERITIES
 
 WORKLOAD = "closed/acme/results/box/training/unet3d"
 PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"
@@ -192,16 +189,6 @@ def test_what_cannot_be_judged_is_never_valid_and_says_which_rules_were_not_appl
         assert skipped >= {"dataset.size", "hosts.uneven"}
 
 
-def test_a_valid_verdict_says_how_often_facts_are_missing(golden: Path) -> None:
-    """What is not there may be what breaks a rule."""
-    checked = check_folder(str(golden / "2.0"))
-    assert not any("are missing" in line for line, _ in check_lines(checked))
-    missing = [Located(run.path, one) for run in checked.results[0].runs for one in unapplied("au.low", AU=None)]
-    lines = check_lines(replace(checked, findings=(*checked.findings, *missing)))
-    (verdict,) = [line for line, _ in lines if line.startswith("VALID")]
-    assert f"facts for rules are missing {len(missing)} times (unapplied)" in verdict
-
-
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_figures_that_dlio_always_writes_can_not_be_left_out(golden: Path, tmp_path: Path, edition: str) -> None:
     """A figure that is not there contradicts nothing."""
@@ -302,25 +289,6 @@ def test_epochs_that_a_run_left_out_are_an_error(golden: Path, tmp_path: Path, s
     }
 
 
-def test_runs_of_which_two_share_a_seed_are_told(golden: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(golden / "2.0", tmp_path / "tree")
-
-    def seeded(*seeds: int) -> bool:
-        for run, seed in zip(runs(root), seeds, strict=True):
-            edit(config_folder(run) / "config.yaml", put("workload", "train", "seed", value=seed))
-        return "runs.seed" in {one.finding.rule for one in check_folder(str(root)).findings}
-
-    assert not seeded(1, 2, 3, 4, 5, 6)
-    assert seeded(1, 2, 3, 4, 5, 2)
-
-
-def test_the_code_is_looked_for_three_folders_deep(tmp_path: Path) -> None:
-    (tmp_path / "near/a/b/dlio_benchmark").mkdir(parents=True)
-    (tmp_path / "far/a/b/c/dlio_benchmark").mkdir(parents=True)
-    assert holds_code(str(tmp_path / "near"))
-    assert not holds_code(str(tmp_path / "far"))
-
-
 @pytest.mark.parametrize("edition", EDITIONS)
 def test_no_broken_file_is_a_traceback(golden: Path, tmp_path: Path, edition: str) -> None:
     for number, content in enumerate((b"", b"[]", b'{"a": [1, {}]}', b"\x00\xff: [", b"null")):
@@ -365,33 +333,6 @@ def test_edition_and_division_can_be_given(golden: Path) -> None:
     found = check_folder(str(golden / "2.0"), edition="3.0", division="open")
     assert {(one.edition.name, one.division) for one in found.results} == {("3.0", "open")}
     assert ("error", "workload.unknown") in told(found)
-
-
-@pytest.mark.parametrize("edition", EDITIONS)
-def test_a_results_row_says_what_it_is_of(golden: Path, edition: str) -> None:
-    root = golden / edition
-    (row,) = check_report(check_folder(str(root))).results
-    (parent,) = {run.parent for run in runs(root)}
-    told_by = json.loads((runs(root)[0] / "summary.json").read_text())
-    assert row == ResultRow(
-        path=str(parent.relative_to(root)),
-        edition=edition,
-        division="closed",
-        benchmark="training",
-        model="unet3d",
-        accelerator="b200" if edition == "3.0" else "h100",
-        processes=told_by["num_accelerators"],
-        runs=tuple(run.name for run in runs(root)),
-    )
-
-
-def test_a_run_that_ended_as_it_began_has_no_broken_clock(golden: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-    start = json.loads((first(root) / "summary.json").read_text())["start"]
-    edit(first(root) / "summary.json", put("end", value=start))
-    found = told(check_folder(str(root)))
-    assert ("error", "runs.gap") in found, "nothing is short beside a run of no time"
-    assert ("error", "runs.clock") not in found
 
 
 def test_a_workload_of_whose_phases_only_an_empty_one_is_left_is_a_result(golden: Path, tmp_path: Path) -> None:

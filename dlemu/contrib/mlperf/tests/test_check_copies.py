@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
+import random
 import shutil
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 
 from dlemu.contrib.mlperf.audit.papers import COLLECTED
 from dlemu.contrib.mlperf.check.judge import check_folder
-from dlemu.contrib.mlperf.check.provenance_rules import tree_hashes
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.tests import foreign_runs
+from dlemu.contrib.mlperf.tests import foreign_runs, golden
 from dlemu.contrib.mlperf.tests.changes import Change, every, first, of_the_first, put, runs, summary
-from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, edit, moved
+from dlemu.contrib.mlperf.tests.foreign_runs import Rank
+from dlemu.contrib.mlperf.tests.golden import CODE, STAMP, edit, make_tree, moved
 from dlemu.contrib.mlperf.tests.test_check import told
 
 RATE = "train_throughput_mean_samples_per_second"
@@ -110,7 +111,7 @@ CASES: list[tuple[str, set[str], Change]] = [
     ("2.0", {"hosts.differ"}, of_the_first("summary.json", "hostname", value="node7")),
     ("2.0", {"hosts.differ"}, summary("host_memory_GB", value=[2.0, 2.0, 2.0, 2.0])),
     ("2.0", {"hosts.changed"}, on_another_host),
-    ("2.0", {"steps.parts", "rank.differs", "au.differs", "throughput.differs"}, without_waits),
+    ("2.0", {"steps.parts", "rank.differs", "au.differs", "throughput.differs", "blocks.short"}, without_waits),
     ("2.0", {"runs.copied"}, of_another_result),
     ("2.0", {"runs.copied", "runs.misdated"}, without_steps),
 ]
@@ -174,6 +175,30 @@ def test_figures_of_few_digits_may_be_the_same_by_chance(golden: Path, tmp_path:
         for key, value in ((key, value) for key, value in metric.items() if isinstance(value, list)):
             edit(run / "summary.json", put("metric", key, value=[97.5] * len(value)))
     assert ("error", "runs.copied") not in told(check_folder(str(root)))
+
+
+@pytest.mark.parametrize(("noise", "severity"), [(0.0, "error"), (0.02, "warning")])
+def test_a_run_made_of_anothers_waits_is_found_though_all_its_papers_agree(
+    tmp_path: Path, noise: float, severity: str
+) -> None:
+    honest = vars(golden)["_play"]
+
+    def play(seconds: float, number: int, *rest: int) -> list[list[Rank]]:
+        epochs, draw = honest(seconds, number, *rest), random.Random(7)
+        if number != 1:
+            return list(epochs)
+        source = honest(seconds, 0, *rest)
+        return [
+            [
+                replace(rank, load=[1.01 * wait * draw.uniform(1 - noise, 1 + noise) for wait in other.load])
+                for rank, other in pair
+            ]
+            for pair in (zip(*each, strict=True) for each in zip(epochs, source, strict=True))
+        ]
+
+    with patch.object(golden, "_play", play):
+        make_tree(tmp_path / str(noise), "3.0")
+    assert told(check_folder(str(tmp_path))) == {(severity, "runs.copied")}
 
 
 # What only looks wrong.
@@ -299,14 +324,6 @@ def test_what_two_papers_of_a_run_state_differently_is_named(golden: Path, tmp_p
     assert [(one.path, one.finding.seen) for one in found] == [(str(first(root)), seen)]
 
 
-@pytest.mark.parametrize("option", ["-n 7", "-np 7", "--n 7", "--np 7", "--np=7"])
-def test_the_processes_of_a_command_are_read_in_every_spelling(golden: Path, tmp_path: Path, option: str) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-    of_the_first(META, "executed_command", value=f"mpirun {option} --npernode 7 -host a:7 dlio_benchmark")(root)
-    (found,) = [one.finding for one in check_folder(str(root)).findings if one.finding.rule == "papers.differ"]
-    assert "7 (the command's -n)" in found.seen
-
-
 @pytest.mark.parametrize(("overlap_seconds", "named"), [(1.0, False), (1.5, True)])
 def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_seconds: float, named: bool) -> None:
     """Stamps of some papers have whole seconds."""
@@ -318,30 +335,6 @@ def test_runs_overlap_from_a_second_on(golden: Path, tmp_path: Path, overlap_sec
     )
     shift(run, (ended - began).total_seconds() - overlap_seconds)
     assert (("error", "runs.overlap") in told(check_folder(str(root)))) == named
-
-
-def test_a_run_without_a_rate_is_told_not_to_be_compared(golden: Path, tmp_path: Path) -> None:
-    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
-
-    def named() -> list[tuple[str, str]]:
-        found = [one for one in check_folder(str(root)).findings if one.finding.rule == "unapplied"]
-        return [(one.path, one.finding.seen) for one in found if one.finding.seen.startswith("runs.spread: ")]
-
-    assert named() == []
-    run = runs(root)[2]
-    edit(run / "summary.json", lambda content: content["metric"].pop(RATE))
-    assert named() == [(str(run), "runs.spread: samples per second not known")]
-
-
-def test_the_hash_of_code_takes_files_in_the_order_of_their_names_bytes(tmp_path: Path) -> None:
-    """Names that are no UTF-8 have another order as text."""
-    names = [b"a.py", b"b/\xee\x80\x80.py", b"b/\xff.py", b"\xee\x80\x80.py", b"\xff.py"]
-    assert sorted(names) == names != sorted(names, key=os.fsdecode)
-    for name in names:
-        path = tmp_path / os.fsdecode(name)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"of " + name)
-    assert tree_hashes(str(tmp_path)) == {hashlib.md5(b"".join(name + b"of " + name for name in names)).hexdigest()}
 
 
 def test_a_manifest_that_differs_names_what_is_in_one_alone(golden: Path, tmp_path: Path) -> None:

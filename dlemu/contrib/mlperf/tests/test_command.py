@@ -44,13 +44,6 @@ def test_the_datagen_command_makes_the_dataset_that_is_advised() -> None:
     assert "NOT ENOUGH" in told.output
 
 
-def test_only_tools_that_round_down_are_said_to() -> None:
-    told = [
-        datasize("workload=unet3d", f"accelerator={name}", "--memory-gib", "512").output for name in ("h100", "b200")
-    ]
-    assert ["it rounds down" in output for output in told] == [True, False], "v3.0's rounds up"
-
-
 def test_memory_is_measured_when_it_is_not_given() -> None:
     told = json.loads(datasize(*PAIR, "--json").output)
     assert told["memory_gib_per_host"] == host_memory().total_bytes / 2**30
@@ -66,16 +59,6 @@ def test_too_few_files_asked_for_are_told_with_what_is_wanted() -> None:
     (pasted,) = [line for line in told.output.splitlines() if line.startswith("  dlemu datagen")]
     assert pasted.count("num_files_train") == 1, "a setting given and corrected is printed once"
     assert datasize(*PAIR, "dataset.num_files_train=28000", "--memory-gib", "64").exit_code == 0
-
-
-def test_each_editions_own_command_line_is_printed() -> None:
-    second = datasize(*PAIR, "--memory-gib", "64").output
-    assert "mlpstorage training datasize --model unet3d --max-accelerators 8 --accelerator-type h100" in second
-    b200 = [word.replace("h100", "b200") for word in PAIR]
-    third = datasize(*b200, "--hosts", "2", "--memory-gib", "63.5").output
-    assert "mlpstorage closed training unet3d datasize --max-accelerators 8 --accelerator-type b200" in third
-    assert "--num-client-hosts 2 --client-host-memory-in-gb 64 --systemname SYSTEM" in third
-    assert "mlpstorage closed training unet3d datagen file --num-processes 8" in third
 
 
 def test_settings_that_break_a_rule_are_told_by_the_exit_status() -> None:

@@ -6,15 +6,13 @@ import importlib
 import json
 import re
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 from click.testing import CliRunner
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.command import command
-from dlemu.contrib.mlperf.rules.known import by_rule, known_rules, official_name, official_rules, rule_groups
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import known_rules, official_name, official_rules, rule_groups
 
 ROOT = Path(__file__).parents[4]
 GIVEN = re.compile(r'(?:by_rule|by_rule_at|unapplied|unapplied_at|missing|config_files)\([^"()]*"([a-z]+\.[a-z_]+)"')
@@ -66,15 +64,6 @@ def test_every_official_rule_has_a_row_and_names_rules_that_are_known() -> None:
 def test_what_is_checked_in_part_or_otherwise_is_not_called_known(number: str) -> None:
     (rule,) = [rule for rule in official_rules() if rule.number == number]
     assert rule.status == "known otherwise"
-
-
-def test_a_finding_has_the_words_of_its_rule_unless_it_has_its_own() -> None:
-    assert by_rule("runs.stamp", "x") == Finding("error", "runs.stamp", "x", known_rules()["runs.stamp"].wanted, ANY)
-    own = by_rule("tree.link", "x", "a file", "copy it", "warning")
-    assert own == Finding("warning", "tree.link", "x", "a file", "copy it")
-    assert by_rule("au.differs", "x", "y", "z").severity == "error", "the table says more about it in words"
-    with pytest.raises(KeyError):
-        by_rule("no.such", "x")
 
 
 def test_the_official_rules_are_printed_with_the_count_of_unknown_ones() -> None:

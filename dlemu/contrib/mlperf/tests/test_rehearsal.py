@@ -13,11 +13,9 @@ import pytest
 from datagen.errors import DlemuError, UserError
 from datagen.inspection import Dataset
 from datagen.layout import layouts
-from datagen.manifest import Manifest
 from dlemu.config import load
 from dlemu.contrib.mlperf.check.judge import REHEARSAL, Checked, check_folder
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
-from dlemu.contrib.mlperf.rehearsal.edition_tree import write_system
 from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
 from dlemu.contrib.mlperf.rehearsal.rehearse_training import (
     DatagenFailed,
@@ -97,8 +95,7 @@ def rehearsal(plan: RehearsalPlan, *, make: bool = False) -> TrainingRehearsal:
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRehearsal:
     """A finished rehearsal whose runs took no time."""
     monkeypatch.setattr(RehearsalPlan, "run", lambda self, words, folder, command: run_by_hand(words, folder))
-    manifest = Manifest(spec=make_plan(tmp_path).workload.dataset, complete=True, made_at="2026-01-01T00:00:00+00:00")
-    monkeypatch.setattr(TrainingRehearsal, "_dataset", lambda self: manifest)
+    monkeypatch.setattr(TrainingRehearsal, "_inspect", lambda self: None)
     done = rehearsal(make_plan(tmp_path))
     done.run()
     return done
@@ -178,16 +175,6 @@ def test_a_failed_run_is_on_record(tmp_path: Path, made: TrainingRehearsal, monk
     assert [(call["label"], call["failure"]) for call in record["calls"]] == [("warm-up", "rank 1 died\nand more")]
     assert not record["complete"]
     assert "runs.count" in told(plan.folder)
-
-
-def test_what_the_submitter_filled_in_stays(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    write_system(plan.submission, plan.system, 1, 64)
-    path = Path(plan.submission) / "systems" / "box.yaml"
-    assert "FILL IN" in path.read_text()
-    path.write_text("mine")
-    write_system(plan.submission, plan.system, 3, 64)
-    assert path.read_text() == "mine"
 
 
 def test_mistakes_are_refused_before_anything_is_made(tmp_path: Path) -> None:

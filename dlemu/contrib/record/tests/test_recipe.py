@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import yaml
 
+from datagen.formats.tfrecord import masked_crc
 from dlemu.cli.workloads import _rows
 from dlemu.config import load
 from dlemu.config.duration import Duration, mean_seconds
-from dlemu.contrib.record.answer import Data, RecordAnswer, Recording, Replay, Spread
+from dlemu.contrib.record.answer import Data, Recording, Replay, Spread
 from dlemu.contrib.record.data_seen import MAPPED, cached_before, data_notes, data_of, data_problems, dataset_of
 from dlemu.contrib.record.recipe import recipe_text, simplified, workload_of
 from dlemu.contrib.record.recording import analyse
-from dlemu.contrib.record.run import RecordQuestion, _verification
 from dlemu.contrib.record.self_check import _overrides, check_by_replay, verdict
 from dlemu.contrib.record.tests.made_rows import Trainer
 from dlemu.jobs.training.wording import recording_notes
@@ -229,7 +229,8 @@ def test_a_buffer_that_fills_or_drains_does_not_change_the_bytes_of_a_sample(
     file_format: str, ending: str, read: float, steady: bool, tmp_path: Path
 ) -> None:
     record = bytes(10_000) if file_format == "tfrecord" else b""
-    made = struct.pack("<QI", len(record), 0) + record + bytes(4)
+    head = struct.pack("<Q", len(record))
+    made = head + struct.pack("<I", masked_crc(head)) + record + bytes(4)
     for shard in range(6):
         path = tmp_path / f"{shard}{ending}"
         if record:
@@ -303,28 +304,6 @@ def test_what_memory_held_before_the_job_read_it_is_there_for_the_replay(
     words.add(f"reader.evict_page_cache={'never' if cached == 100 else 'start'}")
     assert {word for word in _overrides(recording, data, 10) if "page_cache" in word} == words
     assert (f"held {held} %" in "".join(data_notes(data, recording))) == (0 < cached < 100)
-
-
-@pytest.mark.parametrize(
-    ("device_bytes", "counted", "mapped", "mean_bytes", "noted"),
-    [
-        (114_000.0, True, False, 110_000, True),
-        (50_000.0, True, False, 110_000, True),  # partly cached
-        (0.0, False, False, 110_000, True),  # of a network, whose bytes are not counted
-        (0.0, True, False, 110_000, False),  # all in memory
-        (114_000.0, True, True, 110_000, False),
-        (140e6, True, False, 140_000_000, False),
-    ],
-)
-def test_that_a_replay_reads_no_inodes_is_noted_where_it_matters(
-    device_bytes: float, counted: bool, mapped: bool, mean_bytes: int, noted: bool, tmp_path: Path
-) -> None:
-    recording = recorded(opens_per_sample=1.0, read_bytes_per_sample=110_000.0, steps=10, mapped=mapped)
-    recording = replace(recording, device_bytes_per_sample=device_bytes, device_bytes_counted=counted)
-    data = data_of(files(tmp_path), recording)
-    assert data is not None
-    notes = data_notes(replace(data, bytes=mean_bytes * data.files), recording)
-    assert sum("(inodes, directories)" in note for note in notes) == noted
 
 
 class Storage:
@@ -401,31 +380,6 @@ def test_a_recipe_is_relied_on_only_where_its_replay_is_the_job() -> None:
     ):
         assert found[0] is state
         assert says in found[1]
-
-
-@pytest.mark.parametrize(
-    ("question", "replays", "queue", "command"),
-    [
-        (RecordQuestion(command=("python", "a b.py"), skip=3), 0, 0.9, "dlemu record --skip 3 --rows out/rows"),
-        (RecordQuestion(command=("python", "a b.py"), steps=90, out="x.yaml"), 1, 0.0, "dlemu record --rows out/rows"),
-        (RecordQuestion(rows="my rows"), 1, 0.9, "dlemu record --rows 'my rows'"),
-        (
-            RecordQuestion(command=("python", "a b.py"), steps=90, minutes=0.5),
-            1,
-            0.9,
-            "dlemu record --steps 90 --minutes 0.5 -- python 'a b.py'",
-        ),
-    ],
-)
-def test_what_is_not_verified_names_the_command_that_does(
-    question: RecordQuestion, replays: int, queue: float, command: str
-) -> None:
-    """A job that other load slowed, as a replay shows, is recorded anew: a quiet host does not repeat its rate."""
-    recording = recorded()
-    busy = replace(recording, parts=replace(recording.parts, cpu_queue=queue * recording.parts.step))
-    replay = Storage({"fast": 2.0}, 0.0)(recording, "fast", "replay-1")
-    answer = RecordAnswer(complete=True, recording=busy, data=None, replays=(replay,) * replays)
-    assert _verification(question, "out", answer) == command
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,16 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-from dlemu.contrib.record import self_check
-from dlemu.contrib.record.answer import RecordAnswer, read_record
+from dlemu.contrib.record.answer import read_record
 from dlemu.contrib.record.hook import HOOK, ROWS
 from dlemu.contrib.record.recording import analyse
 from dlemu.contrib.record.rows import read_rows
-from dlemu.contrib.record.run import RecordQuestion, record
 from dlemu.contrib.record.tests.test_hook import HOOK as HOOK_FILE
 from dlemu.contrib.record.tests.test_hook import JOB
 from dlemu.jobs.training.result import read_run
@@ -83,20 +80,6 @@ def test_a_replay_and_a_dataset_made_by_the_recipe_are_as_the_job_and_its_data(d
     assert len(of_made) == FILES
     assert sum(of_made) == pytest.approx(sum(sizes), rel=0.05)
     assert np.quantile(of_made, [0.1, 0.5, 0.9]) == pytest.approx(np.quantile(sizes, [0.1, 0.5, 0.9]), rel=0.1)
-
-
-@pytest.fixture
-def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RecordAnswer]:
-    """Record the job and replay it once, without a second look at its CPU time; it has no problems."""
-    monkeypatch.setattr(self_check, "_MAX_REPLAYS", 1)
-
-    def recorded(*words: str) -> RecordAnswer:
-        question = RecordQuestion(command=(sys.executable, JOB, *words), skip=SKIP)
-        found = record(question, folder=str(tmp_path / "answer"))
-        assert (found.job_status, found.answer.recording.problems) == (0, ())
-        return found.answer
-
-    return recorded
 
 
 def analyse_workers(folder: Path) -> dict[str, float]:

@@ -13,7 +13,6 @@ from dlemu.contrib.reproduce.figures import figures
 from dlemu.contrib.reproduce.page import PARTS, lines_of, tables_of
 from dlemu.contrib.reproduce.rows import OpenedDocument, open_document
 from dlemu.contrib.reproduce.run import REPRODUCED, Reproduced, StepDone
-from dlemu.report.figure_base import DESK
 from dlemu.report.table import Table
 from dlemu.results.answer_files import save_answer
 from dlemu.results.figures import JobFigures, Value
@@ -89,7 +88,7 @@ def test_micron_s_figures_over_time(tmp_path: Path) -> None:
     trained = opened("micron-9400", {"sweep": sweep})
     trained = replace(trained, folder=str(tmp_path), answer=replace(trained.answer, steps=(step,)))
     assert [row[:3] for row in table(trained).rows] == [["1", "90.00", "90.00"], ["18", "90.00", "90.00"]]
-    drawn = dict(figures(trained, DESK))
+    drawn = dict(figures(trained))
     assert list(drawn) == ["micron_9400"]
     spec = str(drawn["micron_9400"].chart.to_dict(validate=False))
     assert all(title in spec for title in ("throughput, MiB/s", "mean queue depth", "share of the time"))
@@ -171,7 +170,7 @@ def test_a_step_whose_results_are_gone_is_named(tmp_path: Path) -> None:
     [("kioxia", ["kioxia_metrics"]), ("amax", ["amax_epochs", "amax_reads"]), ("micron-6550", ["micron_6550_rates"])],
 )
 def test_every_document_has_its_figures(document: str, names: list[str]) -> None:
-    drawn = dict(figures(documents()[document], DESK))
+    drawn = dict(figures(documents()[document]))
     assert set(names) <= set(drawn)
     for figure in drawn.values():
         spec = str(figure.chart.to_dict(validate=False))

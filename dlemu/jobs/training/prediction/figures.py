@@ -7,10 +7,10 @@ from typing import Any
 import altair as alt
 
 from dlemu.jobs.training.prediction.prediction import Prediction
-from dlemu.report.figure_base import BLUE, GREEN, GREY, Canvas, Figure, colours, data, legend, percent_domain, rule
+from dlemu.report.figure_base import BLUE, GREEN, GREY, WIDTH, Figure, colours, data, legend, percent_domain, rule
 
 
-def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
+def predicted_au(answer: Prediction) -> Figure | None:
     """Predicted AU by number of accelerators with its interval, the pass line, and the null model."""
     rows: list[dict[str, Any]] = []
     for count in answer.counts:
@@ -25,13 +25,13 @@ def predicted_au(answer: Prediction, canvas: Canvas) -> Figure | None:
     y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("value:Q", "level:Q"))
     places = sorted({count.accelerators for count in answer.counts})
     x = alt.X("at:Q", title="accelerators", axis=alt.Axis(values=places, grid=False, format="~g", labelOverlap=True))
-    colour = alt.Color("line:N", scale=colours(["predicted", "null model"], [BLUE, GREY]), legend=legend(canvas))
+    colour = alt.Color("line:N", scale=colours(["predicted", "null model"], [BLUE, GREY]), legend=legend())
     base = alt.Chart(data(rows)).encode(x=x, color=colour)
     bars = base.mark_rule(strokeWidth=1.4).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q"))
     marks = [base.mark_line(strokeWidth=1.6).encode(y=y), base.mark_point(filled=True, size=55, opacity=1).encode(y=y)]
     chart = alt.layer(rule(threshold, f"pass {threshold:g} %", GREEN, level, left=True), bars, *marks)
     caption = "How many pass? Bars are the prediction's interval. The null model is only the storage's speed / demand."
-    return Figure("Predicted AU against accelerators", caption, chart.properties(width=canvas.width, height=260))
+    return Figure("Predicted AU against accelerators", caption, chart.properties(width=WIDTH, height=260))
 
 
 FIGURES = (predicted_au,)

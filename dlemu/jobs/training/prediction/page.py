@@ -15,7 +15,7 @@ from dlemu.results.kinds import Parts
 from dlemu.results.wording import count, scaled
 
 if TYPE_CHECKING:
-    from dlemu.report.figure_base import Canvas, Figure
+    from dlemu.report.figure_base import Figure
 
 _SHOWN_COUNTS = 3  # the largest that passes and the next
 
@@ -47,11 +47,11 @@ def _sections(answer: Prediction, _: str) -> Iterator[Section]:
     yield Table(title="What the storage delivers", columns=head, rows=curve)
 
 
-def _charts(answer: Prediction, folder: str, canvas: Canvas) -> Iterator[tuple[str, Figure]]:
+def _charts(answer: Prediction, folder: str) -> Iterator[tuple[str, Figure]]:
     from dlemu.jobs.training.prediction.figures import FIGURES
     from dlemu.report.figure_base import drawn
 
-    return drawn(FIGURES, answer, canvas)
+    return drawn(FIGURES, answer)
 
 
 def _title(answer: Prediction) -> str:

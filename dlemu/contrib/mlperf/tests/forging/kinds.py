@@ -6,6 +6,7 @@ Each rule of the check is broken here at least once, or in a test that needs a t
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -546,6 +547,57 @@ def _of_checkpoints(change: Callable[[Path], object]) -> Change:
     return lambda root: change(_first(root, "checkpointing/*"))
 
 
+def _in_memory(root: Path) -> None:
+    """Put the dataset into memory, by all papers that tell of it."""
+    place = "/dev/shm/unet3d"
+    config("dataset", "data_folder", value=place)(root)
+    metadata("args", "data_dir", value="/dev/shm")(root)
+    metadata("override_parameters", "dataset.data_folder", value=place)(root)
+
+
+def _in_one_order(root: Path) -> None:
+    """Let the second run wait as the first did, 3 % longer and with noise."""
+    draw = random.Random(1)
+
+    def change(content: Any) -> None:
+        for epoch in (each for each in content.values() if isinstance(each, dict) and "load" in each):
+            for block, waits in epoch["load"].items():
+                epoch["load"][block] = [wait * (1.03 + 0.01 * draw.random()) for wait in waits]
+
+    source, copy, *_ = runs(root)
+    for path in source.glob("*_output.json"):
+        shutil.copy(path, copy / path.name)
+        edit(copy / path.name, change)
+
+
+def _on_two_hosts(root: Path) -> None:
+    """Let one rank of the first run have a host of its own."""
+    edit(first(root) / "summary.json", put("num_hosts", value=2))
+    for path in first(root).glob("*_output.json"):
+        edit(path, put("hostname", value="other" if path.name.startswith("3_") else "node0"))
+
+
+def _another_log(root: Path) -> None:
+    (first(root) / "dlio.log").write_text("[OUTPUT] 2026-01-01T00:00:00.0 Running DLIO [Training] with 8 process(es)\n")
+
+
+def _drives(read_gib: float) -> Any:
+    """Return the counters of one drive before and after a call."""
+    zero = {"device_name": "nvme0n1", "sectors_read": 0, "sectors_written": 0, "time_doing_ios_ms": 0}
+    after = zero | {"sectors_read": read_gib * 2**21}
+    return {when: {"hosts": [{"hostname": "node0", "disks": [at]}]} for when, at in (("start", zero), ("end", after))}
+
+
+def _hidden(root: Path) -> None:
+    shutil.copytree(first(root), first(root).with_name(".20260301_110000"))
+
+
+def _cut_block(content: Any) -> None:
+    """Let a block end ten seconds early."""
+    block = content["1"]["block1"]
+    block["end"] = (datetime.fromisoformat(block["end"]) - timedelta(seconds=10)).isoformat()
+
+
 _SEPARATE = "dataset.filesystem checkpoint.filesystem"
 _STDEV = "record_length_bytes_stdev"
 _ANOTHER_DAY = {"invocation_start_time": "2026-02-01T01:00:00"}
@@ -692,6 +744,23 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("kv: the devices read less", "kv.device", _kv_meta(_less_work)),
     _forgery("kv: another number of ranks", "papers.differ kv.missing", _kv_meta(_put("num_processes", value=4))),
     _forgery("kv: in the folder of another model", "papers.differ", _kv_meta(_put("model", value="tiny-1b"))),
+    _forgery("kv: an option that CLOSED has not", "kv.settings",
+             _kv_commands("--config kv.yaml", "--config kv.yaml --prefill-only")),
+    # what commands, logs and hosts tell
+    _forgery("a library is preloaded", "error:command.preload",
+             metadata("executed_command", value="mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark")),
+    _forgery("an own DLIO runs", "command.preload",
+             metadata("args", "mpi_params", value=["-x", "PYTHONPATH=/home/me/dlio"])),
+    _forgery("files described, objects read", "papers.differ", config("storage", value={"storage_type": "s3"})),
+    _forgery("the dataset is in memory", "data.memory", _in_memory),
+    _forgery("the drives read less than the run", "data.device",
+             metadata("cluster_snapshots", value=_drives(read_gib=900.0))),
+    _forgery("a hidden run", "runs.hidden", _hidden),
+    _forgery("a run's waits are another's, with noise", "runs.copied", _in_one_order),
+    _forgery("a block ends before its steps", "blocks.short",
+             lambda root: edit(_first(root, "1_per_epoch*"), _cut_block)),
+    _forgery("the log of another run", "papers.differ", _another_log),
+    _forgery("three ranks on one host and one on another", "hosts.uneven", _on_two_hosts),
     # papers of training
     _forgery("dlemu ran in DLIO's place", "error:tool.other", logged_by_dlemu),
     # 14,000 files of 146,600,628 bytes are 5 times 382.3 GiB.
@@ -748,8 +817,6 @@ KINDS: tuple[Forgery, ...] = (
     _forgery("a workload that the edition has not", "submission.workload",
              lambda root: _workload(root).with_name("bert").mkdir()),
     _forgery("no pdf", "error:systems.pdf", lambda root: _first(root, "systems/*.pdf").unlink()),
-    _forgery("another file in systems/", "systems.files",
-             lambda root: (organisation(root) / "systems/notes.docx").write_text("notes")),
     _forgery("a system without results", "systems.missing", _second_system),
     _forgery("a system of another name", "systems.name", _described(put("solution", "submission_name", value="other"))),
     _forgery("more hosts described than ran", "systems.hosts", _described(put("clients", value=[client(quantity=2)]))),
@@ -769,6 +836,7 @@ KINDS: tuple[Forgery, ...] = (
         ("no fsync", "checkpoint.fsync", setting("checkpoint", "fsync", False)),
         ("fewer layers", "checkpoint.settings", setting("model", "num_layers", 31)),
         ("a pause between them", "checkpoint.settings", setting("checkpoint", "time_between_checkpoints", 60)),
+        ("a run under another name", "runs.hidden", lambda folder: shutil.copytree(calls(folder)[0], folder / "old")),
         ("of another size", "checkpoint.size", setting("model", "num_layers", 31)),
         ("a setting that no file has", "error:workload.hash", setting("checkpoint", "unheard_of", False)),
         ("16 processes", "checkpoint.processes", processes(16)),
@@ -783,12 +851,9 @@ KINDS: tuple[Forgery, ...] = (
          edited(META, ended_at("2026-07-13T10:55:50.0"))),
         ("calls that overlap", "checkpoint.overlap", end("2026-07-13T10:55:50.0")),
         ("no end of reading", "checkpoint.duration", edited("summary.json", lambda told: told.pop("end"), 1)),
-        ("no time of remapping", "checkpoint.remap", _able(remap_time_in_seconds=None)),
         ("remapping that is not needed", "checkpoint.remap", _able(remap_time_in_seconds=5)),
         ("no remapping though it is needed", "checkpoint.remap", _able(simultaneous_read=False)),
         ("remapping in no time", "checkpoint.remap", _able(simultaneous_read=False, remap_time_in_seconds=50)),
-        ("unknown hosts", "error:checkpoint.simultaneous", _able(multi_host=None)),
-        ("text for a flag", "error:checkpoint.simultaneous", _able(simultaneous_write="yes")),
         ("writing alone", "warning:checkpoint.simultaneous",
          _able(simultaneous_write=False, remap_time_in_seconds=5)),
         ("two hosts of a system for one", "error:checkpoint.simultaneous",
