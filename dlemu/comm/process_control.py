@@ -87,6 +87,20 @@ def _flush_streams() -> None:
             stream.flush()
 
 
+def fork_process(run: Callable[[], int]) -> int:
+    """Fork a process that ends with the status that `run` returns; return its process id. Raises OSError."""
+    process = os.fork()
+    if process == 0:
+        status = 128 + signal.SIGTERM
+        try:
+            status = run()
+            with contextlib.suppress(OSError, ValueError):
+                _flush_streams()
+        finally:
+            os._exit(status)  # whatever happened, the caller's stack is not ours to return into
+    return process
+
+
 @contextlib.contextmanager
 def forking() -> Iterator[None]:
     """Let forked processes print nothing that is buffered here, and share pages, which the collector would write to."""

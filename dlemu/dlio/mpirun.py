@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 
 from datagen.errors import UserError
+from dlemu.runner.child_run import printed_by
 
 _OPEN_MPI_OPTIONS = {
     **dict.fromkeys(
@@ -46,10 +46,7 @@ def command_line(arguments: Sequence[str], mpirun: str, *, mpich: bool) -> list[
 
 def is_mpich(mpirun: str) -> bool:
     """Return whether it is MPICH's, judging by the output of `--version`."""
-    version = subprocess.run(
-        [mpirun, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    return "HYDRA" in version.stdout
+    return "HYDRA" in printed_by([mpirun, "--version"])[1]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 LOCK = "lock"
 """File that is locked while the run goes on."""
-SAVING = "saving"
-"""File that is locked while a process that outlives the run saves what it measured."""
 
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
@@ -38,21 +36,21 @@ def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
 
 
 @contextlib.contextmanager
-def going_on(folder: str, lock_name: str = LOCK) -> Iterator[None]:
-    """Mark the run as in progress, or as being saved, until this process and all that it forks inside have ended."""
+def going_on(folder: str) -> Iterator[None]:
+    """Mark the run as in progress until this process and all that it forks inside have ended."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # a full disk, or a file system without locks: then it is not marked
-            path = os.path.join(folder, LIVE, lock_name)
+            path = os.path.join(folder, LIVE, LOCK)
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             lock = stack.enter_context(open(os.open(path, flags, 0o644), "w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
 
 
-def goes_on(folder: str, lock_name: str = LOCK) -> bool:
-    """Return whether the run in the folder is in progress, or being saved, as far as this host can tell."""
+def goes_on(folder: str) -> bool:
+    """Return whether the run in the folder is in progress, as far as this host can tell."""
     try:
-        descriptor = os.open(os.path.join(folder, LIVE, lock_name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(os.path.join(folder, LIVE, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return False
     try:

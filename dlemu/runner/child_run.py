@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from datagen.errors import DlemuError, UserError
 from datagen.owned import create_claimed
@@ -92,7 +92,10 @@ def run_commands(commands: Sequence[Command], look: Callable[[], None]) -> None:
     with _signals_deferred() as release:
         try:
             for command in commands:
-                started.append(_start(command))
+                with open(create_claimed(command.folder, LOG), "w") as out:
+                    started.append(
+                        _start(command.words, apart=True, out=out, err=subprocess.STDOUT, ends_by=signal.SIGTERM)
+                    )
             while _running(started, release) and not any(map(_failed, commands, started)):
                 look()
         finally:
@@ -109,17 +112,30 @@ def _failed(command: Command, process: subprocess.Popen[bytes]) -> bool:
     return process.returncode not in command.done or not os.path.exists(os.path.join(command.folder, command.result))
 
 
-def _start(command: Command) -> subprocess.Popen[bytes]:
+def _start(
+    command: Sequence[str],
+    *,
+    apart: bool = False,
+    out: int | IO[str] | None = None,
+    err: int | None = None,
+    ends_by: int = signal.SIGKILL,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a command on this terminal, or `apart`: in a session of its own, without input, ended by `ends_by` with
+    this process. Raises OSError.
+    """
     parent = os.getpid()
-    with open(create_claimed(command.folder, LOG), "w") as out:
-        return subprocess.Popen(
-            command.words,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
-        )
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL if apart else None,
+        stdout=out,
+        stderr=err,
+        env=environment,
+        pass_fds=pass_fds,
+        start_new_session=apart,
+        preexec_fn=(lambda: die_with_parent(parent, ends_by)) if apart else None,
+    )
 
 
 def _stop_signals() -> list[int]:
@@ -195,7 +211,7 @@ def run_attached(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """
     with _signals_forwarded() as (targets, received):
         try:
-            process = subprocess.Popen(command, env={**os.environ, **environment})
+            process = _start(command, environment={**os.environ, **environment})
         except OSError as error:
             raise UserError(
                 f"{command[0]} can't be started ({error.strerror}): wanted a command and its arguments"
@@ -225,6 +241,13 @@ def _signals_forwarded() -> Iterator[tuple[list[subprocess.Popen[bytes]], set[in
             signal.signal(number, handler)
 
 
+def printed_by(command: Sequence[str]) -> tuple[int, str]:
+    """Run a command on this terminal, from which it gets Ctrl-C; return its exit status and what it printed."""
+    process = _start(command, out=subprocess.PIPE)
+    out, _ = process.communicate()
+    return process.returncode, out.decode(errors="replace")
+
+
 class OverdueError(DlemuError):
     """A command that took longer than its limit."""
 
@@ -234,16 +257,7 @@ def output_of(command: Sequence[str], seconds: float, role: Role, *, pass_fds: S
 
     Raises OSError, OverdueError.
     """
-    parent = os.getpid()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=pass_fds,
-        start_new_session=True,
-        preexec_fn=lambda: die_with_parent(parent),
-    )
+    process = _start(command, apart=True, out=subprocess.PIPE, err=subprocess.PIPE, pass_fds=pass_fds)
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:

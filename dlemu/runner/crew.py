@@ -49,7 +49,7 @@ def run_crew(
     most_seconds: float = math.inf,
     on_ready: Callable[[], None] = lambda: None,
     on_message: Callable[[object], None] = lambda message: None,
-    on_look: Callable[[], None] | None = None,
+    on_look: Callable[[], None] = lambda: None,
 ) -> list[Result]:
     """Run `work(worker, order)` in a forked process for each order; return the results in the same order.
 
@@ -90,7 +90,7 @@ def run_crew(
 
         failure = first_failure(
             run_processes(
-                len(orders),
+                range(len(orders)),
                 run_worker,
                 role,
                 timeout_seconds=timeout_seconds,

@@ -22,7 +22,7 @@ from dlemu.results.progress import Progress, seconds_left
 from dlemu.results.wording import count
 from dlemu.runner.events import DatasetMade, DatasetVerified, OnEvent, Warned
 from dlemu.runner.job import JobRequest, cautions
-from dlemu.runner.ranks import ForkedRanks, Ranks, with_ranks
+from dlemu.runner.ranks import Ranks, with_ranks
 
 
 def make(
@@ -49,7 +49,7 @@ def free_bytes(workload: Workload, folder: str) -> int | None:
 def make_on_this_host(workload: Workload, ranks: int, on_event: OnEvent, *, fsync: bool = False) -> None:
     """Make the missing files of a dataset with `ranks` forked ranks; raises UserError, RunFailedError."""
     check_data(workload)
-    forked = ForkedRanks(ranks, workload.timeout_seconds)
+    forked = Ranks(ranks, workload.timeout_seconds)
     forked.run(lambda comm: make_dataset(workload, comm, on_event, fsync=fsync))
 
 

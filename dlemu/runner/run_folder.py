@@ -22,7 +22,7 @@ from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import JOURNAL, LOCK, SAVING, goes_on, holds_journal
+from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal
 from dlemu.results.wording import count
 from dlemu.telemetry._log import log_path
 
@@ -51,8 +51,6 @@ def check_folder(folder: str) -> None:
             problem = "holds the results of another run"
         elif goes_on(folder):
             problem = "belongs to another run, which is still active"
-        elif goes_on(folder, SAVING):
-            problem = "belongs to another run, which has failed and is being saved (some seconds)"
         elif holds_journal(live):
             problem = f"holds what a run measured before it was killed: `dlemu report {shlex.quote(folder)}` shows it"
         else:
@@ -120,14 +118,10 @@ def drop_folder(folder: OwnFolder) -> None:
 
 
 def _live_names(ranks: int) -> list[str]:
-    names = [LOCK, SAVING, FACTS, STOP, JOURNAL]
+    names = [LOCK, FACTS, STOP, JOURNAL]
     for rank in range(ranks):  # there are no more hosts than ranks
-        names += [log_path("", rank), failure_name(rank)]
+        names.append(log_path("", rank))
     return names
-
-
-def failure_name(rank: int) -> str:
-    return f"failure_{rank:05d}.json"
 
 
 def drop_live(folder: str) -> None:

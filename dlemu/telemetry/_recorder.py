@@ -16,14 +16,14 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from functools import partial
 
 import psutil
 
 from datagen.errors import DlemuError
 from datagen.owned import create_new
 from datagen.registry import find, names
-from dlemu.comm.process_control import after_fork_in_child, die_with_parent, name_process
+from dlemu.comm.process_control import after_fork_in_child, die_with_parent, fork_process, name_process
 from dlemu.telemetry._log import LogHead, LogLine, LogWriter, log_path, parse_log
 from dlemu.telemetry._readings import HostTelemetry
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope, read_text
@@ -110,24 +110,20 @@ def start_recorder(task: Task, folder: str) -> Recorder:
     there = os.path.isdir(folder)
     log = create_new(log_path(folder, task.node)) if there else os.memfd_create("dlemu-telemetry")
     ours, theirs = socket.socketpair()
-    parent, process = os.getpid(), os.fork()
-    if process == 0:
-        _record(task, parent, theirs.fileno(), log)
+    process = fork_process(partial(_record, task, os.getpid(), theirs.fileno(), log))
     theirs.close()
     ours.settimeout(_REPLY_TIMEOUT_SECONDS)
     return Recorder(process, ours, log)
 
 
-def _record(task: Task, parent: int, control: int, log: int) -> NoReturn:
-    try:
-        _detach(control, log)
-        die_with_parent(parent, signal.SIGKILL)
-        name_process("dlemu-recorder")
-        recording = Recording(task, LogWriter(_LOG))
-        os.nice(NICE)
-        recording.run(_CONTROL)
-    finally:
-        os._exit(0)
+def _record(task: Task, parent: int, control: int, log: int) -> int:
+    _detach(control, log)
+    die_with_parent(parent, signal.SIGKILL)
+    name_process("dlemu-recorder")
+    recording = Recording(task, LogWriter(_LOG))
+    os.nice(NICE)
+    recording.run(_CONTROL)
+    return 0
 
 
 def _detach(control: int, log: int) -> None:

@@ -1,113 +1,182 @@
-"""Published runs of DLIO and published times of two drives, predicted from a part of what was published of each.
+"""Published results of MLPerf Storage v1.0, each predicted from the same storage's result with other accelerators.
 
-The folder `shared` beside the repository, or the one that DLEMU_PUBLISHED names, has `published-runs/RUN/...` as DLIO
-leaves them and `seeds/kioxia_cm7.csv`. Nothing is measured.
+`published_pairs.csv` has a few numbers of each result: the first of its five runs in mlcommons/storage_results_v1.0
+(closed, unet3d), named by organisation and system. Nothing is measured, and nothing in the model is fitted to them.
 """
 
 from __future__ import annotations
 
 import csv
-import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from dlemu.config import load
-from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.audit.audited_run import audit_run, find_runs, shipped_pairs
-from dlemu.contrib.mlperf.audit.foreign_times import foreign_run
-from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
 from dlemu.jobs.training.prediction.make_prediction import predict
-from dlemu.jobs.training.prediction.model_run import Model
+from dlemu.jobs.training.prediction.prediction import Prediction
 from validation.check import Check
 
-FOLDER = Path(os.environ.get("DLEMU_PUBLISHED", Path(__file__).parents[3] / "shared"))
-RUNS, DRIVES = "published-runs", os.path.join("seeds", "kioxia_cm7.csv")
-AU_POINTS, FIRST_PERCENT, FASTER_POINTS = 1.0, 10.0, 2.5
-EPOCHS = 5
-KNOWN, OTHERS = 18, (17, 16, 8)
-"""Accelerators of the time that each drive is known by, and those that are predicted."""
+PAIRS = Path(__file__).with_name("published_pairs.csv")
+RATE_PERCENT, AU_POINTS, HOLD_PERCENT, WIDTH_PERCENT = 3.0, 2.3, 90.0, 10.0
+"""Wanted: the mean errors of samples/s and of AU, and how many intervals hold the truth, with their median width."""
+TYPICAL_AU = 0.93
+"""The AU of the second null model: of results that passed, and of which no more accelerators would have."""
 
 
-def why_no_published(folder: Path = FOLDER) -> str | None:
-    """Return why it can't be predicted here, or None when it can."""
-    missing = [name for name in (RUNS, DRIVES) if not (folder / name).exists()]
-    return f"{' and '.join(missing)} are not in {folder}" if missing else None
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One published result."""
+
+    run: ForeignRun
+    au_percent: float
+    samples_per_second: float
+
+    @property
+    def demand(self) -> float:
+        """Samples/s of accelerators that never wait."""
+        return self.run.ranks * self.run.workload.reader.batch_size / self.run.workload.train.computation_time.mean
 
 
-def measure(_: object) -> Iterator[Check]:
-    """Predict all of them."""
-    yield from checks(FOLDER)
+@dataclass(frozen=True)
+class Pair:
+    """A result, and what is predicted of it from the other of its storage."""
+
+    source: Result
+    target: Result
+    predicted: Prediction
+    most: int
+    """Accelerators that pass, as predicted."""
+    columns = ("predicted", "from", "AU", "predicted AU", "samples/s", "predicted samples/s", "off", "most", "")
+
+    @property
+    def off_percent(self) -> float:
+        return 100 * (self.predicted.samples_per_second / self.target.samples_per_second - 1)
+
+    @property
+    def au_off(self) -> float:
+        assert self.predicted.au_dlio_v1_percent is not None
+        return self.predicted.au_dlio_v1_percent - self.target.au_percent
+
+    @property
+    def holds(self) -> bool:
+        low, high = self.predicted.samples_per_second_interval
+        return low <= self.target.samples_per_second <= high
+
+    @property
+    def width_percent(self) -> float:
+        low, high = self.predicted.samples_per_second_interval
+        return 100 * (high - low) / self.predicted.samples_per_second
+
+    @property
+    def is_lower_bound(self) -> bool:
+        return not self.predicted.calibration.saturated
+
+    @property
+    def counted(self) -> bool:
+        """The largest passing count is off by at most one a host, or a lower bound that holds."""
+        hosts, there = self.target.run.hosts, self.target.run.ranks
+        return abs(self.most // hosts - there // hosts) <= 1 or (self.is_lower_bound and self.most <= there)
+
+    @property
+    def cells(self) -> list[str]:
+        """The line as it stands in tables."""
+        low, high = self.predicted.samples_per_second_interval
+        bound = "at least " if self.is_lower_bound else ""
+        return [
+            f"{self.target.run.folder}, {self.target.run.ranks} x {self.target.run.workload.accelerator}",
+            f"{self.source.run.ranks} x {self.source.run.workload.accelerator}",
+            f"{self.target.au_percent:.1f} %",
+            f"{bound}{self.target.au_percent + self.au_off:.1f} %",
+            f"{self.target.samples_per_second:.0f}",
+            f"{self.predicted.samples_per_second:.0f} ({low:.0f} to {high:.0f})",
+            f"{self.off_percent:+.1f} %",
+            str(self.most),
+            self.status,
+        ]
+
+    @property
+    def text(self) -> str:
+        """The line in the terminal."""
+        return "  ".join(self.cells)
+
+    @property
+    def status(self) -> str:
+        return "for information"
 
 
-def checks(folder: Path) -> Iterator[Check]:
-    """Hold each prediction against what was published."""
-    for run in find_runs([str(folder / RUNS)]):
-        yield from of_run(run)
-    yield from of_drives(folder / DRIVES)
+def measure(_: object) -> Iterator[Pair | Check]:
+    """Predict each result, then hold the errors of all, and those of two null models, against what is wanted."""
+    predicted = []
+    for source, target in pairs():
+        predicted.append(predict_one(source, target))
+        yield predicted[-1]
+    yield from checks(predicted)
 
 
-def of_run(folder: str) -> Iterator[Check]:
-    """Predict a run's AU and first step from how long its epochs took: one number of each, which fixes neither."""
-    known, audited = foreign_run(folder), audit_run(folder, shipped_pairs())
-    assert known is not None
-    case = os.path.basename(folder)
-    asked = replace(known.workload, train=replace(known.workload.train, synchronous=True))
-    of_epochs = predict(
-        asked, calibrate_from_times(replace(known, first_seconds=())), ranks=known.ranks, hosts=known.hosts
+def pairs() -> list[tuple[Result, Result]]:
+    """Return every result with its storage's other one, in both directions."""
+    with open(PAIRS, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    results = {row["result"]: _result(row) for row in rows}
+    other = {(row["pair"], row["accelerator"]): results[row["result"]] for row in rows}
+    both = {"a100": "h100", "h100": "a100"}
+    return [(other[row["pair"], both[row["accelerator"]]], results[row["result"]]) for row in rows]
+
+
+def _result(row: dict[str, str]) -> Result:
+    prefetch = [f"reader.prefetch_size={row['prefetch_size']}"] if row["prefetch_size"] else []
+    words = [
+        "workload=unet3d",
+        f"accelerator={row['accelerator']}",
+        f"dataset.num_files_train={row['files']}",
+        f"reader.read_threads={row['read_threads']}",
+        "workflow.checkpoint=false",
+        "train.synchronous=true",
+    ]
+    run = ForeignRun(
+        folder=row["result"],
+        workload=load([*words, *prefetch]),
+        ranks=int(row["accelerators"]),
+        hosts=int(row["hosts"]),
+        epoch_seconds=tuple(map(float, row["epoch_seconds"].split())),
+        first_seconds=tuple(map(float, row["first_batch_seconds"].split())),
     )
-    printed = audited.printed.au_percent
-    if printed is not None:
-        yield Check(
-            f"{case}, from its epochs' times",
-            "au_dlio_v1, predicted",
-            printed,
-            of_epochs.au_dlio_v1_percent,
-            "%",
-            within=AU_POINTS,
-        )
-    if known.first_seconds:
-        first = float(np.mean(known.first_seconds))
-        yield Check(
-            f"{case}, from its epochs' times",
-            "first batch, predicted",
-            first,
-            of_epochs.time_to_first_batch_seconds,
-            "s",
-            within=FIRST_PERCENT,
-            percent=True,
-        )
+    return Result(run=run, au_percent=float(row["au_percent"]), samples_per_second=float(row["samples_per_second"]))
 
 
-def of_drives(path: Path) -> Iterator[Check]:
-    """Predict by how much one drive is faster at other counts, each known by its time at one."""
-    with open(path, newline="") as lines:
-        rows = {row["item"]: row for row in csv.DictReader(lines)}
-    words = ["workload=unet3d", "accelerator=v100", f"dataset.num_files_train={rows['dataset_files']['kioxia_cm7r']}"]
-    workload = load([*words, "train.epochs=1", "workflow.checkpoint=false"])
-    total = rows["total_time_18acc_5ep"]
-    known = {drive: _known_by(workload, float(total[drive]) / EPOCHS) for drive in ("kioxia_cm7r", "vendor_a")}
-    for count in OTHERS:
-        fast, slow = (_seconds(workload, known[drive], count) for drive in ("kioxia_cm7r", "vendor_a"))
-        yield Check(
-            f"KIOXIA CM7-R and vendor A at {count}, from their times at {KNOWN}",
-            "faster by, predicted",
-            float(rows[f"faster_{count}acc_pct"]["kioxia_cm7r"]),
-            100 * (1 - fast / slow),
-            "%",
-            within=FASTER_POINTS,
-        )
+def predict_one(source: Result, target: Result) -> Pair:
+    """Predict a result from the other's times, and its own settings and number of accelerators and hosts."""
+    known, asked = calibrate_from_times(source.run), target.run.workload
+    by_counted = replace(asked, metric=replace(asked.metric, verdict="au"))  # as v1.0 judged
+    search = predict(by_counted, known, hosts=target.run.hosts, assumes_files=True, most=max(8, 2 * target.run.ranks))
+    assert search.max_accelerators is not None
+    answer = predict(asked, known, ranks=target.run.ranks, hosts=target.run.hosts)
+    return Pair(source, target, answer, search.max_accelerators)
 
 
-def _known_by(workload: Workload, seconds: float) -> Calibration:
-    """Return a drive whose epochs take so long with the accelerators that it is known by."""
-    run = ForeignRun(folder="the document", workload=workload, ranks=KNOWN, hosts=1, epoch_seconds=(seconds,))
-    return calibrate_from_times(run)
+def checks(predicted: Sequence[Pair]) -> Iterator[Check]:
+    """Hold the errors of all pairs against what is wanted, and against the null models'."""
+    truth = [pair.target.samples_per_second for pair in predicted]
+    by_speed = [min(pair.source.samples_per_second, pair.target.demand) for pair in predicted]
+    typical = [TYPICAL_AU * pair.target.demand for pair in predicted]
+    error = float(np.mean([abs(pair.off_percent) for pair in predicted]))
+    yield _at_most("samples/s, mean error", error, RATE_PERCENT, "%")
+    for name, values in (("speed / demand", by_speed), (f"AU of {100 * TYPICAL_AU:.0f} %", typical)):
+        null = float(np.mean([100 * abs(value / true - 1) for value, true in zip(values, truth, strict=True)]))
+        yield _at_most(f"error / that of the null model {name} ({null:.1f} %)", error / null, 0.8, "")
+    yield _at_most("AU, mean error", float(np.mean([abs(pair.au_off) for pair in predicted])), AU_POINTS, "points")
+    missed = 100 * float(np.mean([not pair.holds for pair in predicted]))
+    yield _at_most("intervals of samples/s that miss the truth", missed, 100 - HOLD_PERCENT, "%")
+    width = float(np.median([pair.width_percent for pair in predicted]))
+    yield _at_most("median width of the intervals", width, WIDTH_PERCENT, "%")
+    off = 100 * float(np.mean([not pair.counted for pair in predicted]))
+    yield _at_most("largest passing counts off by more than one a host", off, 100 - HOLD_PERCENT, "%")
+    bounds = sum(pair.is_lower_bound for pair in predicted)
+    yield _at_most("pairs answered `at least`", bounds, 10, "")
 
 
-def _seconds(workload: Workload, known: Calibration, ranks: int) -> float:
-    asked = replace(workload, train=replace(workload.train, synchronous=True))
-    return Model(asked, known).run(ranks, most_rows=20_000).outcome.training_seconds
+def _at_most(what: str, measured: float, most: float, unit: str) -> Check:
+    return Check(f"{len(pairs())} pairs", what, most, measured, unit, at_most=True)

@@ -36,10 +36,10 @@ def in_threads(
 
 def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[LocalComm]:
     """Return the connected communicators of all ranks, in this process."""
-    sockets, found = TreeSockets(size), []
+    sockets, found = TreeSockets(range(size)), []
     for rank in range(size):
         sockets.make_for(rank)
-        found.append(LocalComm(sockets.tree_of(rank, timeout_seconds)))
+        found.append(LocalComm(sockets.take(rank, timeout_seconds)))
     return found
 
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from dlemu.comm import PeerLostError
 from dlemu.comm.clock import FakeClock
 from dlemu.comm.tree import Frame, LocalTree, parent_of
 
 PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
 Result = TypeVar("Result")
-Pipe = queue.Queue[tuple[Frame, int] | bytes | str]
+Pipe = queue.Queue[tuple[Frame, int] | bytes]
 _NUMBER_BITS = 80
 
 
@@ -22,31 +21,29 @@ class MemoryLink:
     """One end of a link of two queues."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
+        self._incoming, self._outgoing, self._received = incoming, outgoing, bytearray()
 
     def send(self, frame: Frame, number: int) -> None:
         self._outgoing.put((frame, number))
 
     def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
-        self._outgoing.put(bytes(data))
+        if data:
+            self._outgoing.put(bytes(data))
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         item = self._incoming.get(timeout=PATIENCE_SECONDS)
-        if isinstance(item, str):
-            raise PeerLostError(item)
         kind, number = item
         assert kind == frame
         assert isinstance(number, int)
         return number
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
-        item = self._incoming.get(timeout=PATIENCE_SECONDS)
-        assert isinstance(item, bytes)
-        assert len(item) == num_bytes
-        return bytearray(item)
-
-    def notify(self, message: str) -> None:
-        self._outgoing.put(message)
+        while len(self._received) < num_bytes:
+            item = self._incoming.get(timeout=PATIENCE_SECONDS)
+            assert isinstance(item, bytes)
+            self._received += item
+        data, self._received = self._received[:num_bytes], self._received[num_bytes:]
+        return data
 
     def set_timeout(self, timeout_seconds: float) -> None:
         pass

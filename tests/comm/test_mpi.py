@@ -1,8 +1,9 @@
-"""Real ranks under the mpirun that lies beside python; `MpiComm(split=...)` pretends that they are on several nodes."""
+"""Real ranks under the mpirun that lies beside python; `MpiProcess(split=...)` pretends that they have several."""
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.comm import mpi
-from tests.comm.many_ranks import wait_until
+from dlemu.comm.comm_base import on_one_host
 from tests.comm.mpi_program import BOOTED_LATER_NS
 
 PROGRAM = Path(__file__).with_name("mpi_program.py")
@@ -107,11 +108,42 @@ def test_a_lost_rank_ends_the_run_with_its_name(how: str, words: str) -> None:
     assert re.search(words, ended.stderr + ended.stdout)
 
 
-@needs_mpirun
-@pytest.mark.mpi
-def test_a_guardian_saves_when_the_launcher_kills_all(tmp_path: Path) -> None:
-    assert start(2, "guarded", "each", "kill", str(tmp_path)).returncode != 0
-    assert wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+@pytest.mark.parametrize(
+    ("environment", "alone"),
+    [
+        ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "4"}, True),
+        ({"PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, False),
+        ({"PMI_SIZE": "4"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, True),
+        ({"PMI_SIZE": "4", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"PMI_SIZE": "4", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "4"}, False),
+    ],
+)
+def test_mpi_is_kept_on_the_loopback_only_where_all_ranks_share_a_host(
+    environment: dict[str, str], alone: bool
+) -> None:
+    assert on_one_host(environment) is alone
+
+
+def test_the_names_of_mapped_mpi_memory_go_and_nothing_else() -> None:
+    ours, others = f"/dev/shm/mpich_shm_test_{os.getpid()}", f"/dev/shm/stranger_{os.getpid()}"
+    maps = []
+    try:
+        for path in (ours, others):
+            with open(path, "w+b") as file:
+                file.write(bytes(4096))
+                file.flush()
+                maps.append(mmap.mmap(file.fileno(), 4096))
+        mpi.remove_shared_memory()
+        assert not os.path.exists(ours)
+        assert os.path.exists(others)
+        maps[0][0] = 1  # the memory itself stays
+    finally:
+        for memory in maps:
+            memory.close()
+        for path in (ours, others):
+            if os.path.exists(path):
+                os.unlink(path)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlemu.comm import PeerLostError
 from dlemu.comm.clock import FakeClock
 from dlemu.comm.tree import PART_BYTES, LocalTree, children_of, height, parent_of
 from tests.comm.memory_links import Pipe, TimedLink, run
@@ -34,7 +33,6 @@ def test_every_rank_has_one_place_in_the_tree(size: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 17])
 def test_long_payloads_come_whole(size: int) -> None:
-    """A notice may come between two parts: none is longer than the time that a neighbour waits without a word."""
     payload = bytes(range(251)) * (size // 251 + 1)
 
     def work(tree: LocalTree, rank: int) -> tuple[bool, list[bytes | bytearray] | None]:
@@ -63,16 +61,3 @@ def test_ranks_meet_in_as_many_hops_as_the_tree_is_deep(size: int) -> None:
     assert highest == [size - 1] * size
     assert max(clock.time_ns for clock in clocks) == 2 * height(0, size), "the way up and the way down"
     assert sum(link.sent for link in links) == 2 * (size - 1), "one frame each way for each rank but the first"
-
-
-@pytest.mark.parametrize(("size", "lost"), [(5, 0), (5, 1), (5, 4), (MANY, 0), (MANY, MANY - 1)])
-def test_a_loss_reaches_all_with_one_message(size: int, lost: int) -> None:
-    def work(tree: LocalTree, rank: int) -> str | None:
-        if rank == lost:
-            tree.announce_loss("rank x failed")
-        with pytest.raises(PeerLostError) as caught:
-            tree.broadcast_number(tree.reduce_max(0))
-        assert tree.broken == str(caught.value)
-        return tree.broken
-
-    assert run(size, work) == ["rank x failed"] * size

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
+from dlemu.jobs.training.result import Run, read_run
 from dlemu.metrics.verdict import COMPLETED
 from tests.e2e.zygote import zygote
 
@@ -137,6 +138,12 @@ def summary(folder: Path) -> dict[str, Any]:
     """Return a run's summary.json."""
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
     return found
+
+
+def reported(folder: Path) -> Run:
+    """Return a run that failed, once `dlemu report` reads it: what is left of it may still be ending."""
+    until(lambda: dlemu("report", str(folder)).status == 0, "dlemu report")
+    return read_run(str(folder))
 
 
 def steps(folder: Path) -> Any:

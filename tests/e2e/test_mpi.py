@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ from tests.e2e.harness import (
     assert_gone,
     dlemu,
     maps,
+    reported,
     small_run,
     start,
     steps,
@@ -79,7 +81,7 @@ def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Pa
     mapped: dict[int, int | str] = {
         rank.pid: logs.index(name) for rank in everyone for name in logs if maps(rank, name)
     }
-    stand_ins = [pid for pid in _launched(process) if pid not in mapped]
+    stand_ins = [pid for pid in _launched(process) if not psutil.Process(pid).children()]
     if victim == "stand-in":
         mapped = dict.fromkeys(stand_ins, victim)
     if victim == 2:
@@ -89,14 +91,15 @@ def test_what_was_measured_outlives_a_killed_rank(victim: int | str, dataset: Pa
     os.kill(pid, signal.SIGKILL)
     ended = wait(process)
     assert ended.status != 0
-    assert victim != 2 or "rank 2 was killed" in ended.err, "who stands in for it says so, though it had been stopped"
-    assert victim != 2 or f"kept, marked incomplete, in {folder}: what was measured" in ended.err
-    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
-    told = summary(folder)
-    assert told["complete"] is False
-    assert told["failure"]
-    assert len(steps(folder)) >= 6
-    assert_gone([one for one in everyone if "guardian" not in _name(one)])
+    if victim != "stand-in":  # else mpirun kills all, and `live` has what was measured
+        assert f"rank {victim} (process {pid}) was killed by SIGKILL" in ended.err
+        assert f"kept, marked incomplete, in {folder}: " in ended.err
+        assert (folder / "summary.json").exists()
+    run = reported(folder)
+    assert run.summary.complete is False
+    assert run.summary.failure
+    assert len(run.rows) >= 6
+    assert_gone(everyone)
 
 
 def _launched(mpirun: subprocess.Popen[str]) -> list[int]:
@@ -117,8 +120,9 @@ def test_processes_that_stand_in_import_no_framework_and_stop_no_rank(dataset: P
     folder = tmp_path / "run"
     process = start("train", *small_run(folder, dataset, *LONG, PYTORCH), launcher=[MPIRUN, "-np", "3"])
     until(lambda: training(folder) or process.poll() is not None, "the ranks to train")
-    stand_ins = [one for one in map(psutil.Process, _launched(process)) if not maps(one, "libtorch_cpu")]
+    stand_ins = [one for one in map(psutil.Process, _launched(process)) if not one.children()]
     assert len(stand_ins) == 2
+    assert not any(maps(one, "libtorch_cpu") for one in stand_ins)
     for one in stand_ins:
         one.suspend()
     request_stop(str(folder / "live"))
@@ -134,7 +138,8 @@ def test_ranks_that_are_not_alike_run_themselves(dataset: Path, tmp_path: Path) 
     settings = small_run(folder, dataset, *LONG)
     process = start("train", *settings, launcher=[MPIRUN, "-np", "2", str(launched)])
     until(lambda: training(folder, ranks=2) or process.poll() is not None, "the ranks to train")
-    assert [maps(psutil.Process(pid), "rank_0000") for pid in _launched(process)] == [True, True]
+    ranks = [[maps(one, "rank_0000") for one in psutil.Process(pid).children()] for pid in _launched(process)]
+    assert [sum(each) for each in ranks] == [1, 1]
     os.killpg(process.pid, signal.SIGINT)
     assert wait(process).status != 0
 
@@ -149,9 +154,8 @@ def test_a_damaged_file_ends_all_ranks_with_its_name(dataset: Path, tmp_path: Pa
     ended = wait(process)
     assert ended.status != 0
     assert str(victim) in ended.err
-    assert f"kept, marked incomplete, in {folder}: what was measured" in ended.err
+    assert f"kept, marked incomplete, in {folder}: " in ended.err
     assert "Traceback" not in ended.err
-    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
     assert str(victim) in summary(folder)["failure"]
 
 
@@ -164,8 +168,7 @@ def test_ctrl_c_to_mpirun_keeps_what_was_measured(dataset: Path, tmp_path: Path)
     ended = wait(process)
     assert ended.status != 0
     assert "Traceback" not in ended.err
-    until(lambda: (folder / "summary.json").exists(), "the guardian to save the run")
-    assert summary(folder)["complete"] is False
+    assert reported(folder).summary.complete is False
 
 
 def test_a_rank_that_never_comes_holds_nobody_up_for_longer_than_told(dataset: Path, tmp_path: Path) -> None:
@@ -190,20 +193,7 @@ def test_the_time_limit_of_a_workload_file_holds_under_mpi(dataset: Path, tmp_pa
     os.kill(ranks[0].pid, signal.SIGSTOP)
     ended = wait(process)
     assert ended.status != 0
-    assert "rank 2 did not arrive at the barrier within 3 s" in ended.err
-
-
-def test_a_neighbour_that_takes_and_calls_every_address_ends_no_run(dataset: Path, tmp_path: Path) -> None:
-    """Both in a network namespace of their own, where no other run can be hit."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("a network namespace and a process of another user need root and iproute2")
-    (tmp_path / "beside.sh").write_text(
-        f'ip link set lo up\n{sys.executable} -m tests.comm.neighbour 65534 &\nsleep 1\n"$@"\nstatus=$?\n'
-        "kill $! || exit 99\nexit $status\n"
-    )
-    launcher = ["unshare", "-n", "sh", str(tmp_path / "beside.sh"), MPIRUN, "-np", "4"]
-    ended = dlemu("train", *small_run(tmp_path / "run", dataset, "ranks=4"), launcher=launcher)
-    assert ended.ran, ended.err
+    assert re.search("rank 2 .*did not (arrive at the barrier|continue) within 3 s", ended.err)
 
 
 SMALL = ("dataset.record_length_bytes=4000", "dataset.record_length_bytes_stdev=0", "reader.batch_size=84")

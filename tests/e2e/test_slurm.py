@@ -18,7 +18,7 @@ import pytest
 
 from datagen.errors import DlemuError
 from dlemu.jobs.training.result import Run, read_run
-from tests.e2e.harness import dlemu, small_run, start, summary, training, until, wait
+from tests.e2e.harness import dlemu, maps, small_run, start, summary, training, until, wait
 from tests.e2e.test_hosts import Hosts
 from tests.e2e.test_hosts import hosts as hosts
 from tests.e2e.test_mpi import MPIRUN
@@ -151,10 +151,7 @@ def slurm_of_two(hosts: Hosts) -> Iterator[Slurm]:
     nodes = {hosts.first: "10.77.0.1", hosts.second: "10.77.0.2"}
 
     def on(node: str) -> list[str]:
-        """Not by `ip netns`, which mounts a /sys without control groups, and slurmd wants them.
-
-        In a /dev/shm of its own a killed job leaves MPI's shared memory: srun kills guardians too.
-        """
+        """Not by `ip netns`, which mounts a /sys without control groups, and slurmd wants them."""
         apart = 'hostname "$0"; mount -t tmpfs none /dev/shm; exec "$@"'
         return ["nsenter", f"--net=/run/netns/{node}", "unshare", "-u", "-m", "sh", "-c", apart, node]
 
@@ -171,12 +168,11 @@ def over(folder: Path) -> Run | None:
 
 
 def leader(folder: Path) -> psutil.Process:
-    """Return the process that runs all ranks of a run on this host: the parent of its guardian."""
+    """Return a process that runs all ranks of a run on its host."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            parent = process.parent()
-            if process.name() == "dlemu-guardian" and parent and f"output.folder={folder}" in parent.cmdline():
-                return parent
+            if f"output.folder={folder}" in process.cmdline() and any(maps(one, "rank_") for one in process.children()):
+                return process
     raise AssertionError("no process runs the ranks")
 
 
@@ -206,10 +202,7 @@ def test_processes_that_slurm_does_not_join_say_what_joins_them(slurm: Slurm, da
 def test_what_was_measured_outlives_a_job(
     loss: str, cluster: str, request: pytest.FixtureRequest, dataset: Path, tmp_path: Path
 ) -> None:
-    """A rank that is killed: srun kills all others, guardians too, and what was measured is read from `live`.
-
-    A job that is cancelled is asked to end first, and saves.
-    """
+    """Its leader saves what was measured; else it is read from `live`."""
     slurm: Slurm = request.getfixturevalue(cluster)
     folder = tmp_path / "run"
     launcher = slurm.srun("--mpi=pmi2", "-N", str(len(slurm.nodes)))
@@ -217,7 +210,7 @@ def test_what_was_measured_outlives_a_job(
     until(lambda: training(folder, ranks=4) or process.poll() is not None, "the ranks to train")
     if loss == "killed":
         one = leader(folder)
-        [each for each in one.children() if each.name() == one.name()][-1].kill()
+        [each for each in one.children() if maps(each, "rank_")][-1].kill()
     else:
         slurm.command("scancel", slurm.command("squeue", "-h", "-o", "%i"))
     ended = wait(process)

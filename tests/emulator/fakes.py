@@ -77,6 +77,3 @@ class ScriptedComm:
 
     def close(self) -> None:
         pass
-
-    def abort(self, status: int) -> None:
-        raise AssertionError(status)

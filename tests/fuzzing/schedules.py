@@ -112,17 +112,15 @@ class SimulatedLink:
 
     def __init__(self, world: World, task: Task, rank: Rank, peer: int, own: Pipe, theirs: Pipe, extra: float) -> None:
         self._world, self._task, self._rank, self._peer = world, task, rank, peer
-        self._own, self._theirs, self._extra, self._owes_bytes = own, theirs, extra, False
+        self._own, self._theirs, self._extra = own, theirs, extra
 
     def send(self, frame: Frame, number: int) -> None:
         self._meet()
         self._put((frame, number))
-        self._owes_bytes = frame == Frame.PART
 
     def send_bytes(self, data: bytes | bytearray | memoryview) -> None:
         self._meet()
         self._put(bytes(data))
-        self._owes_bytes = False
 
     def receive(self, frame: Frame, started_seconds: float | None = None) -> int:
         self._meet()
@@ -130,8 +128,6 @@ class SimulatedLink:
         item = self._take(frame, started + TIMEOUT_SECONDS + self._extra)
         assert isinstance(item, tuple), f"bytes where rank {self._rank.number} waits for {frame.name}"
         kind, number = item
-        if kind == Frame.LOST:
-            raise PeerLostError(str(number))
         if kind != frame:
             raise DlemuError(f"rank {self._peer} is at {kind} where rank {self._rank.number} is at {frame}")
         return int(number)
@@ -141,10 +137,6 @@ class SimulatedLink:
         assert isinstance(data, bytes), f"{data} where rank {self._rank.number} waits for bytes of {frame.name}"
         assert len(data) == num_bytes
         return bytearray(data)
-
-    def notify(self, message: str) -> None:
-        if not (self._rank.dead or self._owes_bytes or self._own.closed or self._theirs.closed):
-            self._append((Frame.LOST, message))
 
     def set_timeout(self, timeout_seconds: float) -> None:
         return
@@ -166,10 +158,7 @@ class SimulatedLink:
 
     def _put(self, item: object) -> None:
         if self._theirs.closed:
-            notice = next((item[1] for _, item in self._theirs.items if isinstance(item, tuple)), None)
-            lost = [item[1] for _, item in self._theirs.items if isinstance(item, tuple) and item[0] == Frame.LOST]
-            first_is_notice = bool(lost) and notice == lost[0]
-            raise PeerLostError(str(lost[0]) if first_is_notice else f"rank {self._peer} ended without a message")
+            raise PeerLostError(f"rank {self._peer} ended without a message")
         self._append(item)
 
     def _append(self, item: object) -> None:
@@ -210,6 +199,8 @@ def schedule(draw: random.Random) -> None:
     edges = [(child, parent_of(child)) for child in range(1, size)]
     pipes = {edge: Pipe() for below, above in edges for edge in ((below, above), (above, below))}
     errors: list[Exception] = []
+    first: list[str] = []
+    """What ranks raised, in order of time."""
 
     def work_of(rank: Rank) -> Callable[[Task], None]:
         def work(task: Task) -> None:
@@ -229,7 +220,7 @@ def schedule(draw: random.Random) -> None:
                 pass
             except DlemuError as error:
                 outcomes[rank.number].message = str(error)
-                tree.announce_loss(f"rank {rank.number} failed with exit status {error.exit_status}")
+                first.append(str(error))
             except Exception as error:
                 errors.append(error)
             tree.close()
@@ -240,7 +231,7 @@ def schedule(draw: random.Random) -> None:
         world.run([work_of(rank) for rank in ranks])
     if errors:
         raise errors[0]
-    _check(size, calls, victim, outcomes)
+    _check(size, calls, victim, outcomes, first)
     assert world.now <= 101 * TIMEOUT_SECONDS if victim.dead and victim.fault == "stop" else TIMEOUT_SECONDS + 60
 
 
@@ -253,7 +244,7 @@ def _call(tree: LocalTree, call: str, number: int, rank: int) -> object:
     return bytes(tree.broadcast(f"{number}".encode() if rank == 0 else b""))
 
 
-def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome]) -> None:
+def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome], first: list[str]) -> None:
     happened = victim.dead or (victim.fault == "error" and victim.calls >= victim.at)
     for rank, outcome in enumerate(outcomes):
         for number, result in enumerate(outcome.results):
@@ -267,5 +258,5 @@ def _check(size: int, calls: list[str], victim: Rank, outcomes: list[Outcome]) -
             continue
         assert (len(outcome.results) == len(calls)) == (outcome.message == "")
         assert happened or not outcome.message
-        if outcome.message:
-            assert f"rank {victim.number} " in outcome.message, f"{outcome.message}: {victim} is the cause"
+    if first:
+        assert f"rank {victim.number} " in first[0], f"{first[0]}: {victim} is the cause"

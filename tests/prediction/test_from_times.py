@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from datagen.errors import UserError
+from dlemu.config.duration import Duration
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration, given_speed
 from dlemu.jobs.training.prediction.from_times import ForeignRun, calibrate_from_times
@@ -47,32 +48,54 @@ def test_a_storage_that_limits_is_found_by_the_time_of_epochs() -> None:
         assert 0.5 < found.half_width_percent < 5
 
 
-def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_is_the_hosts() -> None:
-    given = given_speed(2 * DEMAND, cores=4)
-    found = calibrate_from_times(timed(replace(given, costs=replace(given.costs, step_seconds=0.01))))
-    assert found.curve[0].mb_per_second == pytest.approx(2 * DEMAND, rel=0.05)
-    assert found.costs.step_seconds == pytest.approx(0.01, rel=0.1)
-    assert not found.saturated, "after the first wait, the host is all that takes longer than the computation"
-    assert found.source == "the times of 3 epochs of x (2 accelerators)"
-
-
-@pytest.mark.parametrize(
-    ("times", "step_seconds", "first", "saturated"),
-    [
-        (50, 0, False, False),
-        (50, 0.002, True, False),
-        (3, 0, True, False),
-        (1.5, 0.004, True, False),
-        (0.8, 0, True, True),
-        (0.9, 0.002, True, True),
-        (0.6, 0, False, True),
-    ],
-)
-def test_a_run_whose_storage_nobody_waited_for_gives_a_lower_bound(
-    times: float, step_seconds: float, first: bool, saturated: bool
-) -> None:
+def slowed(times: float, step_seconds: float = 0.0005) -> Calibration:
+    """A storage of that many times the demand, on a host that takes so long after each step of 50 ms."""
     given = given_speed(times * DEMAND, cores=4)
-    run = timed(replace(given, costs=replace(given.costs, step_seconds=step_seconds)), first=first)
+    return replace(given, costs=replace(given.costs, step_seconds=step_seconds))
+
+
+def test_a_storage_that_does_not_limit_is_found_by_the_first_step_and_the_rest_is_a_share_of_the_step() -> None:
+    found = calibrate_from_times(timed(slowed(2, 0.01)))
+    assert found.source == "the times of 3 epochs of x (2 accelerators)"
+    first = found.first_step
+    assert first is not None
+    assert first.mb_per_second == pytest.approx(2 * DEMAND, rel=0.05)
+    assert first.step_share == pytest.approx(0.01 / 0.05, rel=0.1)
+
+
+def test_accelerators_that_ask_for_as_much_a_second_lose_as_much() -> None:
+    run = timed(slowed(2, 0.01))
+    twice = replace(run.workload, train=replace(run.workload.train, computation_time=Duration(mean=0.025)))
+    known = calibrate_from_times(run)
+    same, half = (predict(asked, known, ranks=ranks) for asked, ranks in ((run.workload, 2), (twice, 1)))
+    assert half.au_dlio_v1_percent == pytest.approx(same.au_dlio_v1_percent, abs=1)
+    low, high = half.samples_per_second_interval
+    assert low < half.samples_per_second < high < 1.2 * low
+
+
+def test_more_readers_than_the_first_step_had_may_get_more_in_proportion() -> None:
+    run = timed(slowed(1.3, 0.004))
+    known = calibrate_from_times(run)
+    within, beyond = (predict(run.workload, known, ranks=ranks, assumes_files=True) for ranks in (2, 8))
+    assert "at least" not in within.verdict
+    assert "(AU at least " in beyond.verdict
+    assert "it gives at least this" in " ".join(beyond.issues)
+    low, high = beyond.samples_per_second_interval
+    assert low < 1.4 * DEMAND < beyond.samples_per_second <= high, "from what it gave to what so many readers want"
+    search = predict(run.workload, known, assumes_files=True, most=16)
+    assert search.max_accelerators is not None
+    assert search.max_accelerators <= 3, "the largest count is that of the rate which lasted"
+
+
+def test_one_slow_start_does_not_count() -> None:
+    run = timed(slowed(2, 0.01))
+    slow = replace(run, first_seconds=(10 * run.first_seconds[0], *run.first_seconds[1:]))
+    assert calibrate_from_times(slow) == calibrate_from_times(run)
+
+
+@pytest.mark.parametrize(("times", "saturated"), [(50, False), (0.6, True)])
+def test_epochs_that_waited_for_nothing_give_a_lower_bound(times: float, saturated: bool) -> None:
+    run = timed(slowed(times), first=False)
     found = calibrate_from_times(run)
     assert found.saturated == saturated
     answer = predict(run.workload, found, ranks=32, assumes_files=True)

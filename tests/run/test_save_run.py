@@ -13,7 +13,7 @@ from dlemu.jobs.training.result import read_run
 from dlemu.jobs.training.run import TRAINING
 from dlemu.runner.events import Event, NotSaved, Saved, ignore
 from dlemu.runner.job import save
-from dlemu.runner.ranks import ForkedRanks, RunFailedError
+from dlemu.runner.ranks import Ranks, RunFailedError
 from dlemu.runner.run_folder import Kept, check_folder
 from tests.runs import make_job, make_log
 
@@ -55,6 +55,6 @@ def test_a_disk_that_is_full_at_the_end_is_reported_once_with_the_way_to_the_res
     assert [type(event) for event in events] == [NotSaved], "the result is printed nevertheless"
     said = f"the disk is full; once there is space, `dlemu report {tmp_path}` shows the result"
     assert str(first.value) == said
-    with pytest.raises(RunFailedError) as ended, ForkedRanks().guard(job, save_again):
+    with pytest.raises(RunFailedError) as ended, Ranks().guard(job, save_again):
         raise RunFailedError(describe(0, first.value))
     assert str(ended.value) == said

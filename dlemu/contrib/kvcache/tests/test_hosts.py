@@ -21,5 +21,5 @@ def test_blocks_of_a_failed_run_are_removed_from_each_hosts_own_drive(hosts: Hos
     until(lambda: all(any(kv.rglob("*.kv")) for kv in both) or process.poll() is not None, "blocks on both hosts")
     os.kill(max(ranks_on(hosts.second)), signal.SIGKILL)  # the last process: a rank
     assert wait(process).status != 0
-    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks and guardians to end")
+    until(lambda: not any((*ranks_on(hosts.first), *ranks_on(hosts.second))), "all ranks to end")
     assert [path for kv in both for path in kv.iterdir()] == []

@@ -482,10 +482,11 @@ def _log_in_run(records: RunRecords) -> Iterator[Finding]:
     stamps = _LOG_STAMP.findall(words or "")
     begun, ended = moment(records.summary.get("start")), moment(records.summary.get("end"))
     first, last = (moment(stamps[0]), moment(stamps[-1])) if stamps else (None, None)
-    if begun and ended and first and last:
-        if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
-            seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
-            yield by_rule("papers.differ", seen, "the log of this run")
+    if not (begun and ended and first and last):
+        return
+    if (last - ended).total_seconds() > _LOG_SLACK_SECONDS or last < begun or first > ended:
+        seen = f"{LOG} is of {first} to {last}, the run of {begun} to {ended} (summary.json)"
+        yield by_rule("papers.differ", seen, "the log of this run")
 
 
 _MIN_DEVICE_SHARE = {"training": 0.7, "checkpointing": 0.9}

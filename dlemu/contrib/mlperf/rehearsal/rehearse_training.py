@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -33,6 +32,7 @@ from dlemu.extend import DlemuError, Outcome, UserError, module_command
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.kinds import read_result
 from dlemu.results.wording import scaled
+from dlemu.runner.child_run import printed_by
 
 WARM_UP = "warm-up"
 
@@ -118,11 +118,11 @@ class TrainingRehearsal(Rehearsal[Datasize]):
         cores = len(os.sched_getaffinity(0))
         options = ["--config-dir", self.plan.config_dir] if self.plan.config_dir else []
         command = module_command("dlemu", "datagen", "--fsync", *options, *self.plan.words, f"ranks={cores}")
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-        self.report(ended.stdout.strip())
-        if ended.returncode:
-            raise DatagenFailed(ended.returncode)
-        return ended.stdout
+        status, printed = printed_by(command)
+        self.report(printed.strip())
+        if status:
+            raise DatagenFailed(status)
+        return printed
 
     def _inspect(self) -> None:
         """Raise UserError unless the dataset exists, is complete and matches the settings."""

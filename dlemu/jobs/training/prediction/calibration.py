@@ -45,6 +45,17 @@ CONFIDENCE, MAX_HALF_WIDTH_PERCENT = 0.95, 50.0  # a storage slower by 100 %, at
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstStep:
+    """A storage as fast as in the first step of the epochs, and a host that delays each later step."""
+
+    mb_per_second: float
+    readers: int
+    """That many got it together; more of them may get more, in proportion at most."""
+    step_share: float
+    """See `Calibration.step_share`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The speed of one storage and one host with one access pattern.
 
@@ -73,6 +84,10 @@ class Calibration:
     busy_cores: float = 0.0
     """Cores kept busy during the measurement by anything but the readers; 0 where not known."""
     costs: HostCosts = field(default_factory=HostCosts)
+    first_step: FirstStep | None = None
+    """The other explanation of a run's times, which carries over to other accelerators; None where there is none."""
+    step_share: float = 0.0
+    """Delay of the host after each step, beside that of `costs`, as a share of the accelerator's computation."""
     others_mb_per_second: float = 0.0
     """Throughput that other jobs are assumed to take; `curve` is that of the whole storage."""
     findings: tuple[Finding, ...] = ()

@@ -1,7 +1,7 @@
 """Calibration from a run of which only the epochs' durations are known, such as DLIO's results and published ones.
 
 All readers begin at once, so the first wait shows their throughput; what a faster model lacks is the host's overhead.
-Where host and computation take all the time after that, the storage was never the limit: its speed is a lower bound.
+That is kept as a share of the step: accelerators that ask for as much per second load the same host and storage alike.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dlemu.jobs.training.prediction.calibration import (
     MAX_HALF_WIDTH_PERCENT,
     WAITING_SHARE,
     Calibration,
+    FirstStep,
     given_speed,
 )
-from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import Model
 from dlemu.metrics.t_interval import estimate
 from dlemu.results.wording import count
@@ -52,18 +52,20 @@ class ForeignRun:
 def calibrate_from_times(run: ForeignRun) -> Calibration:
     """Return the throughput and the host's overhead with which the model lasts as long as the run; raises UserError.
 
-    DLIO fetches a batch only after the previous step (`train.synchronous`); so does the fitted model.
+    DLIO fetches a batch only after the previous step (`train.synchronous`); so does the fitted model. The times have
+    two explanations: a storage as slow as the epochs (`curve`), or one as fast as the first step, with a host that
+    delays the others (`first_step`).
     """
     workload = replace(run.workload, train=replace(run.workload.train, epochs=1, synchronous=True))
-    wanted = float(np.mean(run.epoch_seconds))
+    wanted = float(np.median(run.epoch_seconds))
 
-    def outcome(mb_per_second: float, step_seconds: float = 0.0) -> tuple[float, float]:
+    def outcome(mb_per_second: float, step_share: float = 0.0) -> tuple[float, float]:
         """Return the simulated duration of an epoch, and of the wait for its first batch."""
-        given = given_speed(mb_per_second, cores=None)
-        calibration = replace(given, costs=replace(given.costs, step_seconds=step_seconds))
+        calibration = replace(given_speed(mb_per_second, cores=None), step_share=step_share)
         simulated = Model(workload, calibration, hosts=run.hosts).run(run.ranks, most_rows=ROWS)
-        seconds = simulated.outcome.training_seconds * simulated.planned_steps / simulated.simulated_steps
-        return seconds, simulated.outcome.time_to_first_batch_seconds
+        first = simulated.outcome.time_to_first_batch_seconds
+        steps = (simulated.outcome.training_seconds - first) / simulated.simulated_steps
+        return first + steps * simulated.planned_steps, first
 
     compute = mean_seconds(workload.train.computation_time)
     demand = run.ranks * workload.reader.batch_size * Model(workload, given_speed(1.0, cores=1)).mean_sample_bytes
@@ -75,30 +77,27 @@ def calibrate_from_times(run: ForeignRun) -> Calibration:
             "settings are not those it ran with"
         )
     lasting = _solve(lambda speed: outcome(speed)[0], wanted, least, most)
-    at_first = 0.0
-    if run.first_seconds:
-        first = float(np.mean(run.first_seconds))
-        at_first = _solve(lambda speed: outcome(speed)[1], first, least, most)
-    if not at_first or outcome(at_first)[0] > wanted * (1 - TOLERANCE):
-        return _calibration(run, lasting, 0.0, saturated=wanted > unlimited * (1 + WAITING_SHARE))
-    overhead = _solve(lambda seconds: -outcome(at_first, seconds)[0], -wanted, 0.0, compute)
-    # What is left to the storage of the time after the first wait, beside this host and the computation
-    ceiling = outcome(most, overhead)
-    waited = wanted - first - (ceiling[0] - ceiling[1])
-    return _calibration(run, at_first, overhead, saturated=waited > WAITING_SHARE * wanted)
-
-
-def _calibration(run: ForeignRun, mb_per_second: float, step_seconds: float, *, saturated: bool) -> Calibration:
-    given = given_speed(mb_per_second, cores=None)
     epochs = 100 * np.array(run.epoch_seconds) / np.mean(run.epoch_seconds)
-    return replace(
-        given,
+    found = replace(
+        given_speed(lasting, cores=None),
         source=f"the times of {count(len(run.epoch_seconds), 'epoch')} of {run.folder} "
         f"({count(run.ranks, 'accelerator')})",
-        curve=flat(mb_per_second),
-        saturated=saturated,
+        saturated=wanted > unlimited * (1 + WAITING_SHARE),
         half_width_percent=min(MAX_HALF_WIDTH_PERCENT, estimate(epochs, CONFIDENCE).half_width_percent),
-        costs=replace(given.costs, step_seconds=step_seconds),
+    )
+    if not run.first_seconds:
+        return found
+    first = float(np.median(run.first_seconds))  # the first epoch's is often a slow start
+    at_first = _solve(lambda speed: outcome(speed)[1], first, least, most)
+    if outcome(at_first)[0] > wanted * (1 - TOLERANCE):
+        return found
+    return replace(
+        found,
+        first_step=FirstStep(
+            mb_per_second=at_first,
+            readers=run.ranks * max(1, workload.reader.read_threads),
+            step_share=_solve(lambda share: -outcome(at_first, share)[0], -wanted, 0.0, 1.0),
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.calibration import Calibration
+from dlemu.jobs.training.prediction.curve import flat
 from dlemu.jobs.training.prediction.model_run import MOST_ROWS, Model, ModelRun
 from dlemu.jobs.training.prediction.prediction import (
     Interval,
@@ -50,6 +51,8 @@ HELPS_PERCENT = 2.0
 """Points of AU that removing a limit must gain for it to be named."""
 _EVALUATIONS = "evaluations are not included: no AU counts them, but they lengthen the run"
 MORE_READERS, FASTER = 4, 2.0  # factors when looking for the limit; the trial after a run (scaling.TIMES) has 4 too
+SHARE_ERROR = 0.5
+"""How far off `Calibration.step_share` may be: were it a time, accelerators twice as fast would double it."""
 BUSY_SHARE = 0.25
 """Share of the cores kept busy by other programs above which an issue is raised and intervals reach further down."""
 
@@ -70,6 +73,8 @@ def predict(
     """
     if mean_seconds(workload.train.computation_time) <= 0:
         raise UserError("train.computation_time is 0, so any number of accelerators passes: choose an accelerator")
+    if ranks is not None:
+        calibration = _as_at_first(workload, calibration, ranks)
     predictor = _Predictor(workload, calibration, hosts=hosts, assumes_files=assumes_files)
     if ranks is not None:
         counts, wanted, found = [predictor.count(ranks)], ranks, None
@@ -123,11 +128,32 @@ def predict(
     return in_words(answer)
 
 
+def _as_at_first(workload: Workload, calibration: Calibration, ranks: int) -> Calibration:
+    """Return what `calibration.first_step` means for so many ranks.
+
+    If they demand more than its readers got, and have more readers, these may get up to as much more: a lower bound.
+    """
+    first = calibration.first_step
+    if first is None:
+        return calibration
+    rate = demand(workload.model.name, workload).samples_per_second or 0.0
+    needed = ranks * rate * Model(workload, calibration).mean_sample_bytes / 1e6
+    readers = ranks * max(1, workload.reader.read_threads)
+    more = max(1.0, readers / first.readers) if needed > first.mb_per_second else 1.0
+    return replace(
+        calibration,
+        curve=flat(more * first.mb_per_second),
+        saturated=more == 1.0,
+        half_width_percent=max(calibration.half_width_percent, 100 * (1 - 1 / more)),
+        step_share=first.step_share,
+    )
+
+
 class _Predictor:
     """Predicts counts of accelerators for one workload and storage, each at most once."""
 
     def __init__(self, workload: Workload, calibration: Calibration, *, hosts: int, assumes_files: bool) -> None:
-        self._workload, self._calibration = workload, calibration
+        self._workload, self._calibration, self._hosts = workload, calibration, hosts
         self._model = Model(workload, calibration, hosts=hosts, assumes_files=assumes_files)
         self._threshold_percent = 100 * workload.metric.au
         self._by = workload.metric.verdict
@@ -166,7 +192,9 @@ class _Predictor:
         draws = MOST_ROWS // max(1, len(run.rows)) if len(self._calibration.work) > 1 else 1
         runs = [run, *(self._model.run(ranks, seed=seed) for seed in range(1, min(MOST_RUNS, draws)))]
         slower, faster = (
-            self._model.run(ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1)
+            self._with_share(1 - sign * SHARE_ERROR).run(
+                ranks, speed=1 + sign * self._speed, most_rows=INTERVAL_ROWS, shrinks=True, seed=1
+            )
             for sign in (-1, 1)
         )
         outcome, chance = _mean_and_chance([one.outcome for one in runs])
@@ -204,8 +232,18 @@ class _Predictor:
             needed_mb_per_second=self._threshold_percent / 100 * ranks * self._rate * sample_bytes / 1e6,
         )
 
+    def _with_share(self, factor: float) -> Model:
+        """Return the model with a host that delays a step by `factor` times the share found."""
+        calibration = self._calibration
+        if not calibration.step_share:
+            return self._model
+        other = replace(calibration, step_share=factor * calibration.step_share)
+        return Model(self._workload, other, hosts=self._hosts, assumes_files=self._model.assumes_files)
+
     def _sooner(self, run: ModelRun) -> float:
         """Return the factor by which samples/s may be higher with reads served in turn: the first W times sooner."""
+        if self._calibration.first_step is not None:
+            return 1.0  # the wait for the first batch was measured
         readers = max(1, self._workload.reader.read_threads)
         epochs = len(np.unique(run.rows["epoch"]))
         saved = epochs * run.outcome.time_to_first_batch_seconds * (1 - 1 / readers)

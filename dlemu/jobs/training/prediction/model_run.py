@@ -246,6 +246,8 @@ class Model:
                 cores=cores if on_core.any() else np.inf,
                 costs=replace(
                     costs,
+                    step_seconds=costs.step_seconds
+                    + calibration.step_share * mean_seconds(self.workload.train.computation_time),
                     hand_over_seconds=max(0.0, costs.hand_over_seconds - costs.between_seconds),
                     take_seconds=self.workload.recorded.hand_over_seconds if reader.tensors else 0.0,
                 ),
