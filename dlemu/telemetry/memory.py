@@ -17,14 +17,8 @@ class Probe(ProbeBase):
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the current sizes."""
-        kib = {name: int(value.split()[0]) for name, _, value in _fields(self._file.text())}
+        fields = (line.partition(":") for line in self._file.text().splitlines())
+        kib = {name: int(value.split()[0]) for name, _, value in fields}
         yield Reading("", "used_mb", (kib["MemTotal"] - kib["MemAvailable"]) / _KIB_PER_MB)
-        yield Reading("", "available_mb", kib["MemAvailable"] / _KIB_PER_MB)
         cache = kib["Cached"] + kib["Buffers"] - kib.get("Shmem", 0)
         yield Reading("", "page_cache_mb", max(0, cache) / _KIB_PER_MB)
-        yield Reading("", "shared_mb", kib.get("Shmem", 0) / _KIB_PER_MB)
-        yield Reading("", "dirty_mb", kib["Dirty"] / _KIB_PER_MB)
-
-
-def _fields(text: str) -> Iterator[tuple[str, str, str]]:
-    return (line.partition(":") for line in text.splitlines())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from datagen.storage._request_counts import RequestCounts, read_counts, waits_ms
-from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Rates, Reading, Scope
+from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Rates, Reading, Scope, readings
 
 _RATES = {
     "received_bytes": ("received_mb_per_second", 1e-6),
@@ -29,20 +29,15 @@ class Probe(ProbeBase):
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read rates, response times, and current requests and connections."""
         counts = read_counts(self._folder, here=True)
-        passed = self._rates.since_last("", now_ns, [counts.requests, *(counts[name] for name in _RATES)])
-        if passed is not None:
-            seconds, grown = passed
-            yield Reading("", "requests_per_second", grown[0] / seconds)
-            for (metric, factor), growth in zip(_RATES.values(), grown[1:], strict=True):
-                yield Reading("", metric, growth * factor / seconds)
-            for name, histogram in (
-                ("first_byte", counts.first_byte - self._last_counts.first_byte),
-                ("last_byte", counts.last_byte - self._last_counts.last_byte),
-            ):
-                latencies = waits_ms(histogram)
-                if latencies is not None:
-                    yield Reading("", f"{name}_p50_ms", latencies.p50)
-                    yield Reading("", f"{name}_p99_ms", latencies.p99)
+        totals = {metric: factor * counts[name] for name, (metric, factor) in _RATES.items()}
+        yield from readings("", self._rates.per_second("", now_ns, {"requests_per_second": counts.requests, **totals}))
+        for name, histogram in (
+            ("first_byte", counts.first_byte - self._last_counts.first_byte),
+            ("last_byte", counts.last_byte - self._last_counts.last_byte),
+        ):
+            if (latencies := waits_ms(histogram)) is not None:
+                yield Reading("", f"{name}_p50_ms", latencies.p50)
+                yield Reading("", f"{name}_p99_ms", latencies.p99)
         self._last_counts = counts
         yield Reading("", "requests_in_flight", max(0, counts["in_flight"]))
         yield Reading("", "connections_in_flight", max(0, counts["connections_open"]))

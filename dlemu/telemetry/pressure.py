@@ -23,9 +23,10 @@ class Probe(ProbeBase):
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the percentages since the last reading."""
-        for name, counters in self._files.items():
-            totals_us = dict(_TOTAL.findall(counters.text()))
-            passed = self._rates.since_last(name, now_ns, [int(total) for total in totals_us.values()])
-            if passed is not None:
-                for kind, grown_us in zip(totals_us, passed[1], strict=True):
-                    yield Reading("", f"{name}_{kind}_percent", min(100.0, grown_us / 1e4 / passed[0]))
+        totals_us = {
+            f"{name}_{kind}_percent": int(total)
+            for name, counters in self._files.items()
+            for kind, total in _TOTAL.findall(counters.text())
+        }
+        for metric, us_per_second in self._rates.per_second("", now_ns, totals_us).items():
+            yield Reading("", metric, min(100.0, us_per_second / 1e4))

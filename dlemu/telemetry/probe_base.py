@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -130,16 +130,22 @@ class Rates:
     """Remembers the last values of counters, to turn them into rates."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[int, tuple[float, ...]]] = {}
+        self._last: dict[str, tuple[int, dict[str, float]]] = {}
 
-    def since_last(self, source: str, now_ns: int, counters: Sequence[float]) -> tuple[float, list[float]] | None:
-        """Return the seconds since the source's last reading, and by how much each counter grew since then.
+    def per_second(self, source: str, now_ns: int, counters: Mapping[str, float]) -> dict[str, float]:
+        """Return each counter's growth per second since the source's last reading, by the counter's name.
 
-        None for the first reading, or if a counter decreased because its device was removed and added again.
+        Empty for the first reading, or if a counter decreased because its device was removed and added again.
         """
-        last = self._last.get(source)
-        self._last[source] = now_ns, tuple(counters)
-        if last is None or now_ns <= last[0]:
-            return None
-        growth = [now - before for now, before in zip(counters, last[1], strict=True)]
-        return None if min(growth, default=0) < 0 else ((now_ns - last[0]) / NS_PER_SECOND, growth)
+        last_ns, last = self._last.get(source, (now_ns, {}))
+        self._last[source] = now_ns, dict(counters)
+        if now_ns <= last_ns or last.keys() != counters.keys():
+            return {}
+        seconds = (now_ns - last_ns) / NS_PER_SECOND
+        rates = {name: (counter - last[name]) / seconds for name, counter in counters.items()}
+        return rates if min(rates.values(), default=0) >= 0 else {}
+
+
+def readings(source: str, values: Mapping[str, float]) -> Iterator[Reading]:
+    """Yield the values of a source by metric."""
+    return (Reading(source, metric, value) for metric, value in values.items())

@@ -14,6 +14,7 @@ from documentation.figures import FIGURES_BEGIN, figure_lists
 from documentation.metrics import METRICS_BEGIN, metric_lists
 from documentation.mlperf_rules import page as rules_page
 from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, answers_page, checkpoint_tables, tables
+from documentation.settings import SETTINGS_BEGIN, settings_of
 from documentation.settings import page as settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -31,6 +32,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics.md": (METRICS_BEGIN, metric_lists),
     "report.md": (FIGURES_BEGIN, figure_lists),
     "../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns),
+    "../dlemu/contrib/kvcache/docs/kvcache.md": (SETTINGS_BEGIN, partial(settings_of, "kv")),
+    "../dlemu/contrib/pack/docs/packing.md": (SETTINGS_BEGIN, partial(settings_of, "pack")),
 }
 """Pages with a part that is made, behind a marker."""
 TRADEMARK = (

@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting, a line each, from the fields themselves."""
+"""docs/settings.md: every setting, a line each, from the fields themselves; an optional part's are on its own page."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import yaml
 
 from datagen.settings import Range, Unit, declared
 from dlemu.config.meanings import meanings
-from dlemu.config.sections import plain, tree
+from dlemu.config.sections import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
+SETTINGS_BEGIN = "<!-- made by scripts/docs from the part's settings.py -->"
 _HEAD = """# Settings
 
-Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/spec.py`.
+Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/spec.py`. Optional parts
+have their settings on their own pages: [kv](../dlemu/contrib/kvcache/docs/kvcache.md),
+[pack](../dlemu/contrib/pack/docs/packing.md).
 On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
 prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
 what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
@@ -27,6 +30,11 @@ anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|
 def page() -> str:
     """Return the page."""
     return "\n".join([_HEAD, *_lists("", tree(), "", {})])
+
+
+def settings_of(part: str) -> str:
+    """Return the settings of an optional part's section, for the part's page."""
+    return "\n".join([*_lines(f"{part}.", sections()[part]), ""])
 
 
 def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:
@@ -41,16 +49,22 @@ def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Itera
         yield f"Keys as in `{listed[section]}`: {', '.join(f'`{where}{field.name}`' for field in fields(section))}.\n"
         return
     listed[section] = where.rstrip(".")
+    yield "\n".join([*_lines(where, section), ""])
     hints, texts = get_type_hints(section), meanings(section)
-    inner = {field.name: hints[field.name] for field in fields(section) if _is_section(hints[field.name])}
-    lines = [_line(where, field, section, hints, texts) for field in fields(section) if field.name not in inner]
-    yield "\n".join([*lines, ""])
-    for name, kind in inner.items():
+    for name, kind in hints.items():
+        if not _is_section(kind) or kind.__module__.startswith("dlemu.contrib."):
+            continue
         yield from _lists(f"{where}{name}.", kind, _one_line(texts.get(name, kind.__doc__)), listed)
     for name, hint in hints.items():
         for kind in filter(is_dataclass, get_args(hint)):
             title = f"{where}{name}[]." if typing.get_origin(hint) is tuple else f"{where}{name}.NAME."
             yield from _lists(title, kind, _one_line(kind.__doc__), listed)
+
+
+def _lines(where: str, section: Any) -> list[str]:
+    hints, texts = get_type_hints(section), meanings(section)
+    shown = [field for field in fields(section) if not _is_section(hints[field.name])]
+    return [_line(where, field, section, hints, texts) for field in shown]
 
 
 def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:

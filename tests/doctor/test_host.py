@@ -1,15 +1,10 @@
-"""Checks of cores, memory, limits, GPUs, sleeps and the all-reduce tell good from bad."""
+"""Checks of cores, memory, limits and GPUs tell good from bad."""
 
 from __future__ import annotations
 
 import resource
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from datagen.errors import UserError
-from dlemu.comm.clock import FakeClock
 from dlemu.config.schema import Workload
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Check, Cores, Facts
@@ -53,35 +48,6 @@ def test_more_workers_than_files_may_be_open_fail() -> None:
 def test_no_shared_memory_fails(tmp_path: Path) -> None:
     assert host.look_at_shared_memory(str(tmp_path / "none")).level == "fail"
     assert host.look_at_shared_memory("/dev/shm").level in ("ok", "warn")
-
-
-def test_late_sleeps_are_given_in_microseconds() -> None:
-    check = host.judge_sleep([50.0] * 98 + [400.0] * 2)
-    assert (check.level, check.observed) == ("ok", "1 ms sleeps end 50 us late (p99 400 us)")
-    assert host.judge_sleep([9000.0]).level == "warn"
-
-
-def test_sleeps_are_as_late_as_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = FakeClock(oversleep_ns=250_000)
-    monkeypatch.setattr(host, "MonotonicClock", lambda: clock)
-    monkeypatch.setattr(host, "time", SimpleNamespace(monotonic=lambda: clock.time_ns / 1e9))
-    assert host.oversleeps_us() == 240 * [250.0], "0.3 s by 1.25 ms each"
-
-
-@pytest.mark.slow
-def test_ranks_are_really_forked_and_reduce() -> None:
-    check = host.check_all_reduce(Facts(Workload()))
-    assert check.level in ("ok", "warn")
-    assert check.observed.startswith("takes 4 ranks ")
-
-
-def test_ranks_that_can_not_be_forked_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise UserError("rank 3 of 4 could not be started")
-
-    monkeypatch.setattr(host, "run_ranks", refuse)
-    with pytest.raises(UserError, match="rank 3 of 4"):
-        host.check_all_reduce(Facts(Workload()))
 
 
 def test_a_gpu_is_needed_for_pinned_memory_alone(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def make_probe(name: str, folder: Path) -> ProbeBase:
 
 
 def test_all_documented_probes_exist() -> None:
-    assert {"block", "cpu", "pressure", "memory", "network", "host", "process"} <= set(PROBES)
+    assert {"block", "cpu", "pressure", "memory", "network", "process"} <= set(PROBES)
 
 
 @pytest.mark.parametrize("name", PROBES)
