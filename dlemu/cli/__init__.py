@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import re
 import sys
 import traceback
 from typing import cast
@@ -38,18 +37,6 @@ _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
 _OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
 """Options of some commands, which are no settings where a command lacks them."""
-_OPTIONS_ELSEWHERE = {
-    **dict.fromkeys(("accelerators", "num_accelerators", "max_accelerators", "num_processes"), "ranks"),
-    **dict.fromkeys(("gpus", "ranks", "nproc", "np", "n"), "ranks"),
-    "model": "workload",
-    "accelerator_type": "accelerator",
-    "data_dir": "dataset.data_folder",
-    "results_dir": "output.folder",
-    "checkpoint_folder": "checkpoint.checkpoint_folder",
-    "num_client_hosts": "--hosts",
-    "client_host_memory_in_gb": "--memory-gib",
-}
-"""Option of mpirun, mlpstorage and others -> the setting, or the option of some commands, that is its like here."""
 _WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
@@ -177,22 +164,17 @@ def guarded(command: click.Command, name: str) -> None:
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return KEY=... for a setting that was typed as an option; of other programs' options all that were given.
+    """Return KEY=... for a setting that was typed as an option, of another program too.
 
     Empty if an option was intended, or if the command takes no settings.
     """
+    from dlemu.config.sections import SYNONYMS
+
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    options = [option for parameter in error.ctx.command.params for option in parameter.opts]
-    theirs = {name: ours for name, ours in _OPTIONS_ELSEWHERE.items() if ours[:2] != "--" or ours in options}
-    if key in theirs:
-        names = "|".join(theirs).replace("_", "-")
-        given = re.findall(rf" --?({names})(?:[ =]|(?=[0-9]))([^ -][^ ]*)", " ".join(sys.argv))
-        meant = {theirs[name.replace("-", "_")]: value for name, value in given}
-        if "workload" in meant:
-            meant["workload"] = meant["workload"].replace("-", "_")  # mlpstorage's llama3-8b
-        return " ".join(f"{ours}={value}" for ours, value in meant.items()) or f"{theirs[key]}=..."
+    if key in SYNONYMS:
+        return f"{SYNONYMS[key]}=..."
     is_option = not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS or error.possibilities
     return "" if is_option and "." not in key else f"{key}=..."
 

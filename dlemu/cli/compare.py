@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import details_option
 
 
-@click.command(name="compare", short_help="Compare two runs, sweeps or searches.")
+@click.command(name="compare")
 @click.argument("folders", nargs=-1, required=True, metavar="A [B]", type=click.Path(file_okay=False))
 @click.option("--output", metavar="DIR", help="Keep compare.json and the page here. [results/WORKLOAD/compare-TIME]")
 @click.option("--report/--no-report", default=True, show_default=True, help="Make report.html too.")

@@ -7,7 +7,7 @@ import click
 from dlemu.cli.options import configured, print_config
 
 
-@click.command(name="datagen", short_help="Make a workload's dataset, or verify one.")
+@click.command(name="datagen")
 @configured
 @click.option("--fsync", is_flag=True, help="Sync each file to the device before renaming it into place.")
 def command(overrides: tuple[str, ...], config_dir: str | None, cfg: bool, fsync: bool) -> None:

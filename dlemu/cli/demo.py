@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 
-@click.command(name="demo", short_help="Try it: a small dataset, 18 emulated H100s with small samples.")
+@click.command(name="demo")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 def command(overrides: tuple[str, ...]) -> None:
     """Train 18 emulated H100s with samples 1/256 of real size (1.4 GB), and report whether this host keeps them busy.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _COLOURS = {"ok": "green", "skip": "dim", "warn": "yellow", "fail": "bold red"}
 
 
-@click.command(name="doctor", short_help="Check this host before a run.")
+@click.command(name="doctor")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @config_dir_option
 @json_option("all checks as a list")

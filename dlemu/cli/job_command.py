@@ -59,7 +59,7 @@ def job_command(kind: Kind) -> click.Command:
         raise SystemExit(show_job(request, Terminal(overrides, config_dir, as_json=as_json), job))
 
     usage = inspect.cleandoc(kind.usage or kind.help)
-    return click.command(name=kind.command, short_help=kind.help, help=f"{usage}\n\n{_EXIT}")(command)
+    return click.command(name=kind.command, help=f"{usage}\n\n{_EXIT}")(command)
 
 
 def _exported(kind: Kind) -> Callable[[_Command], _Command]:

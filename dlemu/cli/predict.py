@@ -10,7 +10,7 @@ import click
 from dlemu.cli.options import Number, answer_options, configured, making
 
 
-@click.command(name="predict", short_help="Predict how many accelerators a storage keeps busy, without running them.")
+@click.command(name="predict")
 @configured
 @click.option("--from", "from_folder", metavar="DIR", help="Use the storage of a run (DLIO's too), or of a prediction.")
 @click.option("--mb-per-second", type=Number(0, 1e9, min_open=True), help="Assume a storage of this speed.")

@@ -43,7 +43,7 @@ def _size(context: click.Context, option: click.Parameter, text: str | None) -> 
 _counts = _each(_count)
 
 
-@click.command(name="probe", short_help="Measure what a storage can do: MB/s, IOPS, latency by size and depth.")
+@click.command(name="probe")
 @click.argument("target", nargs=-1, metavar="TARGET [KEY=VALUE]...")
 @click.option(
     "--preset",

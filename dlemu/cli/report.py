@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import DETAILS, details_option, show
 
 
-@click.command(name="report", short_help="Make a page with figures from results.")
+@click.command(name="report")
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(file_okay=False))
 @click.option("--png", is_flag=True, help="Also write each figure to figures/NAME.png next to the page.")
 @click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command(name="schema", short_help="Print the JSON Schema of a command's result.")
+@click.command(name="schema")
 @click.argument("name", required=False, metavar="[COMMAND]")
 def command(name: str | None) -> None:
     """Print the JSON Schema (2020-12) of the file that a command saves, and prints with --json.

@@ -10,7 +10,7 @@ import click
 from dlemu.cli.options import Number, answer_options, configured, making
 
 
-@click.command(name="size", short_help="Find the most accelerators that this storage keeps busy.")
+@click.command(name="size")
 @configured
 @click.option("--at-least", type=click.IntRange(min=1), help="Exit with 1 when fewer than this many pass (for CI).")
 @click.option("--most", type=click.IntRange(min=1), default=4096, show_default=True, help="Try at most this many.")

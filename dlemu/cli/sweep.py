@@ -7,7 +7,7 @@ import click
 from dlemu.cli.options import config_dir_option, json_option
 
 
-@click.command(name="sweep", short_help="Run over several values: ranks, drives, readers, workloads.")
+@click.command(name="sweep")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE[,VALUE]...]...")
 @config_dir_option
 @json_option("sweep.json")

@@ -9,7 +9,7 @@ import click
 from dlemu.cli.options import answer_options, config_dir_option
 
 
-@click.command(name="together", short_help="Run several jobs in parallel: what each costs the others.")
+@click.command(name="together")
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB JOB [JOB]...")
 @config_dir_option
 @click.option("--alone/--no-alone", default=True, show_default=True, help="Run each alone first.")

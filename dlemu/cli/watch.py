@@ -7,7 +7,7 @@ import time
 import click
 
 
-@click.command(name="watch", short_help="Show the progress of a run: AU, MB/s, queue depth, time left.")
+@click.command(name="watch")
 @click.argument("folder", metavar="DIR", type=click.Path(file_okay=False))
 @click.option("--ranks", is_flag=True, help="Show each rank as well.")
 def command(folder: str, ranks: bool) -> None:

@@ -22,7 +22,7 @@ SHOWN_SHARES = (0, 10, 50, 90, 100)
 """Percentiles of file sizes that are shown."""
 
 
-@click.command(name="workloads", short_help="List the workloads and what each accelerator demands of the storage.")
+@click.command(name="workloads")
 @click.argument("words", nargs=-1, metavar="[WORKLOAD [KEY=VALUE]...]")
 @config_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list, for programs.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import shlex
@@ -48,19 +47,16 @@ def to_yaml(workload: Workload) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that OmegaConf or another reader of YAML would take for a number or a truth value."""
+    """Quotes texts that OmegaConf would take for a number."""
 
     def text(self, data: str) -> yaml.ScalarNode:
-        word, style = data.lower(), None
-        if word in _TRUTHS and data in (word, word.capitalize(), word.upper()):
-            style = "'"
-        with contextlib.suppress(ValueError):
+        try:
             float(data)
-            style = "'"
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style=style)
+        except ValueError:
+            return self.represent_str(data)
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'")
 
 
-_TRUTHS = ("y", "yes", "n", "no", "true", "false", "on", "off")
 _Dumper.add_representer(str, _Dumper.text)
 
 

@@ -18,12 +18,18 @@ OWN = "kinds"
 """The field of `Workload` with the kinds' sections, which in YAML are next to the shared ones."""
 
 
-_SYNONYMS = {
-    **dict.fromkeys(("num_gpus", "num_accelerators", "gpus", "world_size"), "ranks"),
+SYNONYMS = {
+    **dict.fromkeys(("num_gpus", "gpus", "ranks", "world_size", "nproc", "num_processes", "np", "n"), "ranks"),
+    **dict.fromkeys(("num_accelerators", "max_accelerators", "accelerators"), "ranks"),
     **dict.fromkeys(("num_workers", "reader.num_workers"), "reader.read_threads"),
     "checkpoint.enabled": "workflow.checkpoint",
+    "model": "workload",
+    "accelerator_type": "accelerator",
+    "data_dir": "dataset.data_folder",
+    "results_dir": "output.folder",
+    "checkpoint_folder": "checkpoint.checkpoint_folder",
 }
-"""Key that other tools have -> the setting here, for messages."""
+"""Key or option that other tools have -> the setting here, for messages."""
 
 
 @cache
@@ -59,7 +65,7 @@ def tree() -> Any:
     ]
     own = [(name, section, field(default_factory=section)) for name, section in sections().items()]
     # The module with the docstrings of the shared fields.
-    at = {"__module__": Workload.__module__, "SYNONYMS": _SYNONYMS}
+    at = {"__module__": Workload.__module__, "SYNONYMS": SYNONYMS}
     return make_dataclass("Workload", [*shared, *own], namespace=at, frozen=True, kw_only=True)
 
 

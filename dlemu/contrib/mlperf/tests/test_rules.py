@@ -353,11 +353,8 @@ def test_the_official_files_keep_their_hash_from_reading_to_writing(model: str, 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (
-            "--model llama3-8b --max-accelerators 8 --client-host-memory-in-gb 64",
-            "workload=llama3_8b ranks=8 --memory-gib=64",
-        ),
-        ("--model=unet3d --accelerator-type b200 --num-client-hosts 2", "workload=unet3d accelerator=b200 --hosts=2"),
+        ("--model llama3-8b --max-accelerators 8", "workload=..."),
+        ("workload=unet3d --accelerator-type b200", "accelerator=..."),
         ("model=unet3d", "model=unet3d only names the results: wanted workload=unet3d"),
     ],
 )
