@@ -54,12 +54,8 @@ def check_memory(facts: Facts) -> Check:
     return Check(observed=observed)
 
 
-def check_shared_memory(facts: Facts) -> Check:
-    """/dev/shm has free space: PyTorch keeps semaphores and small segments there."""
-    return look_at_shared_memory("/dev/shm")
-
-
-def look_at_shared_memory(folder: str) -> Check:
+def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
+    """There is free space where PyTorch keeps semaphores and small segments."""
     wanted, advice = f"{_LEAST_BYTES >> 20} MiB free", "free some, or start the container with a larger --shm-size"
     try:
         free = psutil.disk_usage(folder).free
@@ -69,25 +65,18 @@ def look_at_shared_memory(folder: str) -> Check:
     return judged(free < _LEAST_BYTES, f"{free >> 20} MiB free in {folder}", wanted, advice)
 
 
-def check_gpus(facts: Facts) -> Check:
-    """The GPUs of this host: only pinned memory needs one."""
-    return judge_gpus(models(), facts.workload.reader.pin_memory)
-
-
-def models(folder: str = _DRIVER) -> list[str]:
-    """Return the models of this host's NVIDIA GPUs, as their driver names them."""
+def check_gpus(facts: Facts, folder: str = _DRIVER) -> Check:
+    """The NVIDIA GPUs of this host, as their driver names them: only pinned memory needs one."""
     gpus = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             with open(os.path.join(folder, name, "information")) as lines:
                 gpus += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
-    return gpus
-
-
-def judge_gpus(gpus: list[str], pin_memory: bool) -> Check:
     observed = f"{len(gpus)} x {gpus[0]}" if gpus else "none; the accelerators are emulated"
     wanted = "one, for reader.pin_memory=true"
-    return judged(pin_memory and not gpus, observed, wanted, "reader.pin_memory=false", level="fail")
+    return judged(
+        facts.workload.reader.pin_memory and not gpus, observed, wanted, "reader.pin_memory=false", level="fail"
+    )
 
 
 CHECKS = {

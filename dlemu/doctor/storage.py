@@ -71,14 +71,13 @@ def check_free_space(facts: Facts) -> Check | None:
     if facts.usable_dataset is not None:
         return None
     free_bytes = facts.storage.free_bytes(facts.folder or facts.workload.dataset.data_folder)
-    return None if free_bytes is None else judge_free_space(free_bytes, facts.demand.dataset_gb)
-
-
-def judge_free_space(free_bytes: int, dataset_gb: float) -> Check:
-    needed = size(round(dataset_gb * 1e9))
+    if free_bytes is None:
+        return None
+    needed_bytes = round(facts.demand.dataset_gb * 1e9)
+    needed = size(needed_bytes)
     advice = "free some, lower dataset.num_files_train, or set dataset.data_folder to another disk"
     observed = f"{size(free_bytes)} free for a dataset of {needed}"
-    return judged(free_bytes < dataset_gb * 1e9, observed, f"{needed} free", advice, level="fail")
+    return judged(free_bytes < needed_bytes, observed, f"{needed} free", advice, level="fail")
 
 
 def check_direct_reads(facts: Facts) -> Check | None:
@@ -128,17 +127,13 @@ def check_page_cache(facts: Facts) -> Check | None:
     dataset, workload = facts.usable_dataset, facts.workload
     if dataset is None or facts.folder is None:
         return None
-    evicted = workload.reader.evict_page_cache == "epochs"
-    direct = workload.storage_spec.direct
-    return judge_page_cache(dataset.total_bytes, facts.memory.total_bytes, direct=direct, evicted=evicted)
-
-
-def judge_page_cache(dataset_bytes: int, memory_bytes: int, direct: bool = False, evicted: bool = False) -> Check:
-    ratio = dataset_bytes / memory_bytes
-    observed = f"dataset {size(dataset_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
-    if direct or evicted:
-        how = "read past the cache" if direct else "evicted before each epoch"
-        return Check(observed=f"{observed}, {how}")
+    memory_bytes = facts.memory.total_bytes
+    ratio = dataset.total_bytes / memory_bytes
+    observed = f"dataset {size(dataset.total_bytes)}, {ratio:.2g} times the memory of {size(memory_bytes)}"
+    if workload.storage_spec.direct:
+        return Check(observed=f"{observed}, read past the cache")
+    if workload.reader.evict_page_cache == "epochs":
+        return Check(observed=f"{observed}, evicted before each epoch")
     if ratio < WANTED_RATIO:
         observed += f": after the first epoch the page cache can serve {'all' if ratio < 1 else 'part of the'} reads"
     advice = "reader.odirect=true, reader.evict_page_cache=epochs, or a dataset that large (MLPerf Storage's rule)"

@@ -14,27 +14,14 @@ import numpy as np
 
 from datagen.errors import SpaceError
 from datagen.regular import open_regular
-from dlemu.telemetry._readings import HostTelemetry, Series, Telemetry
-from dlemu.telemetry.probe_base import DeviceFacts, Reading
+from dlemu.telemetry._readings import HostTelemetry, RecorderHead, Series, Telemetry
+from dlemu.telemetry.probe_base import Reading
 
 _PREFIX = "telemetry_"
 
 
-class LogHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a log: host, probes and devices."""
-
-    host: str
-    node: int
-    boot_id: str
-    begun_ns: int
-    interval_seconds: float
-    probes: tuple[str, ...]
-    devices: tuple[DeviceFacts, ...]
-    notes: tuple[str, ...]
-
-
 class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Any other line: new series, the readings of one probe at one moment, a note, or the end."""
+    """A line after the head: new series, the readings of one probe at one moment, a note, or the begin or end."""
 
     series: tuple[Series, ...] = ()
     """New series; numbered consecutively through all lines."""
@@ -46,7 +33,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str | None = None
     """A note for the reader of the result."""
     end: int | None = None
-    """CLOCK_MONOTONIC in ns, with `cpu_seconds`; the last such line is valid."""
+    """Begin or end of the log, CLOCK_MONOTONIC in ns, with `cpu_seconds`; of several ends the last is valid."""
     cpu_seconds: float = 0.0  # used by the recorder itself so far
 
 
@@ -57,7 +44,7 @@ class LogWriter:
         self._descriptor = descriptor
         self._numbers: dict[Series, int] = {}
 
-    def write(self, *lines: LogHead | LogLine) -> None:
+    def write(self, *lines: RecorderHead | LogLine) -> None:
         """Append lines; raises SpaceError when the disk is full."""
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
         if os.write(self._descriptor, data) < len(data):
@@ -114,11 +101,12 @@ def parse_log(data: bytes) -> HostTelemetry | None:
     """Return the telemetry in a log, up to the first incomplete or damaged line; None without a valid head."""
     first, *lines = data.split(b"\n")[:-1] or [b""]
     try:
-        head = msgspec.json.decode(first, type=LogHead)
+        head = msgspec.json.decode(first, type=RecorderHead)
     except msgspec.DecodeError:
         return None
     decoder = msgspec.json.Decoder(LogLine)
-    ended_ns, cpu_seconds, notes = head.begun_ns, 0.0, list(head.notes)
+    moments_ns: list[int] = []
+    cpu_seconds, notes = 0.0, list(head.notes)
     series: list[Series] = []
     times: list[int] = []
     which: list[int] = []
@@ -132,25 +120,19 @@ def parse_log(data: bytes) -> HostTelemetry | None:
             notes.append(f"the telemetry of {head.host} is damaged in line {number}: the rest is left out")
             break
         series += line.series
+        moments_ns += [moment for moment in (line.t, line.end) if moment is not None]
         if line.t is not None:
-            ended_ns = line.t
-            times += [ended_ns] * len(line.i)
+            times += [line.t] * len(line.i)
             which += line.i
             value += line.v
         elif line.note is not None:
             notes.append(line.note)
         elif line.end is not None:
-            ended_ns, cpu_seconds = line.end, line.cpu_seconds
+            cpu_seconds = line.cpu_seconds
+    seconds = (moments_ns[-1] - moments_ns[0]) / 1e9 if moments_ns else 0.0
+    found = {"notes": tuple(dict.fromkeys(notes)), "cpu_seconds": cpu_seconds, "seconds": seconds}
     return HostTelemetry(
-        host=head.host,
-        node=head.node,
-        boot_id=head.boot_id,
-        interval_seconds=head.interval_seconds,
-        probes=head.probes,
-        devices=head.devices,
-        notes=tuple(dict.fromkeys(notes)),
-        cpu_seconds=cpu_seconds,
-        seconds=(ended_ns - head.begun_ns) / 1e9,
+        **(vars(head) | found),
         series=tuple(series),
         which=np.array(which, np.int32),
         time_ns=np.array(times, np.int64),
@@ -208,7 +190,7 @@ class _Log:
 
     def _parse_line(self, text: bytes) -> None:
         if not self.host:
-            head = msgspec.json.decode(text, type=LogHead)
+            head = msgspec.json.decode(text, type=RecorderHead)
             self.host = head.host
             self.counted = {(device.probe, device.name) for device in head.devices if device.counted}
             return

@@ -43,9 +43,9 @@ class RecorderHead:
     probes: tuple[str, ...]
     devices: tuple[DeviceFacts, ...]
     notes: tuple[str, ...]
-    cpu_seconds: float
+    cpu_seconds: float = 0.0
     """CPU time of the recorder itself until the last line of its log."""
-    seconds: float
+    seconds: float = 0.0
     """Time from the first to the last line of the recorder's log."""
 
 
@@ -110,7 +110,7 @@ def from_tables(heads: Sequence[RecorderHead], readings: pa.Table) -> Telemetry:
         series, which = _series(rows)
         hosts.append(
             HostTelemetry(
-                **{part.name: getattr(head, part.name) for part in fields(RecorderHead)},
+                **vars(head),
                 series=series,
                 which=which,
                 time_ns=rows["time_ns"].to_numpy(),

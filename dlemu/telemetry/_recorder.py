@@ -24,8 +24,8 @@ from datagen.errors import DlemuError
 from datagen.owned import create_new
 from datagen.registry import find, names
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, fork_process, name_process
-from dlemu.telemetry._log import LogHead, LogLine, LogWriter, log_path, parse_log
-from dlemu.telemetry._readings import HostTelemetry
+from dlemu.telemetry._log import LogLine, LogWriter, log_path, parse_log
+from dlemu.telemetry._readings import HostTelemetry, RecorderHead
 from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope, read_text
 
 NICE = 5
@@ -155,16 +155,16 @@ class Recording:
         self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
         self._scheduled, devices, notes = _find_probes(task.scope)
         log.write(
-            LogHead(
+            RecorderHead(
                 host=socket.gethostname(),
                 node=task.node,
                 boot_id=read_text(f"{task.scope.proc}/sys/kernel/random/boot_id"),
-                begun_ns=now(),
                 interval_seconds=task.interval_seconds,
                 probes=tuple(entry.name for entry in self._scheduled),
                 devices=tuple(devices),
                 notes=tuple(notes),
-            )
+            ),
+            LogLine(end=now()),
         )
 
     def run(self, control: int) -> None:

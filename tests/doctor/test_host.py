@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from pathlib import Path
 
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Reader, Workload
 from dlemu.doctor import host
 from dlemu.doctor.check_base import Check, Cores, Facts
 from dlemu.jobs.training.host_checks import open_files
@@ -46,14 +46,14 @@ def test_more_workers_than_files_may_be_open_fail() -> None:
 
 
 def test_no_shared_memory_fails(tmp_path: Path) -> None:
-    assert host.look_at_shared_memory(str(tmp_path / "none")).level == "fail"
-    assert host.look_at_shared_memory("/dev/shm").level in ("ok", "warn")
+    assert host.check_shared_memory(Facts(Workload()), str(tmp_path / "none")).level == "fail"
+    assert host.check_shared_memory(Facts(Workload())).level in ("ok", "warn")
 
 
 def test_a_gpu_is_needed_for_pinned_memory_alone(tmp_path: Path) -> None:
     (tmp_path / "0000:01:00.0").mkdir()
     (tmp_path / "0000:01:00.0" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 12\n")
-    assert host.judge_gpus(host.models(str(tmp_path)), pin_memory=True).observed == "1 x NVIDIA H100"
-    assert host.models(str(tmp_path / "none")) == []
-    assert host.judge_gpus([], pin_memory=True).level == "fail"
-    assert host.judge_gpus([], pin_memory=False).level == "ok"
+    pinned = Facts(Workload(reader=Reader(pin_memory=True)))
+    assert host.check_gpus(pinned, str(tmp_path)).observed == "1 x NVIDIA H100"
+    assert host.check_gpus(pinned, str(tmp_path / "none")).level == "fail"
+    assert host.check_gpus(Facts(Workload()), str(tmp_path / "none")).level == "ok"

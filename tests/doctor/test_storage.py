@@ -74,13 +74,22 @@ def test_a_dataset_smaller_than_memory_is_warned_of_unless_the_cache_is_passed_b
         if check is not None
     ]
     assert levels == ["warn", "ok", "ok"]
-    assert storage.judge_page_cache(1 << 60, 1 << 40).level == "ok"
-    assert "part of the reads" in storage.judge_page_cache(2 << 30, 1 << 30).observed
+    for times, level in ((1 << 20, "ok"), (2, "warn")):
+        facts = Facts(small(tmp_path))
+        assert facts.usable_dataset is not None
+        memory = replace(facts.memory, total_bytes=facts.usable_dataset.total_bytes // times + 1)
+        vars(facts).update(memory=memory)
+        found = storage.check_page_cache(facts)
+        assert found is not None
+        assert (found.level, "part of the reads" in found.observed) == (level, level == "warn")
 
 
-def test_too_little_space_for_the_dataset_fails() -> None:
-    assert storage.judge_free_space(10**12, 999.0).level == "ok"
-    assert storage.judge_free_space(10**12, 1001.0).level == "fail"
+def test_too_little_space_for_the_dataset_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free_bytes, level in ((960_000, "ok"), (959_999, "fail")):
+        monkeypatch.setattr("datagen.storage.posix.Storage.free_bytes", lambda *_, free=free_bytes: free)
+        found = storage.check_free_space(Facts(small(tmp_path / "none")))
+        assert found is not None
+        assert found.level == level
 
 
 def test_a_file_system_in_memory_is_no_drive() -> None:

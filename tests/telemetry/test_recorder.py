@@ -14,8 +14,18 @@ import psutil
 import pytest
 
 from datagen.errors import SpaceError
-from dlemu.telemetry import HostTelemetry, Recorder, Scope, Task, _recorder, memory, read_logs, start_recorder
-from dlemu.telemetry._log import LogHead, LogLine, LogWriter, parse_log
+from dlemu.telemetry import (
+    HostTelemetry,
+    Recorder,
+    RecorderHead,
+    Scope,
+    Task,
+    _recorder,
+    memory,
+    read_logs,
+    start_recorder,
+)
+from dlemu.telemetry._log import LogLine, LogWriter, parse_log
 from dlemu.telemetry.probe_base import DeviceFacts, Reading
 
 
@@ -178,16 +188,16 @@ def written(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     log = LogWriter(descriptor)
     log.write(
-        LogHead(
+        RecorderHead(
             host="a",
             node=0,
             boot_id="b",
-            begun_ns=1_000_000_000,
             interval_seconds=1.0,
             probes=("x",),
             devices=(DISK,),
             notes=("first",),
-        )
+        ),
+        LogLine(end=1_000_000_000),
     )
     log.add("x", 2_000_000_000, [Reading("sda", "depth", 1.5), Reading("sdb", "depth", 2)])
     log.add("x", 3_000_000_000, [Reading("sdb", "depth", 3), Reading("sdc", "depth", 4)])
