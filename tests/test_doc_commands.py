@@ -15,7 +15,7 @@ import pytest
 from dlemu.cli import cli, commands
 from dlemu.config import load
 from dlemu.config.overrides import check_points, points
-from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.command import load_command
 from dlemu.results.kinds import kinds
 from tests.doc_blocks import PAGES, ROOT, WITH_COMMANDS, lines
 from tests.parts import needs_all_parts, of_parts
@@ -117,7 +117,7 @@ def test_other_programs_are_called_as_they_can_be(page: str) -> None:
         assert named <= extras.keys(), f"{page}: {line}"
         if "dlio_benchmark" in line:
             arguments = shlex.split(line, comments=True)
-            load_command(read_command(arguments[arguments.index("dlio_benchmark") + 1 :]), None)
+            load_command(arguments[arguments.index("dlio_benchmark") + 1 :], None)
 
 
 @needs_all_parts

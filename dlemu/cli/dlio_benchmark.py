@@ -47,8 +47,8 @@ def command(overrides: tuple[str, ...], config_dir: str | None, config_path: str
         raise SystemExit(0 if status in COMPLETED else status)
     import yaml
 
-    from dlemu.dlio.command import load_command, read_command
+    from dlemu.dlio.command import load_command
     from dlemu.dlio.config import dlio_workload
 
-    workload, _ = load_command(read_command(overrides), folder)
+    workload, _ = load_command(overrides, folder)
     click.echo(yaml.safe_dump({"workload": dlio_workload(workload)}, sort_keys=False), nl=False)

@@ -21,10 +21,6 @@ from dlemu.config.schema import Output, Workload
 from dlemu.config.sections import OWN, plain, tree
 from dlemu.config.workload_files import workload_names, yaml_loader
 
-DATA_SECTIONS = ("workload", "scale", "scales", "dataset", "storage")
-"""Sections that determine a dataset; other overrides are left out of the command that makes it."""
-
-
 _COMPLETED = ("model", "dataset", "reader", "train", "metric", "workflow", "checkpoint")
 """Sections that determine what a run reads and writes, and when."""
 _NAMES = {
@@ -106,12 +102,17 @@ def withheld_words(workload: Workload) -> list[str]:
     return [*chain(*shared), *own]
 
 
-def datagen_command(source: Sequence[str] | Workload) -> str:
-    """Return the `dlemu datagen ...` command, quoted for a shell, that makes a dataset.
-
-    Overrides stay as the user wrote them; for a Workload it names a shipped one and what differs from it.
-    """
-    words = _from_workload(source) if isinstance(source, Workload) else _of_data(source)
+def datagen_command(workload: Workload) -> str:
+    """Return the command that makes a workload's dataset: a shipped workload, and what differs from it, for a shell."""
+    name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
+    words = [override(["workload"], name)]
+    base = load(words)
+    if workload.scale in base.scales:
+        words.append(override(["scale"], workload.scale))
+        base = load(words)
+    for section in ("storage", "dataset"):
+        words += _differences([section], getattr(workload, section), getattr(base, section))
+    words = words[1:] if name == DEFAULT_WORKLOAD and len(words) > 1 else words
     return shlex.join(["dlemu", "datagen", *without_secrets(words)])
 
 
@@ -159,22 +160,6 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, list):
         return [_escaped(item) for item in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def _of_data(overrides: Sequence[str]) -> list[str]:
-    return list({each.path: each.text for each in parse(overrides).all if each.path[0] in DATA_SECTIONS}.values())
-
-
-def _from_workload(workload: Workload) -> list[str]:
-    name = workload.model.name if workload.model.name in workload_names() else DEFAULT_WORKLOAD
-    words = [override(["workload"], name)]
-    base = load(words)
-    if workload.scale in base.scales:
-        words.append(override(["scale"], workload.scale))
-        base = load(words)
-    for section in ("storage", "dataset"):
-        words += _differences([section], getattr(workload, section), getattr(base, section))
-    return words[1:] if name == DEFAULT_WORKLOAD and len(words) > 1 else words
 
 
 def _differences(path: list[str], wanted: Any, given: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from datagen.errors import UserError
@@ -21,51 +21,23 @@ DEFAULT_SUBFOLDER = ".hydra"
 _NOW = re.compile(r"\$\{now:([^}]*)\}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DlioCommand:
-    """What the overrides of `dlio_benchmark` request."""
-
-    choice: str
-    """The workload's name; empty for DLIO's default one."""
-    settings: tuple[str, ...]
-    """Overrides of the workload's keys, as written."""
-    task: tuple[str, ...]
-    """All overrides except `hydra.*`, as written: the contents of hydra's overrides.yaml."""
-    run_folder: str | None
-    """`hydra.run.dir`; None when it was not given."""
-    config_subfolder: str | None
-    """`hydra.output_subdir`; None: no configuration files are written."""
-
-
-def read_command(overrides: Sequence[str]) -> DlioCommand:
-    """Split the overrides into those of hydra and of the workload; raises UserError for invalid hydra syntax."""
-    request = parse(overrides)
-    hydra = {setting.path[1:]: setting.value for setting in request.all if setting.path[0] == "hydra"}
-    run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
-    return DlioCommand(
-        choice=request.workload,
-        settings=tuple(setting.text for setting in request.settings if setting.path[0] != "hydra"),
-        task=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
-        run_folder=None if run_folder is None else _with_time(str(run_folder)),
-        config_subfolder=None if subfolder is None else str(subfolder),
-    )
-
-
-def load_command(command: DlioCommand, config_dir: str | None) -> tuple[Workload, DlioFolders]:
-    """Return the workload, its `output.folder` set, and the folders for DLIO's files.
+def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload, DlioFolders]:
+    """Return the workload that the overrides ask for, its `output.folder` set, and the folders for DLIO's files.
 
     DLIO's files go where DLIO writes them: `output.folder` of the workload, or else hydra's run folder, by default
     `hydra_log/MODEL/TIME`. dlemu's own files go into the subfolder `dlemu`. Raises UserError.
     """
-    overrides = [*_workload_overrides(command.choice, config_dir), *command.settings]
-    workload = load(overrides, config_dir=config_dir)
-    folder = workload.output.folder or command.run_folder or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
-    config_root = command.run_folder or folder
-    subfolder = command.config_subfolder
+    request = parse(words)
+    hydra = {setting.path[1:]: setting.value for setting in request.all if setting.path[0] == "hydra"}
+    settings = [setting.text for setting in request.settings if setting.path[0] != "hydra"]
+    workload = load([*_workload_overrides(request.workload, config_dir), *settings], config_dir=config_dir)
+    run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
+    named = None if run_folder is None else _with_time(str(run_folder))
+    folder = workload.output.folder or named or _with_time(f"hydra_log/{workload.model.name}/{_TIME}")
     folders = DlioFolders(
         folder=folder,
-        config_folder=None if subfolder is None else os.path.join(config_root, subfolder),
-        overrides=command.task,
+        config_folder=None if subfolder is None else os.path.join(named or folder, str(subfolder)),
+        overrides=tuple(setting.text for setting in request.all if setting.path[0] != "hydra"),
     )
     output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), folders

@@ -28,9 +28,9 @@ class DlioInPlace:
 
     def load(self) -> Workload:
         """Return the workload of the command line; raises UserError."""
-        from dlemu.dlio.command import load_command, read_command
+        from dlemu.dlio.command import load_command
 
-        workload, self._folders = load_command(read_command(self._overrides), self._config_dir)
+        workload, self._folders = load_command(self._overrides, self._config_dir)
         return workload
 
     def __call__(self, event: Event) -> None:

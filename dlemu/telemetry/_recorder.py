@@ -231,7 +231,6 @@ def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts]
     for name in names("dlemu.telemetry"):
         try:
             probe: ProbeBase = find("dlemu.telemetry", name, "Probe")(scope)
-            description = probe.describe()
         except AbsentError as error:
             if str(error):
                 notes.append(str(error))
@@ -240,6 +239,6 @@ def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts]
             notes.append(f"telemetry: the probe {name} could not start: {error}")
             continue
         scheduled.append(_ScheduledProbe(name, probe))
-        notes += description.notes
-        devices += description.devices
+        notes += probe.notes
+        devices += probe.devices
     return scheduled, devices, notes

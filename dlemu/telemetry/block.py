@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from dlemu.telemetry._devices import device_facts, device_stack, mounts
-from dlemu.telemetry.probe_base import AbsentError, Description, ProbeBase, Rates, Reading, Scope, readings
+from dlemu.telemetry.probe_base import AbsentError, ProbeBase, Rates, Reading, Scope, readings
 
 _SECTOR_BYTES = 512  # unit of the sector counts in sysfs, whatever the device's own block size
 _COLUMNS = (
@@ -28,25 +28,22 @@ class Probe(ProbeBase):
 
     def __init__(self, scope: Scope) -> None:
         table, devices = mounts(scope.proc), {}
-        self._notes: list[str] = []
+        notes: list[str] = []
         for folder in scope.folders:
             under = device_stack(folder, table, scope.sys)
-            self._notes += [note for note in under.notes if note not in self._notes]
+            notes += [note for note in under.notes if note not in notes]
             devices.update({device.name: device for device in under.devices})
         if not devices:
-            raise AbsentError("; ".join(self._notes))
-        self._facts = tuple(device_facts(device, scope.sys) for device in devices.values())
-        self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in devices}
-        self._rates = Rates()
-
-    def describe(self) -> Description:
-        """Return the devices, and notes on missing or disabled counters."""
-        uncounted = [facts.name for facts in self._facts if not facts.requests_counted]
-        notes = [
+            raise AbsentError("; ".join(notes))
+        self.devices = tuple(device_facts(device, scope.sys) for device in devices.values())
+        uncounted = [facts.name for facts in self.devices if not facts.requests_counted]
+        notes += [
             f"{name} does not count requests, so its figures are 0; as root: `echo 1 > /sys/block/{name}/queue/iostats`"
             for name in uncounted
         ]
-        return Description(devices=self._facts, notes=(*self._notes, *notes))
+        self.notes = tuple(notes)
+        self._stats = {name: os.open(f"{scope.sys}/class/block/{name}/stat", os.O_RDONLY) for name in devices}
+        self._rates = Rates()
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the counters of each device."""

@@ -15,7 +15,6 @@ from dlemu.telemetry._devices import Mount, mount_of, mounts
 from dlemu.telemetry.probe_base import (
     AbsentError,
     Counters,
-    Description,
     DeviceFacts,
     ProbeBase,
     Rates,
@@ -37,29 +36,25 @@ class Probe(ProbeBase):
     def __init__(self, scope: Scope) -> None:
         table = mounts(scope.proc)
         found = [mount_of(os.path.realpath(folder), table) for folder in scope.folders]
-        self._mounts = {mount.point: mount for mount in found if mount is not None}
-        self._nfs = {point: mount for point, mount in self._mounts.items() if mount.file_system in _NFS}
+        mounted = {mount.point: mount for mount in found if mount is not None}
+        self._nfs = {point: mount for point, mount in mounted.items() if mount.file_system in _NFS}
         self._lustre = {
-            point: _lustre_stats(mount, scope) for point, mount in self._mounts.items() if mount.file_system == "lustre"
+            point: _lustre_stats(mount, scope) for point, mount in mounted.items() if mount.file_system == "lustre"
         }
         if not self._nfs and not self._lustre:
             raise AbsentError("")
         self._stats = Counters(f"{scope.proc}/self/mountstats") if self._nfs else None
         self._rates = Rates()
-
-    def describe(self) -> Description:
-        """Return the mounts; only NFS is `counted`, as it alone counts the bytes received from the server."""
-        devices = tuple(
+        self.devices = tuple(
             DeviceFacts(
                 probe="filesystem",
                 name=printable(point),
-                kind=self._mounts[point].file_system,
-                counted=point in self._nfs,
-                model=printable(self._mounts[point].source),
+                kind=mounted[point].file_system,
+                counted=point in self._nfs,  # it alone counts the bytes received from the server
+                model=printable(mounted[point].source),
             )
             for point in (*self._nfs, *self._lustre)
         )
-        return Description(devices=devices)
 
     def read(self, now_ns: int) -> Iterator[Reading]:
         """Read the counters of each mount."""

@@ -1,4 +1,4 @@
-"""The interface of telemetry probes: base class, input (`Scope`), output (`Reading`, `Description`), and helpers."""
+"""The interface of telemetry probes: base class, input (`Scope`), output (`Reading`, `DeviceFacts`), and helpers."""
 
 from __future__ import annotations
 
@@ -65,16 +65,6 @@ class DeviceFacts:
     requests_counted: bool | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
-    """What a probe found on this host."""
-
-    devices: tuple[DeviceFacts, ...] = ()
-    """Devices or network mounts that the dataset is on."""
-    notes: tuple[str, ...] = ()
-    """Remarks shown to the user with the result."""
-
-
 class ProbeBase:
     """Reads one kind of counters of this host. Created and used in the recorder process.
 
@@ -88,12 +78,13 @@ class ProbeBase:
     A costly exact probe must itself skip readings to stay below COST_SHARE, except those where epochs begin and end.
     """
 
+    devices: tuple[DeviceFacts, ...] = ()
+    """Devices or network mounts that the dataset is on; known once the probe is made, as its `notes` are."""
+    notes: tuple[str, ...] = ()
+    """Remarks shown to the user with the result."""
+
     def __init__(self, scope: Scope) -> None:
         """Find the counters, and open their files."""
-
-    def describe(self) -> Description:
-        """Return devices and notes."""
-        return Description()
 
     def train(self, training: bool, now_ns: int) -> None:
         """Called just before the reading where an epoch's training begins or has ended; only for exact probes."""

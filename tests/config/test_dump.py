@@ -198,10 +198,3 @@ def test_a_workload_that_no_name_leads_to_is_taken_as_it_is() -> None:
     taken = load(completed(["ranks=2"], other))
     assert (taken.dataset.num_files_train, taken.reader.batch_size) == (77, 3)
     assert taken.train.computation_time == other.train.computation_time
-
-
-def test_the_command_of_overrides_keeps_the_users_words() -> None:
-    words = ["workload=unet3d", "ranks=18", "++workload.dataset.data_folder='/mnt/a b'", "reader.batch_size=2"]
-    command = datagen_command(words)
-    assert command == """dlemu datagen workload=unet3d '++workload.dataset.data_folder='"'"'/mnt/a b'"'"''"""
-    assert run_command(command).dataset == load(words).dataset

@@ -14,7 +14,7 @@ from dlemu.config import load
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_runnable
-from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.command import load_command
 from dlemu.dlio.config import DlioFolders, only_checkpoints
 from dlemu.dlio.files import begin_dlio_files
 from dlemu.dlio.mpirun import command_line
@@ -38,7 +38,7 @@ def config_dir(folder: Path) -> str:
 
 
 def asked(*overrides: str, folder: str | None = None) -> tuple[Workload, DlioFolders]:
-    return load_command(read_command(overrides), folder)
+    return load_command(overrides, folder)
 
 
 def test_mlpstorages_words_are_understood(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dlemu.dlio.command import load_command, read_command
+from dlemu.dlio.command import load_command
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
 from dlemu.metrics.verdict import COMPLETED
@@ -270,7 +270,7 @@ def test_the_real_mlpstorage_judges_a_run_of_full_size(
     leaf = tmp_path / "results" / "training" / "unet3d" / "run" / "20260102_030405"
     words = ["workload=unet3d_h100", f"++workload.dataset.num_files_train={files}", *also]
     words += [f"++hydra.run.dir={leaf}", "++hydra.output_subdir=dlio_config"]
-    workload, place = load_command(read_command(words), f"{MLPSTORAGE}/configs/dlio")
+    workload, place = load_command(words, f"{MLPSTORAGE}/configs/dlio")
     sections = {field.name: getattr(workload, field.name) for field in fields(workload) if field.name != "ranks"}
     job = make_job(ranks=1, **sections)
     export_run(place, make_run(job, make_log(job)))

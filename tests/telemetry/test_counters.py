@@ -47,7 +47,7 @@ def test_bytes_from_an_nfs_server_are_counted(machine: Machine, tmp_path: Path) 
     data = machine.mount(tmp_path / "data", "nfs4", "server:/export")
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=0, written=0, reads=0, ms=0))
     probe = probe_of("filesystem", machine, data)
-    assert [device.counted for device in probe.describe().devices] == [True]
+    assert [device.counted for device in probe.devices] == [True]
     read(probe, SECOND_NS)
     machine.put("proc/self/mountstats", MOUNTSTATS.format(point=data, read=4_000_000, written=0, reads=8, ms=1000))
     assert read(probe, 3 * SECOND_NS) == {
@@ -64,7 +64,7 @@ def test_reads_of_lustre_are_shown_but_not_counted(machine: Machine, tmp_path: P
     stats = "proc/fs/lustre/llite/scratch-ffff8800/stats"
     machine.put(stats, LLITE.format(reads=1, read=1000))
     probe = probe_of("filesystem", machine, data)
-    assert [device.counted for device in probe.describe().devices] == [False]
+    assert [device.counted for device in probe.devices] == [False]
     read(probe, SECOND_NS)
     machine.put(stats, LLITE.format(reads=11, read=5_001_000))
     values = read(probe, 2 * SECOND_NS)

@@ -19,8 +19,8 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def described(machine: Machine, *folders: Path) -> tuple[dict[str, DeviceFacts], tuple[str, ...]]:
-    description = Probe(machine.scope(*folders)).describe()
-    return {device.name: device for device in description.devices}, description.notes
+    probe = Probe(machine.scope(*folders))
+    return {device.name: device for device in probe.devices}, probe.notes
 
 
 def counted(machine: Machine, *folders: Path) -> set[str]:

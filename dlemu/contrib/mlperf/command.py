@@ -83,7 +83,7 @@ def datasize_command(
         memory_gib_per_host=memory,
         files_requested=workload.dataset.num_files_train if files_given else None,
     )
-    datagen = datagen_command([*overrides, *size.overrides])
+    datagen = datagen_command(load([*overrides, *size.overrides], config_dir=config_dir))
     if as_json:
         bound = {**asdict(size.bound), "files": size.bound.files}
         click.echo(json.dumps({**asdict(size), "bound": bound, "datagen": datagen}, indent=2))
