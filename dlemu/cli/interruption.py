@@ -36,14 +36,6 @@ _PAGE_CACHE = {
 }
 
 
-def resume_advice(folder: str, option: str = "") -> str:
-    """Return advice to repeat this command with the folder of the finished parts."""
-    if option:
-        return f"repeat the command with {option} {folder}"
-    _, words = take_word(without_secrets(sys.argv[1:]), "output.folder")
-    return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), folder)])}`"
-
-
 class Watched:
     """Shows the events of a search or a sweep on stderr, a line for each trial or point.
 
@@ -100,24 +92,27 @@ class Watched:
             case RunEnded(run=SweepPoint() as point):
                 self._print(f"  {point.figures.verdict if point.figures else f'failed: {point.failure}'}")
 
-    def interrupted(self, stop: Interrupted, finished: str) -> int:
-        """Print what is kept and how to continue; return the exit status."""
-        name, advice = signal.Signals(stop.signal_number).name, resume_advice(self.folder, self._option)
-        complain(f"interrupted by {name}; {finished} are kept: {advice}")
-        return stop.exit_status
-
     @contextlib.contextmanager
     def keeping(self, finished: str) -> Iterator[None]:
         """On an interruption, or without space, say that `finished` (such as trials) are kept, and how to continue."""
         try:
             yield
         except Interrupted as stop:
-            raise SystemExit(self.interrupted(stop, finished)) from None
+            name = signal.Signals(stop.signal_number).name
+            complain(f"interrupted by {name}; {finished} are kept: {self._how_to_continue()}")
+            raise SystemExit(stop.exit_status) from None
         except SpaceError as full:
             if not self.folder:
                 raise
-            advice = resume_advice(self.folder, self._option)
-            raise SpaceError(f"{full}; {finished} are kept: once there is space, {advice}") from full
+            how = self._how_to_continue()
+            raise SpaceError(f"{full}; {finished} are kept: once there is space, {how}") from full
+
+    def _how_to_continue(self) -> str:
+        """Return advice to repeat this command with the folder of the finished parts."""
+        if self._option:
+            return f"repeat the command with {self._option} {self.folder}"
+        _, words = take_word(without_secrets(sys.argv[1:]), "output.folder")
+        return f"continue with `{shlex.join(['dlemu', *words, override(('output', 'folder'), self.folder)])}`"
 
     def _print(self, line: Cell) -> None:
         print_lines([line], self._console)

@@ -26,7 +26,7 @@ from datagen.registry import find, names
 from dlemu.comm.process_control import after_fork_in_child, die_with_parent, fork_process, name_process
 from dlemu.telemetry._log import LogLine, LogWriter, log_path, parse_log
 from dlemu.telemetry._readings import HostTelemetry, RecorderHead
-from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, DeviceFacts, ProbeBase, Scope, read_text
+from dlemu.telemetry.probe_base import COST_SHARE, NS_PER_SECOND, AbsentError, ProbeBase, Scope, read_text
 
 NICE = 5
 """Between ranks (0) and loader workers (10): it does not delay ranks, and workers do not starve it."""
@@ -153,7 +153,7 @@ class Recording:
     def __init__(self, task: Task, log: LogWriter, now: Callable[[], int] = time.monotonic_ns) -> None:
         self._log, self._now = log, now
         self._interval_ns = round(task.interval_seconds * NS_PER_SECOND)
-        self._scheduled, devices, notes = _find_probes(task.scope)
+        self._scheduled, notes = _find_probes(task.scope)
         log.write(
             RecorderHead(
                 host=socket.gethostname(),
@@ -161,7 +161,7 @@ class Recording:
                 boot_id=read_text(f"{task.scope.proc}/sys/kernel/random/boot_id"),
                 interval_seconds=task.interval_seconds,
                 probes=tuple(entry.name for entry in self._scheduled),
-                devices=tuple(devices),
+                devices=tuple(device for entry in self._scheduled for device in entry.probe.devices),
                 notes=tuple(notes),
             ),
             LogLine(end=now()),
@@ -223,10 +223,9 @@ class Recording:
         return max(0, -(-(due_ns - self._now()) // 1_000_000))
 
 
-def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts], list[str]]:
-    """Return the probes with something to read on this host, their devices, and the notes of all probes."""
+def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[str]]:
+    """Return the probes with something to read on this host, and the notes of all probes."""
     scheduled: list[_ScheduledProbe] = []
-    devices: list[DeviceFacts] = []
     notes: list[str] = []
     for name in names("dlemu.telemetry"):
         try:
@@ -240,5 +239,4 @@ def _find_probes(scope: Scope) -> tuple[list[_ScheduledProbe], list[DeviceFacts]
             continue
         scheduled.append(_ScheduledProbe(name, probe))
         notes += probe.notes
-        devices += probe.devices
-    return scheduled, devices, notes
+    return scheduled, notes
