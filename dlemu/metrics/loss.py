@@ -1,7 +1,7 @@
 """Accelerator time lost to waiting, split by what each step's slowest accelerator waited for.
 
 All accelerators of a step wait for the slowest one, so its wait and computation are the step's length, and what it
-waited for is what the whole step lost time to (docs/metrics.md, section 5). The headline AU counts the kept steps only:
+waited for is what the whole step lost time to (docs/metrics.md, section 5). AU over counted steps counts the kept steps only:
 those left when each block of steps loses its first and last ones.
 """
 
