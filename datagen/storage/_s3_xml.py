@@ -1,6 +1,7 @@
 """Parsers of the XML in an S3 server's responses: errors, pages of a listing, uploads.
 
-A server is not trusted: the client accepts at most `LIST_BYTES`, and a DOCTYPE (hence entities) is refused.
+A server is not trusted: the client accepts at most `LIST_BYTES`; a DOCTYPE (hence entities) and too many tags are
+refused, and namespaces are not resolved, as that would repeat a namespace's name for each tag and attribute.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import unquote_plus
 from xml.etree import ElementTree
+from xml.parsers import expat
 
 from datagen.storage._http_exchange import number_in
 
 PAGE_KEYS = 1000  # ListObjectsV2 returns at most 1000 keys per page
 LIST_BYTES = 8 << 20
 """Maximum size of a page: 1000 keys of 1024 bytes, each byte written as a character reference, and their metadata."""
+MAX_TAGS = 100_000  # a full page of 1000 keys has about 20,000; each element takes some 300 bytes of memory
 MAX_ID_CHARACTERS = 4 << 10
 """Maximum length of a continuation token or upload ID: the client sends them back in request headers."""
 
@@ -54,7 +57,7 @@ def error_in(body: bytes) -> ErrorDetails:
 
 def upload_id_in(body: bytes) -> str:
     """Return the UploadId of a new multipart upload. Raises WrongXmlError."""
-    upload = _root(body).findtext("{*}UploadId", "")
+    upload = _root(body).findtext("UploadId", "")
     if not 0 < len(upload) <= MAX_ID_CHARACTERS:
         raise WrongXmlError("names no upload (UploadId)")
     return upload
@@ -70,26 +73,32 @@ def page_in(body: bytes) -> Page:
     root = _root(body)
     _check_name(root, "ListBucketResult", "a listing")
     # Keys may have characters that XML can't express
-    plain: Callable[[str], str] = unquote_plus if root.findtext("{*}EncodingType") == "url" else str
-    stated = ((item.findtext("{*}Key", ""), item.findtext("{*}Size", "")) for item in root.iterfind("{*}Contents"))
-    folders = (item.text or "" for item in root.iterfind("{*}CommonPrefixes/{*}Prefix"))
-    is_last = root.findtext("{*}IsTruncated") == "false"
-    continuation = "" if is_last else root.findtext("{*}NextContinuationToken", "")
+    plain: Callable[[str], str] = unquote_plus if root.findtext("EncodingType") == "url" else str
+    stated = ((item.findtext("Key", ""), item.findtext("Size", "")) for item in root.iterfind("Contents"))
+    folders = (item.text or "" for item in root.iterfind("CommonPrefixes/Prefix"))
+    is_last = root.findtext("IsTruncated") == "false"
+    continuation = "" if is_last else root.findtext("NextContinuationToken", "")
     if len(continuation) > MAX_ID_CHARACTERS:
         raise WrongXmlError(f"has a continuation token of {len(continuation)} characters")
     return Page([(plain(key), number_in(size)) for key, size in stated], list(map(plain, folders)), continuation)
 
 
 def _root(body: bytes) -> ElementTree.Element:
-    if b"<!DOCTYPE" in body:
-        raise WrongXmlError("has a DOCTYPE, which no response of S3 has")
+    if b"<!DOCTYPE" in body or b"\0" in body:  # UTF-16, in which a DOCTYPE has other bytes, has NULs
+        raise WrongXmlError("has a DOCTYPE or a NUL, which no response of S3 has")
+    if body.count(b"<") > MAX_TAGS:
+        raise WrongXmlError(f"has more than {MAX_TAGS} tags")
+    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate("utf-8")  # whatever encoding the body states
+    parser.buffer_text = True
+    parser.StartElementHandler, parser.EndElementHandler = builder.start, builder.end
+    parser.CharacterDataHandler = builder.data
     try:
-        return ElementTree.fromstring(body)
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter two: an unknown encoding
+        parser.Parse(body, True)
+    except expat.ExpatError as error:
         raise WrongXmlError(f"is not XML ({error})") from error
+    return builder.close()
 
 
 def _check_name(root: ElementTree.Element, name: str, expected: str) -> None:
-    found = root.tag.rpartition("}")[2]
-    if found != name:
-        raise WrongXmlError(f"is {found[:60]!r} where {expected} was expected")
+    if root.tag != name:
+        raise WrongXmlError(f"is {root.tag[:60]!r} where {expected} was expected")

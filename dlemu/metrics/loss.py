@@ -1,8 +1,8 @@
 """Accelerator time lost to waiting, split by what each step's slowest accelerator waited for.
 
 All accelerators of a step wait for the slowest one, so its wait and computation are the step's length, and what it
-waited for is what the whole step lost time to (docs/metrics.md, section 5). The headline AU counts the kept steps only:
-those left when each block of steps loses its first and last ones.
+waited for is what the whole step lost time to (docs/metrics.md, section 5). AU over counted steps is of the kept steps
+only: those left when each block of steps loses its first and last ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sustained AU: what the storage would give in an endless epoch, estimated from short ones.
 
-The headline AU counts steps whose batches the uncounted first step read. The supply, the rate of reading while all
-readers are busy, can go on for ever (docs/metrics.md, section 2).
+AU over counted steps includes steps whose batches the uncounted first step read. The supply, the rate of reading while
+all readers are busy, can go on for ever (docs/metrics.md, section 2).
 """
 
 from __future__ import annotations

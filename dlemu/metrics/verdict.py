@@ -77,7 +77,7 @@ class Evidence:
     by: VerdictBy
     """Which AU is compared with the threshold: `sustained`, `au` (the headline AU) or `rules` (the whole AU)."""
     au: float | None
-    """The headline AU."""
+    """AU over counted steps."""
     au_sustained: float | None
     au_whole: float | None
     """AU of all steps."""

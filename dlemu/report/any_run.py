@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -18,10 +18,6 @@ from dlemu.report.table import Cell, Line, Section, Table, Words, columns, print
 from dlemu.report.units import explained, number, plain, with_unit
 from dlemu.results.kinds import JobParts, Kind
 from dlemu.results.tables import read_config
-
-if TYPE_CHECKING:  # terminals use this module without drawing
-    pass
-
 
 _LONG_TABLE = 24
 """A table with more rows is folded, or shows ten at each end."""
@@ -89,7 +85,9 @@ def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     ]
     yield Table(title="Metrics", columns=columns("metric", "value", "meaning", right=(1,)), rows=rows)
     each = {
-        metric.label: value.per_epoch for metric, value in found if isinstance(value, Mean) and any(value.per_epoch)
+        metric.head: value.per_epoch
+        for metric, value in found
+        if metric.head and isinstance(value, Mean) and any(value.per_epoch)
     }
     repeated = [(str(at), *map(number, values)) for at, values in enumerate(zip(*each.values(), strict=False), start=1)]
     if len(repeated) > 1:

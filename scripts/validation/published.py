@@ -163,20 +163,20 @@ def checks(predicted: Sequence[Pair]) -> Iterator[Check]:
     by_speed = [min(pair.source.samples_per_second, pair.target.demand) for pair in predicted]
     typical = [TYPICAL_AU * pair.target.demand for pair in predicted]
     error = float(np.mean([abs(pair.off_percent) for pair in predicted]))
-    yield _at_most("samples/s, mean error", error, RATE_PERCENT, "%")
+
+    def at_most(what: str, measured: float, most: float, unit: str = "%") -> Check:
+        return Check(f"{len(predicted)} pairs", what, most, measured, unit, at_most=True)
+
+    yield at_most("samples/s, mean error", error, RATE_PERCENT)
     for name, values in (("speed / demand", by_speed), (f"AU of {100 * TYPICAL_AU:.0f} %", typical)):
         null = float(np.mean([100 * abs(value / true - 1) for value, true in zip(values, truth, strict=True)]))
-        yield _at_most(f"error / that of the null model {name} ({null:.1f} %)", error / null, 0.8, "")
-    yield _at_most("AU, mean error", float(np.mean([abs(pair.au_off) for pair in predicted])), AU_POINTS, "points")
+        yield at_most(f"error / that of the null model {name} ({null:.1f} %)", error / null, 0.8, "")
+    yield at_most("AU, mean error", float(np.mean([abs(pair.au_off) for pair in predicted])), AU_POINTS, "points")
     missed = 100 * float(np.mean([not pair.holds for pair in predicted]))
-    yield _at_most("intervals of samples/s that miss the truth", missed, 100 - HOLD_PERCENT, "%")
+    yield at_most("intervals of samples/s that miss the truth", missed, 100 - HOLD_PERCENT)
     width = float(np.median([pair.width_percent for pair in predicted]))
-    yield _at_most("median width of the intervals", width, WIDTH_PERCENT, "%")
+    yield at_most("median width of the intervals", width, WIDTH_PERCENT)
     off = 100 * float(np.mean([not pair.counted for pair in predicted]))
-    yield _at_most("largest passing counts off by more than one a host", off, 100 - HOLD_PERCENT, "%")
+    yield at_most("largest passing counts off by more than one a host", off, 100 - HOLD_PERCENT)
     bounds = sum(pair.is_lower_bound for pair in predicted)
-    yield _at_most("pairs answered `at least`", bounds, 10, "")
-
-
-def _at_most(what: str, measured: float, most: float, unit: str) -> Check:
-    return Check(f"{len(pairs())} pairs", what, most, measured, unit, at_most=True)
+    yield at_most("pairs answered `at least`", bounds, 10, "")

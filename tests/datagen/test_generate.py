@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import resource
 import signal
@@ -19,6 +21,7 @@ from datagen.errors import DatasetError, SpaceError, UserError
 from datagen.generate import Progress, finish, generate, prepare
 from datagen.inspection import inspect
 from datagen.layout import layouts
+from datagen.owned import part_name
 from datagen.spec import DatasetSpec
 from datagen.storage import posix
 from datagen.verify import verify
@@ -164,6 +167,51 @@ def test_a_full_disk_leaves_whole_files_and_resumes(small: MakeSpec, tiny_disk: 
     assert generate(spec, threads=2).kept_files == 1
     finish(spec)
     assert verify(spec) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "left"),
+    [(errno.ENOSPC, r"\d+ are free, maybe for no more files \(df -i"), (errno.EDQUOT, "the quota is used up")],
+)
+def test_a_quota_is_told_from_a_full_disk(
+    number: int, left: str, small: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system may have room: its free bytes are not those of the user."""
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    spec = small()
+    prepare(spec)
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(SpaceError, match=rf"no room for .*{os.strerror(number)}.* and {left}.*same command again"):
+        generate(spec)
+    assert contents(spec.data_folder) == {}, "nothing half-made"
+    monkeypatch.undo()
+    generate(spec)
+    finish(spec)
+    assert verify(spec) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [("open", ""), ("unlink", "Operation not permitted: the dataset can't be written there")]
+)
+def test_a_part_of_another_user_stays(call: str, words: str, small: MakeSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that can't be opened may be under way; one that can't be removed, as in a sticky folder, is named."""
+    spec, whole = make(small()), getattr(os, call)
+    part = Path(layouts(spec)[0].folder, part_name("x"))
+    part.touch()
+
+    def refuse(path: str, *more: int, **words: int) -> int | None:
+        if path == str(part):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+        result: int | None = whole(path, *more, **words)
+        return result
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(UserError, match=f"{part}: {words}") if words else contextlib.nullcontext():
+        prepare(spec)
+    assert part.exists()
 
 
 def test_a_limit_on_file_sizes(small: MakeSpec) -> None:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -114,6 +115,18 @@ def test_a_pipe_among_the_files_is_named_before_it_is_opened(small: MakeSpec) ->
         path.unlink()
         path.write_bytes(kept)
     inspect(spec)
+
+
+def test_calls_that_signals_interrupt_are_made_again(small: MakeSpec) -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        assert verify(make(small(record_length_bytes=200_000))) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(came) > 5
 
 
 @pytest.mark.parametrize("direct", [False, True])

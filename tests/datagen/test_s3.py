@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import calendar
 import hashlib
+import random
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from datagen.layout import Layout
 from datagen.registry import library
 from datagen.scan import sizes_on_disk
 from datagen.spec import DatasetSpec
-from datagen.storage import _request_counts, _s3_upload
+from datagen.storage import _http_exchange, _request_counts, _s3_client, _s3_upload
 from datagen.storage._s3_signing import EMPTY_SHA256, Credentials, Signer, query_text
 from datagen.storage.storage_base import StorageBase, StorageSpec, open_storage, read_whole
 from tests.object_server import ObjectServer
@@ -166,6 +167,71 @@ def test_an_upload_that_is_troubled_is_sent_again_and_counted(method: str, kind:
         write(storage, "a")
         assert server.objects == {"a": DATA}
         assert counts_of(storage)["retried"] == counts_of(storage)["failed"] == 2
+
+
+def test_an_object_that_stops_after_it_came_steadily_is_given_up() -> None:
+    """What came in all the time before is no excuse for the time-out in which nothing came."""
+    over = threading.Event()
+
+    def stopping() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 X\r\nContent-Length: %d\r\n\r\n" % (2 * len(DATA))
+        for at in range(0, len(DATA), 50_000):  # for more than two time-outs, some 200 KB in each
+            yield DATA[at : at + 50_000]
+            over.wait(0.05)
+        over.wait(20)
+
+    with own_server() as server:
+        storage = storage_of(server, options={"timeout_seconds": 0.2, "s3_max_attempts": 1})
+        server.objects["a"] = 2 * DATA
+        server.behaviour.fault = lambda request: fault("raw", raw=stopping()) if request.method == "GET" else None
+        try:
+            with pytest.raises(DatasetError, match=r"because of: no more than 64 KiB arrived in 0\.2 s"):
+                read(storage, "a", whole=False)
+        finally:
+            over.set()
+
+
+class SkippingClock:
+    """A time that stands still but for sleeps, which are noted and take none of the real one."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def monotonic(self) -> float:
+        return sum(self.pauses)
+
+    def monotonic_ns(self) -> int:
+        return round(1e9 * self.monotonic())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+@pytest.mark.parametrize(
+    ("later", "pauses"),
+    [
+        ({}, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
+        ({"Retry-After": "3"}, [3, 3, 3, 3, 3, 3.2, 6.4, 12.8, 20, 20]),
+        ({"Retry-After": "3600"}, 10 * [20]),
+    ],
+    ids=str,
+)
+def test_pauses_double_up_to_20_seconds_or_are_as_long_as_the_server_says(
+    later: dict[str, str], pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SkippingClock()
+    for module in (_s3_client, _http_exchange):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(random, "uniform", lambda low, high: high if (low, high) == (0.5, 1) else 0)
+    with own_server(fault=lambda request: fault("error", headers=later)) as server:
+        storage = storage_of(server, options={"s3_max_attempts": 11, "timeout_seconds": 600})
+        with pytest.raises(UserError, match="failed 11 times"):
+            read(storage, "a")
+        assert len(server.requests) == 11
+    assert clock.pauses == pytest.approx(pauses)
 
 
 def test_a_connection_serves_requests_until_the_server_closes_it() -> None:

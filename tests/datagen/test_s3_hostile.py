@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import re
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,15 @@ from datagen import manifest
 from datagen.errors import ServerError, UserError
 from datagen.storage import _s3_client, _s3_upload, s3
 from datagen.storage._s3_signing import Credentials
-from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, check_completed, error_in, page_in, upload_id_in
+from datagen.storage._s3_xml import (
+    LIST_BYTES,
+    MAX_TAGS,
+    WrongXmlError,
+    check_completed,
+    error_in,
+    page_in,
+    upload_id_in,
+)
 from datagen.storage.storage_base import StorageBase, read_whole
 from tests.datagen.test_s3 import DATA, _idle, counts_of, read, write
 from tests.object_stores import KEYS, fault, own_server, storage_of, upload_of_others
@@ -126,12 +135,15 @@ HOSTILE_XML = {
     "cut": page("a")[:-9],
     "two documents": page() + page(),
     "entities": BOMB.encode(),
+    "entities in UTF-16": BOMB.encode("utf-16"),
+    "entities in UTF-16 that is not said to be that": BOMB.encode("utf-16-be"),
     "outside": b'<!DOCTYPE a SYSTEM "file:///etc/passwd"><ListBucketResult/>',
     "unknown entity": page("&nbsp;"),
     "no character": page("&#0;"),
     "no UTF-8": page("a").replace(b"a<", b"\xff<"),
     "another encoding": b'<?xml version="1.0" encoding="utf-7"?>' + page("+AGE-").replace(b"AGE", b"\xff"),
-    "nested": b"<ListBucketResult>" + b"<Contents><Key>" * 200_000,
+    "nested": page(more="<a>" * (LIST_BYTES // 7 - 10) + "</a>" * (LIST_BYTES // 7 - 10)),
+    "elements": page(more="<a/>" * (LIST_BYTES // 4 - 20)),
     "a long token": page(more=f"<NextContinuationToken>{'x' * 9999}</NextContinuationToken>"),
 }
 
@@ -144,6 +156,26 @@ def test_xml_that_no_server_of_objects_sends_is_refused(body: bytes) -> None:
                 reading(body)
             assert str(told.value).split()[0] in ("is", "has", "names"), "what follows the name of the answer"
     error_in(body)
+
+
+DEEP = (MAX_TAGS - 4) // 2
+LONG, MANY = "n" * 65536, range(20_000)
+DEAR_XML = {
+    "nested": page(more="<a>" * DEEP + "</a>" * DEEP),
+    "elements": page(more="<Contents/>" * (MAX_TAGS - 4)),
+    "names of elements": page(more=f"<x xmlns='{LONG}'>" + "".join(f"<a{i}/>" for i in MANY) + "</x>"),
+    "names of attributes": page(more=f"<x xmlns:n='{LONG}' " + " ".join(f"n:a{i}=''" for i in MANY) + "/>"),
+}
+
+
+@pytest.mark.parametrize("body", DEAR_XML.values(), ids=DEAR_XML.keys())
+def test_a_page_takes_no_more_memory_than_some_times_the_most_bytes_it_may_have(body: bytes) -> None:
+    tracemalloc.start()
+    try:
+        page_in(body)
+        assert tracemalloc.get_traced_memory()[1] < 6 * LIST_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_an_error_says_is_read_as_far_as_it_goes() -> None:

@@ -80,6 +80,32 @@ def test_what_is_written_is_read(name: str, tmp_path: Path) -> None:
     assert bytes(read_whole(backend, path)) == DATA
 
 
+@pytest.mark.parametrize("most", [1, 7, 4095, len(DATA) - 1])
+def test_short_reads_and_writes_are_continued(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may move fewer bytes than requested at any time, as when a signal comes."""
+    preadv, pwrite, backend, path = os.preadv, os.pwrite, posix.Storage(), str(tmp_path / "file")
+    monkeypatch.setattr(os, "preadv", lambda file, buffers, at: preadv(file, [buffers[0][:most]], at))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: pwrite(file, data[:most], at))
+    write(backend, path)
+    assert Path(path).read_bytes() == DATA
+    reader, buffer = backend.open(path), memoryview(bytearray(len(DATA) + 10))
+    assert reader.read_into(buffer, 0) == len(DATA)
+    assert bytes(buffer[: len(DATA)]) == DATA
+    assert backend.read_stretches(reader, [(5000, 5000), (0, 100)], buffer) == 5100
+    assert bytes(buffer[:5100]) == DATA[5000:10000] + DATA[:100]
+    reader.close()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_file_that_shrinks_ends_the_read(name: str, tmp_path: Path) -> None:
+    backend, path = storage(name), str(tmp_path / "file")
+    write(backend, path)
+    reader = backend.open(path)
+    os.truncate(path, 10)
+    assert reader.read_into(AlignedBuffer().view(12288), 0) == 10
+    reader.close()
+
+
 @pytest.mark.parametrize("name", KEEPING)
 def test_a_file_has_its_name_only_after_commit(name: str, tmp_path: Path) -> None:
     backend, path = storage(name), str(tmp_path / "file")

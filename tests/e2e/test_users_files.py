@@ -33,7 +33,6 @@ ENDS: dict[str, signal.Signals | None] = {
     "datagen": signal.SIGKILL,
     "probe": signal.SIGINT,
     "sweep": signal.SIGINT,
-    "readers": None,
     "predict": None,
     "size": signal.SIGKILL,
     "dlio": signal.SIGINT,

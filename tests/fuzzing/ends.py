@@ -127,7 +127,6 @@ def commands(sources: Path) -> dict[str, Command]:
         "datagen": datagen,
         "probe": probe,
         "sweep": lambda folder: [DLEMU, "sweep", *without_ranks(folder), "ranks=1,2"],
-        "readers": lambda folder: [DLEMU, "probe", *without_ranks(folder)],
         "predict": lambda folder: [DLEMU, "predict", "--cached", *small_run(folder, data, *_QUICK, "ranks=1")],
         "size": size,
         "together": together,

@@ -64,7 +64,7 @@ class Metrics:
     au_percent: Annotated[
         RankSpread | None, Metric("AU, counted steps", "%", "higher", head="counted\n%", digits=2, is_drawn=True)
     ] = None
-    """The headline AU: compute / (wait + compute + sync) over the kept steps, %."""
+    """Compute / (wait + compute + sync) over the kept steps, %."""
     au_sustained_percent: Annotated[Mean | None, Metric("AU", "%", "higher", head="AU\n%", digits=2)] = None
     """The AU that the storage would sustain in an endless epoch, from the rate of reading of busy readers, %."""
     au_uncertainty: Uncertainty | None = None
@@ -360,7 +360,7 @@ class Summary(JobSummary):
 
     @property
     def au(self) -> RankSpread | None:
-        """The headline AU, %; None when no step was measured."""
+        """AU over counted steps, %; None when no step was measured."""
         return self.metrics.au_percent
 
     @property
