@@ -8,7 +8,7 @@ from itertools import groupby
 from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, Place, audit_row, common_folder, places
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.lines import STYLES, Line, finding_lines
-from dlemu.results.finding import Located
+from dlemu.contrib.mlperf.rules.known import Located
 
 _WIDEST = 26  # columns of a run's name: wider, and the table does not fit on a usual terminal
 

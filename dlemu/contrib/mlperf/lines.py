@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from dlemu.contrib.mlperf.rules.known import SEVERITIES
 from dlemu.metrics.demand import sample_divisor
-from dlemu.results.finding import SEVERITIES
 from dlemu.results.wording import count, scaled
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.check.judge import Checked
     from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-    from dlemu.results.finding import Finding, Located
+    from dlemu.contrib.mlperf.rules.known import Finding, Located
 
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,10 +21,9 @@ from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")

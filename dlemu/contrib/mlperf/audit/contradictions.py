@@ -15,8 +15,7 @@ from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
 from dlemu.contrib.mlperf.audit.tolerant import stamp_us
-from dlemu.contrib.mlperf.rules.known import by_rule
-from dlemu.results.finding import Finding, Severity
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02

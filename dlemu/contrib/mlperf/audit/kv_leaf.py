@@ -20,10 +20,9 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.results import wording
-from dlemu.results.finding import Finding
 
 GIB = 2**30
 SECTOR_BYTES = 512

@@ -13,11 +13,10 @@ from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.dlio.config import OWN_FOLDER, dlio_workload
 from dlemu.extend import UserError
 from dlemu.results.file_names import LIVE, SUMMARY
-from dlemu.results.finding import Finding
 from dlemu.results.kinds import kind_named, kind_of
 
 DLIO_FOLDER = "dlio"

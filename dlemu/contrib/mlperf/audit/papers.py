@@ -15,7 +15,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, read_setup
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, read_yaml
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
 SEPARATION = "fs_separation.json"

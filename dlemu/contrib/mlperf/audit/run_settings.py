@@ -11,9 +11,8 @@ from typing import Any
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
 from dlemu.contrib.mlperf.rules.core_config import canonical
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
 """Folders of Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, and the run's folder itself."""

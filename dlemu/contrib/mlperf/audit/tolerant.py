@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
-from dlemu.results.finding import Finding
 
 PRUNED = b"PRUNED BY STAFF"
 """Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""

@@ -27,9 +27,8 @@ from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule_at
 from dlemu.contrib.mlperf.rules.training import unapplied_at
-from dlemu.results.finding import Finding, Located, Severity
 
 _SUM_TOLERANCE = 1e-6
 """Relative difference allowed between a sum (or mean, deviation) in a file and the same recomputed from the runs."""

@@ -16,11 +16,10 @@ from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
 from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
 from dlemu.contrib.mlperf.rules.training import RunFacts, check_run, override_keys, unapplied_at
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
-from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)

@@ -13,10 +13,10 @@ from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.rules.core_config import effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
+from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
 from dlemu.dlio.config import dlio_workload
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 FILES_A_FOLDER = 10_000
 """Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""

@@ -22,8 +22,7 @@ from dlemu.contrib.mlperf.rules.editions import (
     Edition,
     Official,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule
-from dlemu.results.finding import Finding, Located, Severity
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule
 
 Division = Literal["closed", "open"]
 

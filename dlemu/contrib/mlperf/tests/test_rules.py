@@ -17,9 +17,9 @@ from dlemu.config import load
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
+from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.rules.training import GIB, RunFacts, check_run, smallest_dataset
 from dlemu.dlio.config import dlio_workload
-from dlemu.results.finding import Finding
 from tests.dlio import published_checkpoints as published
 
 V2 = EDITIONS["2.0"]

@@ -749,7 +749,7 @@ KINDS: tuple[Forgery, ...] = (
     # what commands, logs and hosts tell
     _forgery("a library is preloaded", "error:command.preload",
              metadata("executed_command", value="mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark")),
-    _forgery("an own DLIO runs", "command.preload",
+    _forgery("an own DLIO runs", "warning:command.preload",
              metadata("args", "mpi_params", value=["-x", "PYTHONPATH=/home/me/dlio"])),
     _forgery("files described, objects read", "papers.differ", config("storage", value={"storage_type": "s3"})),
     _forgery("the dataset is in memory", "data.memory", _in_memory),
