@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from dlemu.contrib.mlperf.rules.known import SEVERITIES
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Located
 from dlemu.metrics.demand import sample_divisor
 from dlemu.results.wording import count, scaled
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.check.judge import Checked
     from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-    from dlemu.contrib.mlperf.rules.known import Finding, Located
 
 Line = tuple[str, dict[str, Any]]
 """A line and its style."""
