@@ -131,8 +131,9 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
         percent = 100 * (rate / printed.samples_per_second - 1)
         if abs(percent) > _RATE_TOLERANCE_PERCENT:
             seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
-            if recomputed.rate_bounds is not None:
-                seen += f"; the time stamps allow {recomputed.rate_bounds[0]:.1f} to {recomputed.rate_bounds[1]:.1f}"
+            if recomputed.bounds is not None:
+                low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
+                seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
             found = _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
             is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
             yield replace(found, severity="warning") if is_doubtful else found
@@ -347,17 +348,17 @@ def _is_measured(value: float) -> bool:
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:
-    whole, bounds = recomputed.au_whole_percent, recomputed.au_bounds_percent
+    whole, bounds = recomputed.au_whole_percent, recomputed.bounds
     if whole is not None and whole > 100 + _ROUNDING_TOLERANCE:
         seen = f"the blocks are shorter than their computation: AU of whole epochs {whole:.2f} %"
         yield by_rule("blocks.short", seen)
     if printed.au_percent is not None and bounds is not None:
-        low, high = bounds
-        if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= high + _AU_TOLERANCE_POINTS:
-            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
+        low = bounds.au_least_percent
+        if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= 100 + _AU_TOLERANCE_POINTS:
+            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to 100 %"
             yield by_rule("au.impossible", seen)
-    if printed.samples_per_second and recomputed.rate_bounds is not None:
-        low, high = recomputed.rate_bounds
+    if printed.samples_per_second and bounds is not None:
+        low, high = bounds.samples_per_second_least, bounds.samples_per_second_most
         if not low * (1 - _ROUNDING_TOLERANCE) <= printed.samples_per_second <= high * (1 + _ROUNDING_TOLERANCE):
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
             yield by_rule("throughput.impossible", seen)
