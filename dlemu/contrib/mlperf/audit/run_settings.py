@@ -47,6 +47,12 @@ class Setup:
     overrides: tuple[str, ...] | None = None
     """Overrides on the command line (`key=value`); None where they were not kept."""
 
+    @property
+    def chosen(self) -> str:
+        """The workload and its accelerator as the override `workload=` names them; empty without one."""
+        words = (word.lstrip("+") for word in self.overrides or ())
+        return next((word.partition("=")[2] for word in words if word.startswith("workload=")), "")
+
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
@@ -69,10 +75,14 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
         words = read_yaml(path, findings)
         if isinstance(words, list):
             return tuple(word for word in words if isinstance(word, str))
+    return hydra_overrides(folder, findings) or None
+
+
+def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
+    """Return the overrides in hydra.yaml: none without any, None without that file."""
     for path in _places(folder, "hydra.yaml"):
         kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
-        if isinstance(kept, list):
-            return tuple(word for word in kept if isinstance(word, str))
+        return tuple(map(str, kept)) if isinstance(kept, list) else ()
     return None
 
 
@@ -124,10 +134,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
 
 def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
     """Fill in workload and accelerator: from the override `workload=NAME_ACCELERATOR`, or from the time of a step."""
-    chosen = next(
-        (word.split("=", 1)[1] for word in setup.overrides or () if word.lstrip("+").startswith("workload=")), ""
-    )
-    name, _, accelerator = chosen.rpartition("_")
+    name, _, accelerator = setup.chosen.rpartition("_")
     if accelerator in shipped.get(name, {}):
         return replace(setup, workload=setup.workload or name, accelerator=accelerator)
     return replace(setup, accelerator=_matching(setup, shipped))

@@ -277,7 +277,7 @@ def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
     """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
     data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
     strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-    if strict and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+    if strict and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
     if strict and (not data or not results):
         missing = "data_dir" if not data else "results_dir"

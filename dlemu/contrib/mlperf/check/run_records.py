@@ -18,7 +18,7 @@ from typing import Any, Literal
 from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_text, text
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text
 from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
@@ -106,7 +106,7 @@ def _processes(records: RunRecords) -> _Statements:
 
 def _host_count(records: RunRecords) -> _Statements:
     if records.phase == "run":
-        yield "summary.json", count(records.summary.get("num_hosts")) or count(records.summary.get("host_count"))
+        yield "summary.json", records.hosts or count(records.summary.get("host_count"))
         yield "args.num_client_hosts", count(records.args.get("num_client_hosts"))
         yield COLLECTED, len(records.collected_hosts) or None
 
@@ -127,13 +127,12 @@ def _short_name(host: str) -> str:
 
 def _model(records: RunRecords) -> _Statements:
     model, config = records.metadata.get("model"), mapping(records.setup.config).get("model")
-    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
     stated = {
         "metadata": model,
         "args.model": records.args.get("model"),
-        "parameters.model.name": mapping(mapping(records.metadata.get("parameters")).get("model")).get("name"),
+        "parameters.model.name": mapping(records.parameters.get("model")).get("name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
-        "overrides.yaml": word.partition("=")[2],
+        "overrides.yaml": records.setup.chosen,
         "the folder": records.model_folder,
     }
     for source, value in stated.items():
@@ -151,12 +150,11 @@ def _normalised_model(name: str | None, records: RunRecords) -> str | None:
 
 
 def _accelerator(records: RunRecords) -> _Statements:
-    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
     yield "metadata", text(records.metadata.get("accelerator"))
     if records.phase != "datagen":
         yield "args.accelerator_type", text(records.args.get("accelerator_type"))
     if records.phase == "run" and records.benchmark == "training":
-        yield "overrides.yaml", word.rpartition("_")[2] if "_" in word else None
+        yield "overrides.yaml", records.setup.chosen.rpartition("_")[2] if "_" in records.setup.chosen else None
 
 
 def _benchmark(records: RunRecords) -> _Statements:
@@ -177,7 +175,7 @@ def _data_folder(records: RunRecords) -> _Statements:
     if records.phase == "datasize" or records.args.get("data_access_protocol") == "object":
         return  # datasize has no dataset yet; an object store's address is in other settings
     section, key, argument = _DATA_SETTINGS[records.benchmark]
-    parameters = mapping(records.metadata.get("parameters"))
+    parameters = records.parameters
     stated = {
         "metadata": records.metadata.get(argument),
         "parameters": mapping(parameters.get(section) if section else parameters).get(key),
@@ -195,9 +193,8 @@ def _data_folder(records: RunRecords) -> _Statements:
 
 def _cache_folder(records: RunRecords) -> str | None:
     """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
-    kept, stated = records.metadata.get("command_output_files"), text(records.args.get("cache_dir"))
-    words = [text(mapping(each).get("command")) or "" for each in kept] if isinstance(kept, list) else []
-    used = [found[1] for found in map(_CACHE_OPTION.search, words) if found]
+    stated = text(records.args.get("cache_dir"))
+    used = [found[1] for found in map(_CACHE_OPTION.search, records.commands) if found]
     others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
     return next(iter([*others, stated]), None) if used else None
 
@@ -212,15 +209,14 @@ def _memory(records: RunRecords) -> _Statements:
     """Yield the memory of all hosts together, in GiB; values within the tolerance count as the same."""
     if records.phase != "run":
         return
-    printed = numbers(records.summary.get("host_memory_GB"))
     collected = [
         meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.collected_hosts.values()
     ]
     known = [value for value in collected if value is not None]
     noted = mapping(records.metadata.get("system_info"))
-    noted_bytes, hosts = number(noted.get("total_memory_bytes")), count(records.summary.get("num_hosts"))
+    noted_bytes, hosts = number(noted.get("total_memory_bytes")), records.hosts
     values = {
-        "summary.json": sum(printed) if printed else None,
+        "summary.json": records.memory_gib,
         COLLECTED: sum(known) if known and len(known) == len(records.collected_hosts) == hosts else None,
         "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
     }
@@ -289,7 +285,7 @@ def _settings_agree(records: RunRecords) -> Iterator[Finding]:
     overrides = dict(map(_key_and_value, records.setup.overrides or ()))
     sources = (
         ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
-        ("metadata", dict(settings_of(mapping(records.metadata.get("parameters"))))),
+        ("metadata", dict(settings_of(records.parameters))),
     )
     for source, stated in sources:
         differences = [
@@ -414,11 +410,9 @@ _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 def commands_of(records: Papers) -> Iterator[str]:
     """Yield the commands that the tool executed, by the metadata, and what it was told to add to them."""
-    kept = records.metadata.get("command_output_files")
-    stated = [mapping(each).get("command") for each in (kept if isinstance(kept, list) else ())]
     added = records.args.get("mpi_params")
-    stated += [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
-    yield from filter(None, map(text, stated))
+    stated = [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
+    yield from (*records.commands, *filter(None, map(text, stated)))
 
 
 def _no_other_code(records: RunRecords) -> Iterator[Finding]:
