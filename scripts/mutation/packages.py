@@ -61,7 +61,10 @@ PACKAGES = {
         ("datagen/manifest.py",), ("tests/datagen/test_manifest.py", "tests/datagen/test_inspection.py")
     ),
     "accelerators": Package(("dlemu/accelerators/*",), ("tests/accelerators",)),
-    "rules": Package(("dlemu/contrib/mlperf/rules/training.py",), ("dlemu/contrib/mlperf/tests/test_rules.py",)),
+    "rules": Package(
+        ("dlemu/contrib/mlperf/rules/training.py", "dlemu/contrib/mlperf/check/training_rules.py"),
+        ("dlemu/contrib/mlperf/tests/test_rules.py",),
+    ),
     "prediction": Package(("dlemu/jobs/training/prediction/*",), ("tests/prediction",)),
     "probing": Package(
         (*(f"dlemu/jobs/probe/{name}.py" for name in OF_PROBES), "dlemu/jobs/training/pattern.py"),

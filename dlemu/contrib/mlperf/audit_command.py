@@ -29,11 +29,13 @@ def command(
 
     Exit status: 0 no run has an error, 1 at least one has, 2 a usage error.
     """
+    from rich.console import Console
+
     from dlemu.contrib.mlperf.audit.audit_answer import AuditRow, audit_row, csv_of, run_report
     from dlemu.contrib.mlperf.audit.audited_run import audit_trees
-    from dlemu.contrib.mlperf.audit_lines import audit_lines
+    from dlemu.contrib.mlperf.audit_lines import audit_lines, audit_tables
     from dlemu.extend import write_text
-    from dlemu.results.wording import VISIBLE
+    from dlemu.report.table import print_lines, print_table
 
     runs = audit_trees(folders)
     if csv_file:
@@ -42,6 +44,8 @@ def command(
     if as_json:
         click.echo(json.dumps([asdict(run_report(run)) for run in runs], indent=2, allow_nan=False))
     else:
-        for line, style in audit_lines(runs):
-            click.secho(line.translate(VISIBLE), **style)
+        console = Console()
+        for table in audit_tables(runs):
+            print_table(table, console)
+        print_lines(audit_lines(runs), console)
     raise SystemExit(1 if any(run.errors for run in runs) else 0)

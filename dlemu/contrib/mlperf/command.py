@@ -240,9 +240,11 @@ def check_command(
 
     Exit status: 0 no rule is broken, 1 at least one is, 2 a usage error.
     """
+    from rich.console import Console
+
     from dlemu.contrib.mlperf.check.judge import as_csv, check_folder, check_report
     from dlemu.contrib.mlperf.lines import check_lines
-    from dlemu.results.wording import VISIBLE
+    from dlemu.report.table import print_lines
 
     if list_rules:
         _list_rules(as_json=as_json)
@@ -258,8 +260,7 @@ def check_command(
     if as_json:
         click.echo(json.dumps(asdict(check_report(checked)), indent=2))
     else:
-        for line, style in check_lines(checked):
-            click.secho(line.translate(VISIBLE), **style)
+        print_lines(check_lines(checked), Console())
     raise SystemExit(0 if checked.valid else 1)
 
 

@@ -6,10 +6,11 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, Located, Severity
 from dlemu.metrics.demand import sample_divisor
-from dlemu.results.finding import SEVERITIES
+from dlemu.report.table import Cell, Line, Tone
 from dlemu.results.wording import count, scaled
 
 if TYPE_CHECKING:
@@ -17,11 +18,8 @@ if TYPE_CHECKING:
     from dlemu.contrib.mlperf.check.judge import Checked
     from dlemu.contrib.mlperf.rehearsal.checkpoint_datasize import CheckpointDatasize
     from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-    from dlemu.results.finding import Finding, Located
 
-Line = tuple[str, dict[str, Any]]
-"""A line and its style."""
-STYLES: dict[str, dict[str, Any]] = {"error": {"fg": "red", "bold": True}, "warning": {"fg": "yellow"}, "info": {}}
+_TONES: dict[Severity, Tone] = {"error": "bad", "warning": "caution", "info": "plain"}
 _SHOWN = 3
 
 
@@ -89,7 +87,7 @@ def _broken_rules(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.severity} {finding.rule}: {finding.seen}; wanted {finding.wanted}; {finding.fix}"
 
 
-def result_lines(checked: Checked) -> Iterator[Line]:
+def result_lines(checked: Checked) -> Iterator[Cell]:
     """Yield a line for each result, with the published rates of checkpoints."""
     from dlemu.contrib.mlperf.check.judge import check_report
 
@@ -97,34 +95,34 @@ def result_lines(checked: Checked) -> Iterator[Line]:
         kind = f"{row.processes or '?'} x {row.accelerator or '?'}, " if row.benchmark == "training" else ""
         processes = f"{count(row.processes, 'process')}, " if row.processes and not kind else ""
         rates = ", ".join(f"{key.partition('_')[0]} {rate:.3f} GiB/s" for key, rate in row.rates.items())
-        yield (
+        yield Line(
             f"{row.path}: {row.benchmark} {row.model or 'unknown'}, {kind}{processes}{count(len(row.runs), 'run')};"
             f" v{row.edition} {row.division.upper()}{f' ({rates}, by rank 0)' if rates else ''}",
-            {"bold": True},
+            "strong",
         )
 
 
-def judged_lines(checked: Checked) -> Iterator[Line]:
+def judged_lines(checked: Checked) -> Iterator[Cell]:
     """Yield the rules that a rehearsal breaks."""
     yield from finding_lines(checked.findings, checked.root)
-    yield f"by the rules: {_counts(checked)}", {}
+    yield f"by the rules: {_counts(checked)}"
 
 
-def place_lines(folder: str, tree: str, note: str) -> Iterator[Line]:
+def place_lines(folder: str, tree: str, note: str) -> Iterator[Cell]:
     """Yield a note on what a rehearsal is, and its folders."""
-    yield note, {}
-    yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}", {}
+    yield note
+    yield f"tree: {tree}; to check it again: dlemu mlperf check {shlex.quote(folder)}"
 
 
-def check_lines(checked: Checked) -> Iterator[Line]:
+def check_lines(checked: Checked) -> Iterator[Cell]:
     """Yield the lines of a check: its results, its findings, its verdict."""
     yield from result_lines(checked)
-    yield "", {}
+    yield ""
     yield from finding_lines(checked.findings, checked.root)
     yield _verdict(checked)
 
 
-def finding_lines(findings: Iterable[Located], root: str) -> Iterator[Line]:
+def finding_lines(findings: Iterable[Located], root: str) -> Iterator[Cell]:
     """Yield the findings; equal ones at several places are combined."""
     for _, same in groupby(sorted(findings, key=_sameness), key=_sameness):
         yield from _finding(list(same), root)
@@ -135,13 +133,13 @@ def _sameness(located: Located) -> tuple[int, str, str, str, str]:
     return SEVERITIES.index(finding.severity), finding.rule, located.official or "", finding.wanted, finding.fix
 
 
-def _finding(same: list[Located], root: str) -> Iterator[Line]:
+def _finding(same: list[Located], root: str) -> Iterator[Cell]:
     first, official = same[0].finding, same[0].official
-    yield f"{first.severity} {first.rule}{f' [{official}]' if official else ''}", STYLES[first.severity]
-    yield f"  in      {_places(sorted({os.path.relpath(located.path, root) for located in same}))}", {}
-    yield f"  seen    {_few(list(dict.fromkeys(located.finding.seen for located in same)), '; ')}", {}
-    yield f"  wanted  {first.wanted}", {"dim": True}
-    yield f"  fix     {first.fix}", {"dim": True}
+    yield Line(f"{first.severity} {first.rule}{f' [{official}]' if official else ''}", _TONES[first.severity])
+    yield f"  in      {_places(sorted({os.path.relpath(located.path, root) for located in same}))}"
+    yield f"  seen    {_few(list(dict.fromkeys(located.finding.seen for located in same)), '; ')}"
+    yield f"  wanted  {first.wanted}"
+    yield f"  fix     {first.fix}"
 
 
 def _places(paths: list[str]) -> str:
@@ -170,9 +168,9 @@ def _counts(checked: Checked) -> str:
 
 def _verdict(checked: Checked) -> Line:
     if checked.valid and not (checked.results or checked.checkpoints or checked.others):
-        return f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", {"fg": "yellow"}
+        return Line(f"NOT JUDGED: {checked.unjudged} runs of other benchmarks; {_counts(checked)}", "open")
     if checked.valid:
         missing = sum(located.finding.rule == "unapplied" for located in checked.findings)
         unapplied = f"; facts for rules are missing {missing} times (unapplied)" if missing else ""
-        return f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", {"fg": "green", "bold": True}
-    return f"INVALID: {_counts(checked)}", STYLES["error"]
+        return Line(f"VALID by the rules that can be checked: {_counts(checked)}{unapplied}", "good")
+    return Line(f"INVALID: {_counts(checked)}", "bad")

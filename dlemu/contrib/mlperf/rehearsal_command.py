@@ -7,6 +7,7 @@ import shlex
 from dataclasses import replace
 
 import click
+from rich.console import Console
 
 from dlemu.cli.frontends import allow
 from dlemu.config import check_checkpoints, check_runnable, load
@@ -20,6 +21,7 @@ from dlemu.contrib.mlperf.rehearsal.rehearse_checkpoints import CheckpointRehear
 from dlemu.contrib.mlperf.rehearsal.rehearse_training import TrainingRehearsal, outcome_lines
 from dlemu.extend import UserError
 from dlemu.metrics.verdict import EXIT_STATUSES
+from dlemu.report.table import Line, print_lines
 from dlemu.studies.prerequisites import check_launcher
 
 Rehearsing = TrainingRehearsal | CheckpointRehearsal
@@ -60,21 +62,18 @@ def allow_making(rehearsal: Rehearsing, *, yes: bool) -> None:
 
 def run(rehearsal: Rehearsing) -> int:
     """Run a rehearsal, print its outcome and the rules that it breaks, and return the exit status."""
-    folder, checked = rehearsal.plan.folder, rehearsal.run()
+    folder, checked, console = rehearsal.plan.folder, rehearsal.run(), Console()
     if isinstance(rehearsal, TrainingRehearsal):
         status = EXIT_STATUSES[rehearsal.outcome(checked)]
         first, *others = outcome_lines(rehearsal)
-        click.secho(first, fg="green" if all(run.passed for run in rehearsal.measured) else "red", bold=True)
-        click.echo("\n".join(others))
+        passed = all(run.passed for run in rehearsal.measured)
+        print_lines([Line(first, "good" if passed else "bad"), *others], console)
     else:
         status = 0 if checked.valid else 1
-    for line, style in (
-        *(result_lines(checked) if isinstance(rehearsal, CheckpointRehearsal) else ()),
-        *judged_lines(checked),
-        *place_lines(folder, os.path.join(folder, TREE), NOTE),
-    ):
-        click.secho(line, **style)
-    click.echo(f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*")
+        print_lines(result_lines(checked), console)
+    print_lines(judged_lines(checked), console)
+    print_lines(place_lines(folder, os.path.join(folder, TREE), NOTE), console)
+    print_lines([f"pages of the runs: dlemu report {shlex.quote(os.path.join(folder, 'runs'))}/*"], console)
     return status
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import Finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,6 @@ class RunColumns:
     prefetch_credit_percent: float | None = None
     """Share of the counted steps' batches that was read before these steps; an upper bound except for dlemu's runs."""
     au_least_percent: float | None = None
-    au_most_percent: float | None = None
     samples_per_second_printed: float | None = None
     samples_per_second_dlio_v1: float | None = None
     samples_per_second_dlio: float | None = None
@@ -142,8 +141,6 @@ def run_report(run: AuditedRun) -> RunReport:
 
 def _columns(run: AuditedRun) -> RunColumns:
     setup, printed, recomputed = run.setup, run.printed, run.recomputed
-    low, high = recomputed.au_bounds_percent or (None, None)
-    least, most = recomputed.rate_bounds or (None, None)
     levels = [finding.severity for finding in run.findings]
     return RunColumns(
         path=run.path,
@@ -164,13 +161,10 @@ def _columns(run: AuditedRun) -> RunColumns:
         au_sustained_percent=run.prefetch.sustained_percent,
         au_sustained_least_percent=run.prefetch.sustained_least_percent,
         prefetch_credit_percent=run.prefetch.credit_percent,
-        au_least_percent=low,
-        au_most_percent=high,
         samples_per_second_printed=printed.samples_per_second,
-        samples_per_second_least=least,
-        samples_per_second_most=most,
         mib_per_second_printed=printed.mib_per_second,
         **{f"loss_{name}_percent": lost for name, lost in recomputed.loss_percent.items()},
+        **(vars(recomputed.bounds) if recomputed.bounds else {}),
         errors=levels.count("error"),
         warnings=levels.count("warning"),
     )

@@ -28,9 +28,8 @@ from dlemu.contrib.mlperf.audit.recompute import NOTHING, Recomputed, RunTimes, 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, Shipped, completed, read_printed, read_setup
 from dlemu.contrib.mlperf.audit.step_files import Logs, read_logs
 from dlemu.contrib.mlperf.audit.tolerant import YAML_LOADER
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 _RUN_FILE = re.compile(r"^(summary\.json|(\d+_)?per_epoch_stats\.json|\d+_output\.json)$")
 _SKIPPED_FOLDER = re.compile(r"^(\..*|code|__pycache__|node_modules)$")

@@ -6,7 +6,6 @@ rules requires the slowest rank's (v2.0, 2.2.3: the longest duration, the lowest
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,18 +19,16 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointPlan, plan_checkpoint
 from dlemu.config.schema import Checkpoint, Model
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
 from dlemu.contrib.mlperf.audit.step_files import epochs_of, out_of_order
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, stamp_us
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, same_sum, stamp_us
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 Kind = Literal["save", "load"]
 KINDS: tuple[Kind, Kind] = ("save", "load")
 GIB = 2**30
 _PART = re.compile(r"^(save|load)_ckpt(\d+)$")
 _STATS = re.compile(r"^(\d+)_per_epoch_stats\.json$")
-_SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
 _STAMP_TOLERANCE_SECONDS = 0.01
 """Between a duration and its time stamps."""
 _SUMMARY_TOLERANCE_US = 1_000_000
@@ -143,7 +140,7 @@ def _size(leaf: CheckpointLeaf) -> Iterator[Finding]:
         yield from unapplied("checkpoint.size", settings_of_the_model=leaf.plan, size_in_the_summary=printed)
         return
     size = leaf.plan.tensor_bytes() / GIB
-    if not _close(printed, size):
+    if not same_sum(printed, size):
         wanted = f"{size:.6f}: the size of this model's tensors with so many ranks"
         yield by_rule("checkpoint.size", f"checkpoint_size_GB is {printed:.6f}", wanted)
 
@@ -179,7 +176,7 @@ def _differences(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[s
     """Yield how the summary's figures differ from those of rank 0's checkpoints."""
     size = number(metric.get("checkpoint_size_GB"))
     for index, part in enumerate(parts, 1):
-        if size and part.gib_per_second is not None and not _close(part.gib_per_second * part.seconds, size):
+        if size and part.gib_per_second is not None and not same_sum(part.gib_per_second * part.seconds, size):
             moved = part.gib_per_second * part.seconds
             yield f"{part.kind} {index} moved {moved:.4f} GB, checkpoint_size_GB is {size:.4f}"
     for kind in KINDS:
@@ -188,7 +185,7 @@ def _differences(parts: Sequence[Part], metric: Mapping[str, Any]) -> Iterator[s
         for values, name, unit in ((seconds, "duration", "seconds"), (rates, "io", "GB_per_second")):
             for key, recomputed in _mean_and_deviation(values, f"{kind}_checkpoint_{name}", unit):
                 printed = number(metric.get(key))
-                if printed is None or not _close(printed, recomputed):
+                if printed is None or not same_sum(printed, recomputed):
                     yield f"{key} is {printed if printed is not None else 'missing'}; recomputed {recomputed:.6g}"
 
 
@@ -213,7 +210,3 @@ def _mean_and_deviation(values: Sequence[float], name: str, unit: str) -> Iterat
     if values:
         yield f"{name}_mean_{unit}", fmean(values)
         yield f"{name}_stdev_{unit}", pstdev(values)
-
-
-def _close(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)

@@ -14,9 +14,8 @@ import numpy as np
 from dlemu.contrib.mlperf.audit.recompute import FORMULAS, Formula, Recomputed, per_rank_blocks, planned_steps
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import Logs
-from dlemu.contrib.mlperf.audit.tolerant import stamp_us
-from dlemu.contrib.mlperf.rules.known import by_rule
-from dlemu.results.finding import Finding, Severity
+from dlemu.contrib.mlperf.audit.tolerant import SUM_TOLERANCE, stamp_us
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
 from dlemu.results.wording import count
 
 _AU_TOLERANCE_POINTS = 0.02
@@ -36,8 +35,6 @@ _SUMMARY_TOLERANCE_US = 1_000_000
 """A block may begin this long before the summary's start, or end this long after its end."""
 _ROUNDING_TOLERANCE = 1e-4
 """Relative, between numbers that must be equal but for rounding."""
-_SUM_TOLERANCE = 1e-6
-"""Relative, between sums of the same numbers, which DLIO does not round."""
 _FIX = "ask for the files of the run as DLIO wrote them"
 
 
@@ -95,7 +92,7 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
         ("samples/s", printed.samples_per_second, rates_deviation, rates),
         ("MiB/s", None, printed.mib_per_second_deviation, [rate * sample_mib for rate in rates] if sample_mib else ()),
     ):
-        exact = _SUM_TOLERANCE * max(parts, default=0.0)
+        exact = SUM_TOLERANCE * max(parts, default=0.0)
         if mean is not None and parts and abs(mean - math.fsum(parts) / len(parts)) > exact:
             seen = f"printed mean {name} is {mean:.4f}, but its epochs' mean is {math.fsum(parts) / len(parts):.4f}"
             yield by_rule("printed.mean", seen)
@@ -105,7 +102,7 @@ def _summary_consistency(setup: Setup, printed: Printed) -> Iterator[Finding]:
             yield by_rule("printed.mean", seen, "the population's standard deviation of the epochs")
     rate, mib = printed.samples_per_second, printed.mib_per_second
     nominal = rate * setup.record_bytes / 2**20 if rate and setup.record_bytes else None
-    if mib and nominal and not _close(mib, nominal):
+    if mib and nominal and not math.isclose(mib, nominal, rel_tol=_ROUNDING_TOLERANCE):
         seen = f"printed {mib:.2f} MiB/s, but {rate:.3f} samples/s of {setup.record_bytes:.0f} bytes are {nominal:.2f}"
         yield by_rule("printed.io", seen)
     if printed.verdict is not None and printed.au_percent is not None:
@@ -132,8 +129,9 @@ def _au_and_rate(printed: Printed, recomputed: Recomputed, formula: str | None) 
         percent = 100 * (rate / printed.samples_per_second - 1)
         if abs(percent) > _RATE_TOLERANCE_PERCENT:
             seen = f"printed {printed.samples_per_second:.3f} samples/s; {basis} {rate:.3f} ({percent:+.2f} %)"
-            if recomputed.rate_bounds is not None:
-                seen += f"; the time stamps allow {recomputed.rate_bounds[0]:.1f} to {recomputed.rate_bounds[1]:.1f}"
+            if recomputed.bounds is not None:
+                low, high = recomputed.bounds.samples_per_second_least, recomputed.bounds.samples_per_second_most
+                seen += f"; the time stamps allow {low:.1f} to {high:.1f}"
             found = _differs("throughput.differs", exact, seen, f"at most {_RATE_TOLERANCE_PERCENT} % apart")
             is_doubtful = recomputed.basis == "blocks" and abs(percent) > _MOST_RATE_PERCENT
             yield replace(found, severity="warning") if is_doubtful else found
@@ -348,17 +346,17 @@ def _is_measured(value: float) -> bool:
 
 
 def _bounds(setup: Setup, printed: Printed, recomputed: Recomputed, *, since_v2: bool) -> Iterator[Finding]:
-    whole, bounds = recomputed.au_whole_percent, recomputed.au_bounds_percent
+    whole, bounds = recomputed.au_whole_percent, recomputed.bounds
     if whole is not None and whole > 100 + _ROUNDING_TOLERANCE:
         seen = f"the blocks are shorter than their computation: AU of whole epochs {whole:.2f} %"
         yield by_rule("blocks.short", seen)
     if printed.au_percent is not None and bounds is not None:
-        low, high = bounds
-        if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= high + _AU_TOLERANCE_POINTS:
-            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to {high:.2f} %"
+        low = bounds.au_least_percent
+        if not low - _AU_TOLERANCE_POINTS <= printed.au_percent <= 100 + _AU_TOLERANCE_POINTS:
+            seen = f"printed AU {printed.au_percent:.2f} %, but the block times allow {low:.2f} to 100 %"
             yield by_rule("au.impossible", seen)
-    if printed.samples_per_second and recomputed.rate_bounds is not None:
-        low, high = recomputed.rate_bounds
+    if printed.samples_per_second and bounds is not None:
+        low, high = bounds.samples_per_second_least, bounds.samples_per_second_most
         if not low * (1 - _ROUNDING_TOLERANCE) <= printed.samples_per_second <= high * (1 + _ROUNDING_TOLERANCE):
             seen = f"printed {printed.samples_per_second:.2f} samples/s, but time stamps allow {low:.2f} to {high:.2f}"
             yield by_rule("throughput.impossible", seen)
@@ -382,7 +380,3 @@ def _what_is_not_known(printed: Printed, logs: Logs, recomputed: Recomputed) -> 
     elif not logs.measured_compute and ranks > 1:
         seen = "only rank 0 kept time stamps: the other ranks' block times come from their printed samples/s"
         yield by_rule("unknown.stamps", seen)
-
-
-def _close(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_ROUNDING_TOLERANCE, abs_tol=1e-9)

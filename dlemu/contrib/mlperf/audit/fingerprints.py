@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dlemu.contrib.mlperf.audit.step_files import Logs, Seconds
-from dlemu.results.finding import Severity
+from dlemu.contrib.mlperf.rules.known import Severity
 
 _MAX_COPY_DIFFERENCE = 1e-8
 """Relative: sums of hundreds of independently measured times differ by more."""
@@ -26,10 +26,10 @@ _MIN_MEASURED = 3
 _MIN_STEPS, _PROJECTIONS, _MOST_COMPARED = 100, 64, 2_000
 _MIN_UNEQUAL = 0.9
 """Share of the waits that must be of different lengths: equal ones have no order."""
-_MAX_ALIKE, _COPIED = 0.95, 0.9995
+_MAX_ALIKE, _COPIED = 0.97, 0.9995
 """Cosine of two sketches, about the correlation of the waits' ranks: of copies with 2 % noise 0.98 or more, of scaled
-ones 1. In a published run of v1.0 epochs have 0.2 at most, and chance alone gives 0.13 (standard deviation). Where a
-drive is the limit, runs that read files of different sizes in the same order may honestly be alike."""
+ones 1. Of 2,775 pairs of epochs of published runs of v1.0 the closest have 0.5; chance alone gives 0.13 (standard
+deviation). Where a drive is the limit, runs that read files of different sizes in one order may honestly be alike."""
 
 
 @dataclass(frozen=True)

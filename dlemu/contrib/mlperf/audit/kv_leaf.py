@@ -19,11 +19,19 @@ from statistics import fmean
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import Papers, read_papers
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.audit.tolerant import (
+    SUM_TOLERANCE,
+    count,
+    mapping,
+    number,
+    numbers,
+    read_json,
+    same_sum,
+    text,
+)
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.contrib.mlperf.rules.training import unapplied
 from dlemu.results import wording
-from dlemu.results.finding import Finding
 
 GIB = 2**30
 SECTOR_BYTES = 512
@@ -35,7 +43,6 @@ _RESULT = re.compile(r"^kvcache_results_.*\.json$")
 _PARTITION = re.compile(r"^(?:(?:nvme\d+n\d+|mmcblk\d+)p\d+|[shv]d[a-z]+\d+)$")
 _STACKED = re.compile(r"^(?:loop|ram|zram|sr|dm-|md)\d*")
 """Devices that pass their requests on to other devices, which are counted themselves."""
-_SUM_TOLERANCE = 1e-6  # relative: a different order of summing changes far less, a different measurement more
 _MAX_TIME_RATIO = 1.01
 """Windows and busy times of devices are reported if they exceed the time of the tool's clock by a larger factor."""
 _TOKEN_BYTES = {
@@ -251,12 +258,12 @@ def _rank_numbers(leaf: KvLeaf) -> Iterator[Finding]:
         took, requests = rank.elapsed_seconds, count(rank.summary.get("total_requests"), 0)
         for way, word in (("read", "read"), ("written", "write")):
             stated, moved = rank.stat(f"tier_storage_{word}_bandwidth_gbps"), rank.gib("storage", way)
-            if took and stated is not None and not _close(stated, moved / took):
+            if took and stated is not None and not same_sum(stated, moved / took):
                 problems.append(f"{rank.where}: {stated:.4g} GiB/s {way}, but bytes over time are {moved / took:.4g}")
         tokens, storage = (number(rank.summary.get(key)) for key in ("total_tokens", "total_storage_io_time"))
         for name, seconds in (("avg", took), ("storage", storage)):
             stated = number(rank.summary.get(f"{name}_throughput_tokens_per_sec"))
-            if tokens is not None and seconds and stated is not None and not _close(stated, tokens / seconds):
+            if tokens is not None and seconds and stated is not None and not same_sum(stated, tokens / seconds):
                 tail = f"but tokens over time are {tokens / seconds:.6g}"
                 problems.append(f"{rank.where}: {name}_throughput_tokens_per_sec is {stated:.6g}, {tail}")
         kept = len(rank.latencies_seconds)
@@ -275,12 +282,12 @@ def _latency_problems(rank: KvRank) -> Iterator[str]:
     """Yield what a rank's latencies contradict: their sum, and their 95th percentile, which is published."""
     waits = sorted(numbers(rank.content.get("storage_latencies")) or ())
     total, p95 = number(rank.summary.get("total_storage_io_time")), number(rank.at(_P95))
-    if waits and total is not None and not _close(total, math.fsum(waits)):
+    if waits and total is not None and not same_sum(total, math.fsum(waits)):
         yield f"total_storage_io_time is {total:.6g}, the sum of storage_latencies {math.fsum(waits):.6g}"
     if waits and p95 is not None:
         place = math.floor(0.95 * (len(waits) - 1))  # ways to interpolate differ by less than the neighbours
         low, high = (1e3 * waits[min(max(0, place + step), len(waits) - 1)] for step in (-1, 2))
-        if not low * (1 - _SUM_TOLERANCE) <= p95 <= high * (1 + _SUM_TOLERANCE):
+        if not low * (1 - SUM_TOLERANCE) <= p95 <= high * (1 + SUM_TOLERANCE):
             yield f"storage_io_latency_ms.p95 is {p95:.6g}, storage_latencies give {low:.6g} to {high:.6g}"
 
 
@@ -305,11 +312,11 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
                     yield from unapplied("kv.differs", **{f"{name}_of_option_{option}": lacking})
                 continue
             recomputed = fmean(map(sum, parts))
-            if _close(printed, recomputed):
+            if same_sum(printed, recomputed):
                 continue
             wanted = "the ranks' sum, averaged over trials"
             seen = f"option {option}: aggregated_{name} is {printed:.6g}, {wanted} is {recomputed:.6g}"
-            how = next((way for way, value in _OLD_AGGREGATIONS.items() if _close(printed, value(parts))), None)
+            how = next((way for way, value in _OLD_AGGREGATIONS.items() if same_sum(printed, value(parts))), None)
             if how:
                 seen = f"{seen}; it is {how} instead"
                 yield by_rule("kv.aggregate", seen)
@@ -320,7 +327,7 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
         printed = leaf.published(option, "p95_latency_ms")
         if leaf.summary and known:
             yield from unapplied("kv.differs", **{f"p95_latency_ms_of_option_{option}": printed})
-        if printed is not None and known and not _close(printed, max(known)):
+        if printed is not None and known and not same_sum(printed, max(known)):
             seen = f"option {option}: aggregated_p95_latency_ms is {printed:.6g}, the ranks' largest {max(known):.6g}"
             yield by_rule("kv.differs", seen, "the largest of all ranks and trials", "copy the files again")
         counted = mapping(mapping(leaf.summary.get("options")).get(str(option)))
@@ -330,10 +337,6 @@ def _aggregates(leaf: KvLeaf) -> Iterator[Finding]:
             if None not in (stated_count, value) and stated_count != value:
                 seen = f"option {option}: {name} is {stated_count}, the run has {value}"
                 yield by_rule("kv.differs", seen, "the same numbers in all files", "copy the files again")
-
-
-def _close(left: float, right: float) -> bool:
-    return math.isclose(left, right, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
 
 
 def _windows(leaf: KvLeaf) -> Iterator[Finding]:
@@ -452,10 +455,9 @@ def _tokens(leaf: KvLeaf) -> Iterator[Finding]:
 
 def kv_commands(leaf: KvLeaf) -> dict[int, list[dict[str, str]]]:
     """Return option -> the command-line options (`num-users` -> `200`) of each of its trials that the metadata has."""
-    kept = leaf.metadata.get("command_output_files")
     found: dict[int, list[dict[str, str]]] = {}
-    for each in map(mapping, kept if isinstance(kept, list) else ()):
-        words = (text(each.get("command")) or "").split()
+    for command in leaf.commands:
+        words = command.split()
         stated = {word[2:]: value for word, value in pairwise(words) if word.startswith("--")}
         option = re.search(r"option_(\d+)", stated.get("rank-output-base", ""))
         if option:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -12,18 +11,15 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.prefetch_credit import Prefetch
 from dlemu.contrib.mlperf.audit.recompute import NOTHING, Formula, Recomputed
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, text
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, numbers, read_json, same_sum, text
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.dlio.config import OWN_FOLDER, dlio_workload
 from dlemu.extend import UserError
 from dlemu.results.file_names import LIVE, SUMMARY
-from dlemu.results.finding import Finding
 from dlemu.results.kinds import kind_named, kind_of
 
 DLIO_FOLDER = "dlio"
 """Folder with DLIO's files in a result folder of dlemu."""
-_SUM_TOLERANCE = 1e-6
-"""Relative, between numbers that must be equal but for the order in which they were summed."""
 _MARKS = ("facts.json", "steps.parquet", "checkpoints.parquet")
 """A folder with summary.json and any of these files is a result of dlemu."""
 _VERSION = re.compile(rb'^\s*\{\s*"schema_version":\s*\d')
@@ -187,7 +183,7 @@ def _flatten(value: object, key: str = "") -> Iterator[tuple[str, Value]]:
 
 def _same(old: Value, new: Value) -> bool:
     if (isinstance(old, float) and isinstance(new, int | float)) or (isinstance(new, float) and isinstance(old, int)):
-        return math.isclose(old, new, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9)
+        return same_sum(old, new)
     return old == new
 
 

@@ -13,9 +13,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from dlemu.contrib.mlperf.audit.run_settings import CONFIG_FOLDERS, Setup, read_setup
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, read_yaml
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.audit.run_settings import Setup, hydra_overrides, read_setup
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, numbers, read_json, text
+from dlemu.contrib.mlperf.rules.known import Finding
 
 METADATA = "_metadata.json"
 SEPARATION = "fs_separation.json"
@@ -61,7 +61,19 @@ class Papers:
     @property
     def workload(self) -> Mapping[str, Any]:
         """The whole workload, from config.yaml or else from the metadata."""
-        return self.setup.config or mapping(self.metadata.get("parameters"))
+        return self.setup.config or self.parameters
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The workload by the metadata."""
+        return mapping(self.metadata.get("parameters"))
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands of kv_cache's ranks, by the metadata."""
+        kept = self.metadata.get("command_output_files")
+        commands = [text(mapping(each).get("command")) for each in (kept if isinstance(kept, list) else ())]
+        return [command for command in commands if command]
 
     @property
     def hosts(self) -> int | None:
@@ -76,8 +88,7 @@ class Papers:
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Return a section of the workload, from config.yaml or else from the metadata."""
-        parameters = mapping(self.metadata.get("parameters"))
-        return mapping(mapping(self.setup.config).get(name)) or mapping(parameters.get(name))
+        return mapping(mapping(self.setup.config).get(name)) or mapping(self.parameters.get(name))
 
     @cached_property
     def collected_hosts(self) -> Mapping[str, Any]:
@@ -92,11 +103,7 @@ class Papers:
     @cached_property
     def hydra_overrides(self) -> tuple[str, ...] | None:
         """The overrides in hydra.yaml: none without any, None without that file."""
-        paths = [os.path.join(self.path, below, "hydra.yaml") for below in CONFIG_FOLDERS]
-        path = next(filter(os.path.isfile, paths), None)
-        hydra = mapping(mapping(read_yaml(path, [])).get("hydra")) if path else {}
-        task = mapping(hydra.get("overrides")).get("task")
-        return None if path is None else tuple(map(str, task)) if isinstance(task, list) else ()
+        return hydra_overrides(self.path, [])
 
     @property
     def on_object_store(self) -> bool:

@@ -14,8 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dlemu.contrib.mlperf.audit.run_settings import Setup
-from dlemu.contrib.mlperf.rules.known import by_rule
-from dlemu.results.finding import Finding
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 
 _LOADER = "pytorch"
 """The only loader for which this holds: TensorFlow's readers share the work on each batch."""

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
-from dlemu.contrib.mlperf.audit.step_files import STAMP_SECONDS, BlockArrays, BlockKey, Logs, Seconds, Span
+from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds, Span
 from dlemu.metrics.dlio_formulas import (
     BlockTimes,
     Rated,
@@ -50,6 +51,15 @@ class Formula:
         return _mean(self.samples_per_second_by_epoch)
 
 
+@dataclass(frozen=True)
+class Bounds:
+    """What DLIO's formulas can give for blocks of known times."""
+
+    au_least_percent: float
+    samples_per_second_least: float
+    samples_per_second_most: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recomputed:
     """The numbers that follow from the files that a run kept."""
@@ -61,10 +71,8 @@ class Recomputed:
     steps_per_epoch: int | None = None
     formulas: Mapping[str, Formula] = field(default_factory=dict)
     au_whole_percent: float | None = None
-    au_bounds_percent: tuple[float, float] | None = None
-    """Least and greatest AU possible by DLIO's formulas, where only block times were kept."""
-    rate_bounds: tuple[float, float] | None = None
-    """Least and greatest samples/s possible by the time stamps, where only block times were kept."""
+    bounds: Bounds | None = None
+    """What the block times allow, where only these were kept."""
     loss_percent: Mapping[str, float] = field(default_factory=dict)
     """Cause -> share of the time of all blocks; the shares add up to 100 - `au_whole_percent`."""
 
@@ -310,17 +318,15 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
     rates = tuple(samples / epoch.seconds for epoch in epochs)
     one_block_each = c is not None and len(spans) == len(epochs)  # DLIO drops the first step of each block
     bounded = one_block_each and not setup.is_random  # a step of random time may take less than the mean
-    excluded = setup.exclude_start_steps + max(1, setup.exclude_end_steps)
+    since_v2 = max(2, setup.exclude_start_steps + max(1, setup.exclude_end_steps))
+    dropped = since_v2 if logs.measured_compute else 1
     return Recomputed(
         basis="blocks",
         epochs=len(epochs),
         steps_per_epoch=steps,
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
         au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
-        au_bounds_percent=_au_bounds(epochs, steps, c, 2 if logs.measured_compute else 1) if bounded and c else None,
-        rate_bounds=_rate_bounds(epochs, _Plan(steps, c, setup.batch_size, ranks, excluded), printed, logs)
-        if bounded and c
-        else None,
+        bounds=_bounds(epochs, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
         loss_percent=_implied_loss(epochs, steps, c, setup.batch_size * ranks, printed, logs)
         if one_block_each and c
         else {},
@@ -344,61 +350,26 @@ def planned_steps(setup: Setup, printed: Printed) -> int | None:
     return min(steps, setup.total_training_steps or steps) or None
 
 
-def _au_bounds(epochs: list[_EpochTime], steps: int, c: float, dropped: int) -> tuple[float, float]:
-    """Return the least and greatest possible AU: each dropped step took at least c seconds, and at most all the rest.
+def _bounds(
+    epochs: list[_EpochTime], steps: int, dropped: int, c: float, step_samples: int, printed: Printed
+) -> Bounds | None:
+    """Return what the block times allow; None where no step is left to count.
 
     `dropped` is the largest number of steps that a possible formula drops: the first, since 2.x perhaps the last too.
+    Each of them took at least c seconds, and at most all that the others leave. A block took at most `longest_seconds`;
+    the accelerators waited as long as the printed AU says, or not at all. The most samples/s are those of all steps in
+    the time of the counted ones: no formula gives more.
     """
-    least = [100 * max(0, steps - dropped) * c / max(epoch.longest_seconds - dropped * c, c) for epoch in epochs]
-    return math.fsum(least) / len(least), 100.0
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The work of each epoch."""
-
-    steps: int
-    seconds: float
-    """Configured computation of a step."""
-    batch_size: int
-    ranks: int
-    excluded_steps: int
-    """Largest number of steps that a formula since 2.x leaves out."""
-
-    @property
-    def kept_steps(self) -> int:
-        """Least number of steps that a formula since 2.x counts."""
-        return max(1, self.steps - self.excluded_steps)
-
-
-def _rate_bounds(epochs: list[_EpochTime], plan: _Plan, printed: Printed, logs: Logs) -> tuple[float, float]:
-    """Return the least and greatest samples/s that the files allow.
-
-    Least: on ranks without time stamps, blocks took as long as possible. Greatest: no rank waited in any step, and
-    none waited longer than the printed AU allows (samples/s are a concave function of a rank's AU, so the ranks' mean
-    AU gives an upper bound).
-    """
-    aus = printed.au_by_epoch if len(printed.au_by_epoch) == len(epochs) else [100.0] * len(epochs)
-    bounds = _bounds_since_v2 if logs.measured_compute else _bounds_v1
-    sides = [bounds(epoch, plan, min(max(au, 0.0), 100.0) / 100) for epoch, au in zip(epochs, aus, strict=True)]
-    least, most = (math.fsum(side) / len(sides) for side in zip(*sides, strict=True))
-    return least, most
-
-
-def _bounds_v1(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
-    """Bounds of N x batch / T, summed over ranks: T is known for rank 0, else at least all computation."""
-    samples, others, c = plan.steps * plan.batch_size, plan.ranks - 1, plan.seconds
-    least = 1 / (epoch.seconds + STAMP_SECONDS) + others / max(epoch.longest_seconds, epoch.seconds)
-    busy = plan.steps * c
-    most = 1 / max(epoch.seconds - STAMP_SECONDS, busy) + others / busy
-    by_au = plan.ranks * au / ((plan.steps - 1) * c + c * au)
-    return samples * least, samples * (min(most, by_au) if au and plan.steps > 1 else most)
-
-
-def _bounds_since_v2(epoch: _EpochTime, plan: _Plan, au: float) -> tuple[float, float]:
-    """Bounds of (N - 2) x batch / (T - dropped steps), summed over ranks: a step takes at least c seconds."""
-    samples, counted = max(0, plan.steps - 2) * plan.batch_size * plan.ranks, plan.kept_steps * plan.seconds
-    return samples / max(epoch.longest_seconds, counted), samples / counted * (au or 1.0)
+    counted = steps - dropped
+    if counted < 1:
+        return None
+    longest = [max(epoch.longest_seconds, steps * c) for epoch in epochs]
+    au = min(printed.au_percent or 100.0, 100.0) / 100
+    return Bounds(
+        au_least_percent=100 * fmean(counted * c / (seconds - dropped * c) for seconds in longest),
+        samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
+        samples_per_second_most=step_samples * steps / (counted * c) * au,
+    )
 
 
 def _implied_loss(

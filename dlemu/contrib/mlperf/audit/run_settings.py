@@ -11,9 +11,8 @@ from typing import Any
 from dlemu.config.duration import Duration, mean_seconds
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_json, read_yaml, text
 from dlemu.contrib.mlperf.rules.core_config import canonical
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 CONFIG_FOLDERS = ("configs", "dlio_config", ".hydra", "")
 """Folders of Hydra's files in a run's folder: of v1.0, of mlpstorage, of DLIO alone, and the run's folder itself."""
@@ -48,6 +47,12 @@ class Setup:
     overrides: tuple[str, ...] | None = None
     """Overrides on the command line (`key=value`); None where they were not kept."""
 
+    @property
+    def chosen(self) -> str:
+        """The workload and its accelerator as the override `workload=` names them; empty without one."""
+        words = (word.lstrip("+") for word in self.overrides or ())
+        return next((word.partition("=")[2] for word in words if word.startswith("workload=")), "")
+
 
 def read_setup(folder: str, shipped: Shipped, findings: list[Finding]) -> Setup:
     """Return the settings of the run in a folder; unreadable files and values of the wrong type become findings."""
@@ -70,10 +75,14 @@ def _overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
         words = read_yaml(path, findings)
         if isinstance(words, list):
             return tuple(word for word in words if isinstance(word, str))
+    return hydra_overrides(folder, findings) or None
+
+
+def hydra_overrides(folder: str, findings: list[Finding]) -> tuple[str, ...] | None:
+    """Return the overrides in hydra.yaml: none without any, None without that file."""
     for path in _places(folder, "hydra.yaml"):
         kept = mapping(mapping(mapping(read_yaml(path, findings)).get("hydra")).get("overrides")).get("task")
-        if isinstance(kept, list):
-            return tuple(word for word in kept if isinstance(word, str))
+        return tuple(map(str, kept)) if isinstance(kept, list) else ()
     return None
 
 
@@ -125,10 +134,7 @@ def _computation(train: Mapping[str, Any], findings: list[Finding]) -> tuple[flo
 
 def _with_accelerator(setup: Setup, shipped: Shipped) -> Setup:
     """Fill in workload and accelerator: from the override `workload=NAME_ACCELERATOR`, or from the time of a step."""
-    chosen = next(
-        (word.split("=", 1)[1] for word in setup.overrides or () if word.lstrip("+").startswith("workload=")), ""
-    )
-    name, _, accelerator = chosen.rpartition("_")
+    name, _, accelerator = setup.chosen.rpartition("_")
     if accelerator in shipped.get(name, {}):
         return replace(setup, workload=setup.workload or name, accelerator=accelerator)
     return replace(setup, accelerator=_matching(setup, shipped))

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping, number, read_json, stamp_us, text
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
-from dlemu.results.finding import Finding
 
 BlockKey = tuple[int, int]
 """Epoch and block, each from 1."""

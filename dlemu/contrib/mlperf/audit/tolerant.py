@@ -11,13 +11,14 @@ from typing import Any
 
 import yaml
 
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
-from dlemu.results.finding import Finding
 
 PRUNED = b"PRUNED BY STAFF"
 """Content with which MLPerf Storage's reviewers replace a file that is too large to publish."""
+SUM_TOLERANCE = 1e-6
+"""Relative: a different order of summing changes far less, a different measurement more."""
 LARGEST_BYTES = 2**31
 """A larger file is not read: no result file is as large."""
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -104,6 +105,11 @@ def numbers(value: object) -> list[float] | None:
     items = [number(item) for item in value]
     kept = [item for item in items if item is not None]
     return kept if len(kept) == len(items) else None
+
+
+def same_sum(left: float, right: float) -> bool:
+    """Return whether two sums are of the same numbers."""
+    return math.isclose(left, right, rel_tol=SUM_TOLERANCE, abs_tol=1e-9)
 
 
 def text(value: object) -> str | None:

@@ -18,9 +18,8 @@ from dlemu.contrib.mlperf.audit.tolerant import mapping
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import GAP_SECONDS
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import Located, by_rule_at
 from dlemu.contrib.mlperf.rules.training import unapplied_at
-from dlemu.results.finding import Located
 
 Found = Iterator[Located]
 _ACCESS_FLAGS = ("simultaneous_write", "simultaneous_read")

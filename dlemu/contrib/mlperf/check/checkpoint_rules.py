@@ -31,10 +31,9 @@ from dlemu.contrib.mlperf.rules.core_config import (
     is_checkpoint_core,
     settings_of,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
 from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
 from dlemu.dlio.config import LOG, dlio_workload
-from dlemu.results.finding import Finding, Located, Severity
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""

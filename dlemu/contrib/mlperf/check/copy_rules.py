@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,17 +21,13 @@ from dlemu.contrib.mlperf.audit.fingerprints import (
 )
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.run_settings import Printed
-from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json
+from dlemu.contrib.mlperf.audit.tolerant import mapping, number, numbers, read_json, same_sum
 from dlemu.contrib.mlperf.check.checkpoint_rules import figures_of
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, Result, Rule
 from dlemu.contrib.mlperf.check.tree_rules import RESULTS
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule_at
 from dlemu.contrib.mlperf.rules.training import unapplied_at
-from dlemu.results.finding import Finding, Located, Severity
-
-_SUM_TOLERANCE = 1e-6
-"""Relative difference allowed between a sum (or mean, deviation) in a file and the same recomputed from the runs."""
 
 
 def copied_runs(results: Sequence[Result], checkpoints: Sequence[CheckpointResult]) -> Iterator[Located]:
@@ -183,7 +178,7 @@ def _compare(path: str, allowed: Callable[[str, bool, str], Sequence[float]]) ->
             if printed is None or not choices:
                 continue
             compared += 1
-            if not any(math.isclose(printed, choice, rel_tol=_SUM_TOLERANCE, abs_tol=1e-9) for choice in choices):
+            if not any(same_sum(printed, choice) for choice in choices):
                 name = f"{where}.{key}" if where else key
                 differences.append(f"{name} is {printed:.10g}; the runs give {choices[0]:.10g}")
     if differences:

@@ -41,10 +41,9 @@ from dlemu.contrib.mlperf.check.tree_rules import (
     top_folders,
 )
 from dlemu.contrib.mlperf.rules.editions import Edition, Reading
-from dlemu.contrib.mlperf.rules.known import by_rule_at, known_rules, official_name
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Located, by_rule_at, known_rules, official_name
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.extend import UserError
-from dlemu.results.finding import SEVERITIES, Located
 
 REHEARSAL, TREE = "rehearsal.json", "tree"
 """What `dlemu mlperf run` writes into its folder: the rehearsal's record, and the tree in the edition's layout."""

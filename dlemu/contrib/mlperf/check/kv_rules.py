@@ -11,8 +11,7 @@ from dlemu.contrib.mlperf.audit.kv_leaf import OPTIONS, KvLeaf, kv_commands, kv_
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, text
 from dlemu.contrib.mlperf.check.submission_tree import KvResult
 from dlemu.contrib.mlperf.rules.core_config import canonical
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
-from dlemu.results.finding import Finding, Located
+from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule, by_rule_at
 
 KV_OPTIONS: Mapping[int, Mapping[str, str]] = {
     1: {"model": "llama3.1-8b", "num-users": "200", "cpu-mem-gb": "0", "max-concurrent-allocs": "16"},

@@ -18,10 +18,9 @@ from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.check.submission_tree import CATEGORIES, Submission
 from dlemu.contrib.mlperf.check.tree_edition import division_place
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
 from dlemu.extend import UserError
 from dlemu.results.answer_files import read_untrusted
-from dlemu.results.finding import Finding, Located
 
 PROVENANCE, MANIFEST, POINTER, HASH_FILE = "provenance.json", "submission.yaml", ".mlps-code-image", ".code-hash.json"
 _KEEP = "keep the folder as mlpstorage left it"

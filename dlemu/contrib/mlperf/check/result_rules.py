@@ -10,17 +10,17 @@ from itertools import pairwise
 from typing import Any
 
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
+from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.audit.tolerant import LARGEST_BYTES, mapping
 from dlemu.contrib.mlperf.check.submission_tree import Leaf, Result, Rule, runs_differ
 from dlemu.contrib.mlperf.check.system_description import StatedLimit, stated_limit
-from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, core_config_hash, effective
+from dlemu.contrib.mlperf.check.training_rules import check_run
+from dlemu.contrib.mlperf.rules.core_config import NEVER_SET, OTHER_DEFAULTS, canonical, effective
 from dlemu.contrib.mlperf.rules.editions import MEASURED_RUNS, RUN_FOLDERS
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
-from dlemu.contrib.mlperf.rules.training import RunFacts, check_run, override_keys, unapplied_at
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
+from dlemu.contrib.mlperf.rules.training import unapplied_at
 from dlemu.extend import UserError
 from dlemu.results.answer_files import open_untrusted
-from dlemu.results.finding import Finding, Located, Severity
 from dlemu.results.wording import count
 
 _COVERED_BY_FILE_RULES = ("summary.missing",)
@@ -65,36 +65,9 @@ def single_run_rules(result: Result) -> Iterator[Located]:
                 seen = f"{name} states a control group's limit of {gib:g} GiB for each host"
                 wanted = f"without a limit, {leaf.printed.memory_gib or 0:,.1f} GiB measured on all hosts together"
                 yield by_rule_at(leaf.path, "dataset.limited", seen, wanted)
-            facts = _facts(_with_metadata(leaf), printed, by_dlemu=leaf.run.by_dlemu)
-            for finding in check_run(result.edition, facts, result.division):
+            setup, by_dlemu = _with_metadata(leaf), leaf.run.by_dlemu
+            for finding in check_run(result.edition, setup, printed, result.division, by_dlemu=by_dlemu):
                 yield Located(leaf.path, _for_result(finding, leaf, result))
-
-
-def _facts(setup: Setup, printed: Printed, *, by_dlemu: bool) -> RunFacts:
-    """Return what a run's files show. The hash of a configuration by dlemu is none: it has keys that DLIO's has not."""
-    config = mapping(setup.config)
-    odirect = mapping(config.get("reader")).get("odirect")
-    checkpoint = mapping(config.get("workflow")).get("checkpoint")
-    return RunFacts(
-        workload=setup.workload or printed.model or "a workload without a name",
-        accelerator=setup.accelerator or "",
-        accelerators=printed.accelerators,
-        hosts=printed.hosts,
-        memory_gib=printed.memory_gib,
-        num_files=printed.num_files or setup.num_files,
-        samples_per_file=printed.samples_per_file or setup.samples_per_file,
-        record_bytes=setup.record_bytes,
-        batch_size=setup.batch_size,
-        computation_seconds=setup.computation_seconds,
-        epochs=setup.epochs,
-        au_threshold_percent=setup.au_threshold_percent if setup.config is not None else None,
-        au_percent=printed.au_percent,
-        checkpoint=checkpoint if isinstance(checkpoint, bool) else None,
-        odirect=odirect if isinstance(odirect, bool) else None,
-        overrides=None if setup.overrides is None else override_keys(setup.overrides),
-        settings=effective(config) if config else None,
-        core_config=core_config_hash(config) if config and not by_dlemu else None,
-    )
 
 
 def _limited_memory_gib(leaf: Leaf, limit: StatedLimit | None) -> float | None:
@@ -304,7 +277,7 @@ def separate_folders(leaf: Leaf, result: Result) -> Iterator[Finding]:
     """The metadata have the dataset's settings (3.1.1), and data and results are in two folders on two file systems."""
     data, results = leaf.args.get("data_dir"), leaf.args.get("results_dir")
     strict = result.phased and result.edition.checks_tree and bool(leaf.metadata)
-    if strict and not mapping(mapping(leaf.metadata.get("parameters")).get("dataset")):
+    if strict and not mapping(leaf.parameters.get("dataset")):
         yield by_rule("dataset.told", "metadata without parameters.dataset")
     if strict and (not data or not results):
         missing = "data_dir" if not data else "results_dir"

@@ -18,16 +18,15 @@ from typing import Any, Literal
 from dlemu.contrib.mlperf.audit.kv_leaf import device_work
 from dlemu.contrib.mlperf.audit.papers import COLLECTED, FILE_STORAGES, METADATA, SEPARATION, Papers
 from dlemu.contrib.mlperf.audit.run_settings import meminfo_gib
-from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, numbers, read_text, text
+from dlemu.contrib.mlperf.audit.tolerant import count, mapping, moment, number, read_text, text
 from dlemu.contrib.mlperf.check.submission_tree import AnyResult, CheckpointResult, KvResult, Result, phase_of
 from dlemu.contrib.mlperf.check.system_description import described_system
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.contrib.mlperf.rules.core_config import canonical, settings_of
 from dlemu.contrib.mlperf.rules.editions import Edition
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule
 from dlemu.contrib.mlperf.rules.training import Division
 from dlemu.dlio.config import LOG
-from dlemu.results.finding import Finding, Located
 
 Benchmark = Literal["training", "checkpointing", "kv_cache"]
 _BENCHMARK_FOLDERS = {"kvcache": "kv_cache"}
@@ -107,7 +106,7 @@ def _processes(records: RunRecords) -> _Statements:
 
 def _host_count(records: RunRecords) -> _Statements:
     if records.phase == "run":
-        yield "summary.json", count(records.summary.get("num_hosts")) or count(records.summary.get("host_count"))
+        yield "summary.json", records.hosts or count(records.summary.get("host_count"))
         yield "args.num_client_hosts", count(records.args.get("num_client_hosts"))
         yield COLLECTED, len(records.collected_hosts) or None
 
@@ -128,13 +127,12 @@ def _short_name(host: str) -> str:
 
 def _model(records: RunRecords) -> _Statements:
     model, config = records.metadata.get("model"), mapping(records.setup.config).get("model")
-    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
     stated = {
         "metadata": model,
         "args.model": records.args.get("model"),
-        "parameters.model.name": mapping(mapping(records.metadata.get("parameters")).get("model")).get("name"),
+        "parameters.model.name": mapping(records.parameters.get("model")).get("name"),
         "config.yaml": config if isinstance(config, str) else mapping(config).get("name"),
-        "overrides.yaml": word.partition("=")[2],
+        "overrides.yaml": records.setup.chosen,
         "the folder": records.model_folder,
     }
     for source, value in stated.items():
@@ -152,12 +150,11 @@ def _normalised_model(name: str | None, records: RunRecords) -> str | None:
 
 
 def _accelerator(records: RunRecords) -> _Statements:
-    word = next((word for word in records.setup.overrides or () if word.lstrip("+").startswith("workload=")), "")
     yield "metadata", text(records.metadata.get("accelerator"))
     if records.phase != "datagen":
         yield "args.accelerator_type", text(records.args.get("accelerator_type"))
     if records.phase == "run" and records.benchmark == "training":
-        yield "overrides.yaml", word.rpartition("_")[2] if "_" in word else None
+        yield "overrides.yaml", records.setup.chosen.rpartition("_")[2] if "_" in records.setup.chosen else None
 
 
 def _benchmark(records: RunRecords) -> _Statements:
@@ -178,7 +175,7 @@ def _data_folder(records: RunRecords) -> _Statements:
     if records.phase == "datasize" or records.args.get("data_access_protocol") == "object":
         return  # datasize has no dataset yet; an object store's address is in other settings
     section, key, argument = _DATA_SETTINGS[records.benchmark]
-    parameters = mapping(records.metadata.get("parameters"))
+    parameters = records.parameters
     stated = {
         "metadata": records.metadata.get(argument),
         "parameters": mapping(parameters.get(section) if section else parameters).get(key),
@@ -196,9 +193,8 @@ def _data_folder(records: RunRecords) -> _Statements:
 
 def _cache_folder(records: RunRecords) -> str | None:
     """Return the folder that kv_cache's commands used, without what the tool appends; the first other one if any is."""
-    kept, stated = records.metadata.get("command_output_files"), text(records.args.get("cache_dir"))
-    words = [text(mapping(each).get("command")) or "" for each in kept] if isinstance(kept, list) else []
-    used = [found[1] for found in map(_CACHE_OPTION.search, words) if found]
+    stated = text(records.args.get("cache_dir"))
+    used = [found[1] for found in map(_CACHE_OPTION.search, records.commands) if found]
     others = [folder for folder in used if stated is None or not f"{folder}/".startswith(stated.rstrip("/") + "/")]
     return next(iter([*others, stated]), None) if used else None
 
@@ -213,15 +209,14 @@ def _memory(records: RunRecords) -> _Statements:
     """Yield the memory of all hosts together, in GiB; values within the tolerance count as the same."""
     if records.phase != "run":
         return
-    printed = numbers(records.summary.get("host_memory_GB"))
     collected = [
         meminfo_gib(mapping(mapping(host).get("meminfo")).get("MemTotal")) for host in records.collected_hosts.values()
     ]
     known = [value for value in collected if value is not None]
     noted = mapping(records.metadata.get("system_info"))
-    noted_bytes, hosts = number(noted.get("total_memory_bytes")), count(records.summary.get("num_hosts"))
+    noted_bytes, hosts = number(noted.get("total_memory_bytes")), records.hosts
     values = {
-        "summary.json": sum(printed) if printed else None,
+        "summary.json": records.memory_gib,
         COLLECTED: sum(known) if known and len(known) == len(records.collected_hosts) == hosts else None,
         "metadata": noted_bytes / 2**30 if noted_bytes and noted.get("num_hosts") == hosts else None,
     }
@@ -290,7 +285,7 @@ def _settings_agree(records: RunRecords) -> Iterator[Finding]:
     overrides = dict(map(_key_and_value, records.setup.overrides or ()))
     sources = (
         ("overrides.yaml", {key.removeprefix("workload."): value for key, value in overrides.items() if "." in key}),
-        ("metadata", dict(settings_of(mapping(records.metadata.get("parameters"))))),
+        ("metadata", dict(settings_of(records.parameters))),
     )
     for source, stated in sources:
         differences = [
@@ -366,7 +361,7 @@ def _division_agrees(records: RunRecords) -> Iterator[Finding]:
     for source, stated in _division(records):
         if stated not in (None, records.division, "whatif") and not (stated == "closed" and source == "args.mode"):
             seen = f"the run is in the folder {records.division}, its {source} is {stated}"
-            severity: Literal["error", "warning"] = "warning" if stated == "closed" else "error"
+            severity: Severity = "warning" if stated == "closed" else "error"
             yield by_rule("division.differs", seen, severity=severity)
         elif stated == "whatif":
             fix = "run it again for closed or open"
@@ -406,25 +401,26 @@ def _call_succeeded(records: RunRecords) -> Iterator[Finding]:
         yield by_rule("runs.exit", f"the metadata's exit_status is {status}")
 
 
-_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH|PYTHONSTARTUP)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
+_PRELOADED = re.compile(r"\b(?:LD_PRELOAD|LD_AUDIT|PYTHONPATH)\b|(?<![^\s/])(?:eatmydata|nocache)(?!\S)")
 """Variables and programs by which other code runs in the benchmark's processes than that of the image."""
+_USUAL = {"PYTHONPATH"}
+"""Of these, what launchers of many clusters pass on: it can name another DLIO, but rarely does."""
 _IN_MEMORY = re.compile(r"^(?:file:/*)?/(?:dev|run)/shm(?:/|$)")
 
 
 def commands_of(records: Papers) -> Iterator[str]:
     """Yield the commands that the tool executed, by the metadata, and what it was told to add to them."""
-    kept = records.metadata.get("command_output_files")
-    stated = [mapping(each).get("command") for each in (kept if isinstance(kept, list) else ())]
     added = records.args.get("mpi_params")
-    stated += [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
-    yield from filter(None, map(text, stated))
+    stated = [records.metadata.get("executed_command"), *(added if isinstance(added, list) else [added])]
+    yield from (*records.commands, *filter(None, map(text, stated)))
 
 
 def _no_other_code(records: RunRecords) -> Iterator[Finding]:
     """No command puts other code before the benchmark's: such code can switch off syncing, or answer from memory."""
     found = {match[0] for command in commands_of(records) for match in _PRELOADED.finditer(command)}
     if found:
-        yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands")
+        severity: Severity = "warning" if found <= _USUAL else "error"
+        yield by_rule("command.preload", f"{', '.join(sorted(found))} in the executed commands", severity=severity)
 
 
 def _on_storage(records: RunRecords) -> Iterator[Finding]:
@@ -489,9 +485,9 @@ def _log_in_run(records: RunRecords) -> Iterator[Finding]:
         yield by_rule("papers.differ", seen, "the log of this run")
 
 
-_MIN_DEVICE_SHARE = {"training": 0.7, "checkpointing": 0.9}
-"""Least share of the bytes that the hosts' drives read (training) or wrote: a dataset of 5 times the memory leaves the
-page cache a fifth of an epoch's reads, synced checkpoints leave it none."""
+_MIN_DEVICE_SHARE = 0.5
+"""Least share of the bytes that the hosts' drives read (training) or wrote. A dataset of 5 times the memory leaves the
+page cache a fifth of an epoch's reads, synced checkpoints leave it none; a file system may compress some of both."""
 _OTHER_DRIVES = 0.05
 """Drives that moved a smaller share did not hold the data: it was on another machine."""
 
@@ -506,11 +502,12 @@ def _devices_agree(records: RunRecords) -> Iterator[Finding]:
         saves = count(records.section("checkpoint").get("num_checkpoints_write"), 0) or 0
         way, place = "wrote", 1
         gib = saves * (number(mapping(summary.get("metric")).get("checkpoint_size_GB")) or 0)
-    moved = sum(each[place] for each in device_work(records.metadata).values())
-    least = _MIN_DEVICE_SHARE.get(records.benchmark, 0.0)
-    if records.phase == "run" and _OTHER_DRIVES * gib < moved < least * gib:
+    work = device_work(records.metadata)
+    moved = sum(each[place] for each in work.values())
+    whole = len({name.partition(":")[0] for name in work}) >= (records.hosts or 1)  # the counters of every host
+    if records.phase == "run" and whole and _OTHER_DRIVES * gib < moved < _MIN_DEVICE_SHARE * gib:
         seen = f"the hosts' drives {way} {moved:,.1f} GiB, the run {gib:,.1f} GiB"
-        yield by_rule("data.device", seen, f"at least {100 * least:g} % of it, by /proc/diskstats")
+        yield by_rule("data.device", seen, f"at least {100 * _MIN_DEVICE_SHARE:g} % of it, by /proc/diskstats")
 
 
 _RECORD_RULES = (

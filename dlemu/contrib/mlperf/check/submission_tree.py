@@ -22,9 +22,8 @@ from dlemu.contrib.mlperf.audit.tolerant import count, moment, text
 from dlemu.contrib.mlperf.check.tree_edition import DIVISIONS, division_place
 from dlemu.contrib.mlperf.rules.checkpoints import OfficialModel, official_model
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, MEASURED_RUNS, Edition
-from dlemu.contrib.mlperf.rules.known import by_rule_at
+from dlemu.contrib.mlperf.rules.known import Located, by_rule_at
 from dlemu.contrib.mlperf.rules.training import Division
-from dlemu.results.finding import Located
 
 PHASES = ("datasize", "datagen", "run")
 CATEGORIES = CHECKPOINTING, VECTOR_DATABASE, KV_CACHE = ("checkpointing", "vector_database", "kv_cache")

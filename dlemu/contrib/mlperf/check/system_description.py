@@ -11,8 +11,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import count, mapping, number, read_json, read_text, read_yaml
 from dlemu.contrib.mlperf.check.submission_tree import Result, Submission, folders_in
-from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.results.finding import Finding, Located
+from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule_at
 
 PLACEHOLDER = "FILL IN"
 """Text in a template where the submitter must fill in a value."""

@@ -14,8 +14,7 @@ from statistics import median
 from dlemu.contrib.mlperf.audit.tolerant import moment, number, text
 from dlemu.contrib.mlperf.check.run_records import RunRecords
 from dlemu.contrib.mlperf.rules.editions import FIRST_YEAR
-from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.results.finding import Located, Severity
+from dlemu.contrib.mlperf.rules.known import Located, Severity, by_rule_at
 
 _MAX_START_AFTER_NAME, _MAX_START_BEFORE_NAME = timedelta(minutes=45), timedelta(minutes=5)
 """A run may begin this long after (mlpstorage inspects the hosts first) or before the time in its folder's name."""

@@ -15,8 +15,7 @@ from typing import Any
 from dlemu.contrib.mlperf.audit.papers import Papers
 from dlemu.contrib.mlperf.audit.tolerant import text
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, Reading, edition_read, newest_edition
-from dlemu.contrib.mlperf.rules.known import by_rule_at
-from dlemu.results.finding import Located
+from dlemu.contrib.mlperf.rules.known import Located, by_rule_at
 
 DIVISIONS = ("closed", "open")
 _EDITION_KEYS = {

@@ -20,8 +20,7 @@ from dlemu.contrib.mlperf.check.submission_tree import (
     entries_of,
     folders_in,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule, by_rule_at
-from dlemu.results.finding import Finding, Located
+from dlemu.contrib.mlperf.rules.known import Finding, Located, by_rule, by_rule_at
 
 CONFIG_FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")
 RESULTS = "results.json"

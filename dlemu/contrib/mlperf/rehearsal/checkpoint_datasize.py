@@ -14,9 +14,8 @@ from dlemu.contrib.mlperf.rules.checkpoints import (
     OfficialModel,
     official_model,
 )
-from dlemu.contrib.mlperf.rules.known import by_rule
+from dlemu.contrib.mlperf.rules.known import Finding, by_rule
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,14 +9,14 @@ import psutil
 
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.environment import existing_folder
-from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.contrib.mlperf.rules.core_config import effective
+from dlemu.contrib.mlperf.audit.run_settings import Printed, setup_of
+from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, Edition, newest_edition
-from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, RunFacts, check_run, smallest_dataset
+from dlemu.contrib.mlperf.rules.known import Finding
+from dlemu.contrib.mlperf.rules.training import GIB, DatasetBound, smallest_dataset
 from dlemu.dlio.config import dlio_workload
 from dlemu.extend import UserError
-from dlemu.results.finding import Finding
 
 FILES_A_FOLDER = 10_000
 """Largest number of files that mlpstorage v2.0 advises for one folder of any file system."""
@@ -72,7 +72,10 @@ def datasize(
     bound = smallest_dataset(official, official.batch_size, workload.ranks, memory_bytes)
     files, samples = bound.comfortable_files, bound.comfortable_files * official.samples_per_file
     folders = workload.dataset.num_subfolders_train
-    facts = replace(_facts(workload, hosts), num_files=files_requested, memory_gib=hosts * memory_gib_per_host)
+    stated = setup_of(dlio_workload(workload), [])
+    setup = replace(stated, accelerator=workload.accelerator, num_files=files_requested, config=dlio_workload(workload))
+    run = Printed(accelerators=workload.ranks, hosts=hosts, memory_gib=hosts * memory_gib_per_host)
+    findings = check_run(rules, setup, run, "closed", by_dlemu=True)
     return Datasize(
         edition=rules.name,
         workload=workload.model.name,
@@ -85,7 +88,7 @@ def datasize(
         subfolders=folders or (math.ceil(files / FILES_A_FOLDER) if files > FILES_A_FOLDER else 0),
         steps_per_epoch=samples // (official.batch_size * workload.ranks),
         nominal_bytes=math.ceil(samples * official.record_bytes),
-        findings=tuple(finding for finding in check_run(rules, facts, "closed") if finding.rule != "unapplied"),
+        findings=tuple(finding for finding in findings if finding.rule != "unapplied"),
     )
 
 
@@ -99,24 +102,6 @@ def _edition(workload: Workload, name: str | None) -> Edition:
     )
     seen = f"workload={pair[0]} accelerator={pair[1] or '(none)'}"
     raise UserError(f"{seen} is not in the rules of {f'v{name}' if name else 'MLPerf Storage'}: wanted one of {known}")
-
-
-def _facts(workload: Workload, hosts: int) -> RunFacts:
-    """Return the facts on a run that the settings give; the dataset's size is computed instead."""
-    return RunFacts(
-        workload=workload.model.name,
-        accelerator=workload.accelerator,
-        accelerators=workload.ranks,
-        hosts=hosts,
-        samples_per_file=workload.dataset.num_samples_per_file,
-        record_bytes=workload.dataset.record_length_bytes,
-        batch_size=workload.reader.batch_size,
-        computation_seconds=mean_seconds(workload.train.computation_time),
-        epochs=workload.train.epochs,
-        au_threshold_percent=100 * workload.metric.au,
-        odirect=workload.reader.odirect,
-        settings=effective(dlio_workload(workload)),
-    )
 
 
 def host_memory_gib() -> float:

@@ -1,5 +1,5 @@
-"""The rules of each edition of MLPerf Storage, as data and as pure functions from facts about a run to findings.
+"""The rules of each edition of MLPerf Storage, as data; `check` applies them.
 
-`training` judges training runs, `checkpoints` has the official models, `editions` what differs by edition, `known` the
+`training` has the size of datasets, `checkpoints` the official models, `editions` what differs by edition, `known` the
 rules that dlemu checks, `official` those of v3.0's text. Reads no results; may import settings and checkpoint plans.
 """

@@ -1,6 +1,6 @@
-"""Every rule of `dlemu mlperf check` and `dlemu audit`, and every rule of v3.0's text with those that check it.
+"""Findings; every rule of `dlemu mlperf check` and `dlemu audit`; every rule of v3.0's text with those that check it.
 
-The former are in known.yaml, the latter in official.yaml; docs/mlperf-rules.md is generated from both.
+The former rules are in known.yaml, the latter in official.yaml; docs/mlperf-rules.md is generated from both.
 """
 
 from __future__ import annotations
@@ -9,11 +9,37 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
-from dlemu.results.finding import Finding, Located, Severity
+Severity = Literal["error", "warning", "info"]
+"""`error`: it breaks a rule or contradicts the files; `warning`: it may do so; `info`: what the reader must know."""
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+"""Most severe first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was seen, what was wanted, and how to fix it."""
+
+    severity: Severity
+    rule: str
+    """Id of the rule, from the edition of the rules or the audit."""
+    seen: str
+    wanted: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Located:
+    """A finding with the file or folder that it concerns."""
+
+    path: str
+    finding: Finding
+    official: str | None = None
+    """Name of the rule in the edition's own checker; None where it has none."""
+
 
 ALL = ("2.0", "3.0")
 

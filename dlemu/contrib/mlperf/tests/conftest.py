@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from dlemu.contrib.mlperf.audit import audited_run, tolerant
-from dlemu.contrib.mlperf.rules.known import known_rules
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, Finding, known_rules
 from dlemu.contrib.mlperf.tests.golden import make_tree
 from dlemu.dlio import files
-from dlemu.results.finding import SEVERITIES, Finding
 
 
 @pytest.fixture(autouse=True)

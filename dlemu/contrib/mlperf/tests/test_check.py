@@ -17,7 +17,7 @@ import pytest
 
 from datagen.errors import UserError
 from dlemu.contrib.mlperf.check.judge import Checked, as_csv, check_folder, check_report
-from dlemu.contrib.mlperf.rules.known import known_rules
+from dlemu.contrib.mlperf.rules.known import SEVERITIES, known_rules
 from dlemu.contrib.mlperf.tests.changes import (
     Change,
     config,
@@ -30,7 +30,6 @@ from dlemu.contrib.mlperf.tests.changes import (
     summary,
 )
 from dlemu.contrib.mlperf.tests.golden import STAMP, config_folder, edit, make_tree
-from dlemu.results.finding import SEVERITIES
 
 WORKLOAD = "closed/acme/results/box/training/unet3d"
 PUBLISHED = Path(__file__).parents[5] / "shared" / "published-runs"

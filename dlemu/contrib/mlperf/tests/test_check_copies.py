@@ -26,6 +26,7 @@ from dlemu.contrib.mlperf.tests.test_check import told
 
 RATE = "train_throughput_mean_samples_per_second"
 AU = "train_au_mean_percentage"
+META = "*_metadata.json"
 
 
 def shift(run: Path, seconds: float, *left: str) -> None:
@@ -223,6 +224,25 @@ def test_memory_that_a_control_group_limits_and_the_description_says_so_is_no_fi
     assert ("error", "dataset.size") in told(check_folder(str(root))), "5 times the limit is still wanted"
 
 
+@pytest.mark.parametrize(
+    ("share", "hosts", "named"), [(0.4, 1, True), (0.6, 1, False), (0.01, 1, False), (0.4, 2, False)]
+)
+def test_drives_that_read_less_than_half_are_asked_about_where_they_held_the_data(
+    golden: Path, tmp_path: Path, share: float, hosts: int, named: bool
+) -> None:
+    """What the page cache may have served, other machines' drives, and hosts without counters are no finding."""
+    root = shutil.copytree(golden / "3.0", tmp_path / "tree")
+    stated = json.loads((first(root) / "summary.json").read_text())
+    dataset = yaml.safe_load((first(root) / "dlio_config/config.yaml").read_text())["workload"]["dataset"]
+    read_bytes = stated["num_files_train"] * stated["epochs"] * float(dataset["record_length_bytes"])
+    disk = {"device_name": "nvme0n1", "sectors_read": 0, "sectors_written": 0, "time_doing_ios_ms": 0}
+    after = disk | {"sectors_read": share * read_bytes / 512}
+    counted = {at: {"hosts": [{"hostname": "a", "disks": [disks]}]} for at, disks in (("start", disk), ("end", after))}
+    of_the_first(META, "cluster_snapshots", value=counted)(root)
+    of_the_first("summary.json", "num_hosts", value=hosts)(root)
+    assert (("warning", "data.device") in told(check_folder(str(root)))) == named
+
+
 def test_code_is_known_by_its_content_and_its_test_data_are_no_runs(golden: Path, tmp_path: Path) -> None:
     root = shutil.copytree(golden / "2.0", tmp_path / "tree")
     (code,) = root.glob("*/acme/code")
@@ -299,9 +319,6 @@ def without_stamp(root: Path) -> None:
 def with_empty_manifest(root: Path) -> None:
     stamp(root)
     (root / "closed/acme/submission.yaml").write_text("runs: []")
-
-
-META = "*_metadata.json"
 
 
 STATED = {

@@ -12,11 +12,11 @@ import pytest
 
 from dlemu.config.schema import Metric
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
+from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.tests import golden
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics.verdict import JUDGEMENT_VERSION
-from dlemu.results.finding import Finding
 from dlemu.results.measured import write_run
 from tests.results.test_live import killed
 from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry

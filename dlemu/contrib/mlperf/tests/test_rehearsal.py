@@ -25,10 +25,10 @@ from dlemu.contrib.mlperf.rehearsal.rehearse_training import (
     read_figures,
 )
 from dlemu.contrib.mlperf.rules.editions import RUN_FOLDERS
+from dlemu.contrib.mlperf.rules.known import Finding, Located
 from dlemu.dlio.export import export_beside
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.run import TRAINING
-from dlemu.results.finding import Finding, Located
 from dlemu.runner.job import save as save_run
 from tests.datasets import make_dataset
 from tests.runs import make_log

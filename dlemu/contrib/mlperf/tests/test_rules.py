@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from datagen.errors import UserError
 from dlemu.cli import cli, guarded
 from dlemu.config import load
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup, setup_of
+from dlemu.contrib.mlperf.check.training_rules import check_run
 from dlemu.contrib.mlperf.rehearsal.datasize import datasize
 from dlemu.contrib.mlperf.rules.core_config import core_config_hash, effective
 from dlemu.contrib.mlperf.rules.editions import EDITIONS, newest_edition
-from dlemu.contrib.mlperf.rules.training import GIB, RunFacts, check_run, smallest_dataset
+from dlemu.contrib.mlperf.rules.known import Finding
+from dlemu.contrib.mlperf.rules.training import GIB, smallest_dataset
 from dlemu.dlio.config import dlio_workload
-from dlemu.results.finding import Finding
 from tests.dlio import published_checkpoints as published
 
 V2 = EDITIONS["2.0"]
@@ -49,36 +51,40 @@ CONFIG: dict[str, Any] = {
     "metric": {"au": 0.9},
 }
 """unet3d_h100.yaml of v2.0."""
-GOOD = RunFacts(
-    workload="unet3d",
-    accelerator="h100",
-    accelerators=8,
-    hosts=2,
-    memory_gib=128,
-    num_files=28000,
-    samples_per_file=1,
-    record_bytes=146600628,
-    batch_size=7,
-    computation_seconds=0.323,
-    epochs=5,
-    au_threshold_percent=90,
-    au_percent=93.2,
-    checkpoint=True,
-    overrides=("dataset.num_files_train", "reader.read_threads", "reader.odirect"),
-    settings=effective(CONFIG),
-    core_config=core_config_hash(CONFIG),
-)
+OVERRIDES = ("dataset.num_files_train", "reader.read_threads", "reader.odirect")
+RESNET50 = {"config": None, "workload": "resnet50", "accelerator": "a100", "accelerators": 16, "memory_gib": None}
 
 
 def changed(**sections: Any) -> dict[str, Any]:
-    """Facts of the settings with sections changed."""
-    config = {**CONFIG, **{name: {**CONFIG.get(name, {}), **keys} for name, keys in sections.items()}}
-    return {"settings": effective(config), "core_config": core_config_hash(config)}
+    """Return the workload with sections changed."""
+    return {**CONFIG, **{name: {**CONFIG.get(name, {}), **keys} for name, keys in sections.items()}}
+
+
+def findings_of(
+    edition: str = "2.0",
+    division: Any = "closed",
+    *,
+    config: dict[str, Any] | None = CONFIG,
+    overrides: tuple[str, ...] = OVERRIDES,
+    by_dlemu: bool = False,
+    **changes: Any,
+) -> list[Finding]:
+    """Return what a good run breaks with another configuration, or changes of its settings or of its summary."""
+    words = tuple(f"++workload.{key}=0" for key in overrides)
+    setup = replace(setup_of(config or {}, []), accelerator="h100", num_files=28_000, config=config, overrides=words)
+    run = Printed(accelerators=8, hosts=2, memory_gib=128, au_percent=93.2)
+    printed = {key: value for key, value in changes.items() if hasattr(run, key) and not hasattr(setup, key)}
+    setup = replace(setup, **{key: value for key, value in changes.items() if key not in printed})
+    return check_run(EDITIONS[edition], setup, replace(run, **printed), division, by_dlemu=by_dlemu)
 
 
 def found(edition: str = "2.0", division: Any = "closed", **changes: Any) -> list[tuple[str, str]]:
-    findings = check_run(EDITIONS[edition], replace(GOOD, **changes), division)
-    return [(finding.severity, finding.rule) for finding in findings]
+    return [(finding.severity, finding.rule) for finding in findings_of(edition, division, **changes)]
+
+
+def told(rule: str, division: Any = "closed", **changes: Any) -> list[Finding]:
+    """Return the findings of one rule."""
+    return [finding for finding in findings_of(division=division, **changes) if finding.rule == rule]
 
 
 def test_five_times_the_memory_rounded_up() -> None:
@@ -117,34 +123,25 @@ def test_a_run_by_the_rules_has_no_finding() -> None:
     assert found() == []
 
 
-RESNET50 = RunFacts(workload="resnet50", accelerator="a100", accelerators=16)
-
-
-def told(rule: str, facts: RunFacts, division: Any = "closed", edition: str = "2.0") -> list[Finding]:
-    """The findings of one rule."""
-    return [finding for finding in check_run(EDITIONS[edition], facts, division) if finding.rule == rule]
-
-
 def test_without_the_memory_the_steps_are_counted() -> None:
     # 500 steps of 400 x 16 samples; 2,552 files x 1,251 samples are 498.8 steps, 2,557 are 499.8: DLIO takes 500.
-    (steps,) = told("dataset.steps", replace(RESNET50, num_files=2552))
+    (steps,) = told("dataset.steps", **RESNET50, num_files=2552)
     assert (steps.severity, steps.seen, steps.wanted) == ("error", "498 steps per epoch", "500 or more")
     assert steps.fix == "at least 2,558 files"
-    assert told("dataset.steps", replace(RESNET50, num_files=2557)) == []
-    doubled = replace(RESNET50, num_files=2557, accelerators=32)
-    assert told("dataset.steps", doubled)[0].seen == "249 steps per epoch"
-    halved = replace(RESNET50, num_files=2557, samples_per_file=500)
-    assert told("dataset.steps", halved)[0].seen == "199 steps per epoch"
+    assert told("dataset.steps", **RESNET50, num_files=2557) == []
+    doubled = RESNET50 | {"accelerators": 32}
+    assert told("dataset.steps", **doubled, num_files=2557)[0].seen == "249 steps per epoch"
+    assert told("dataset.steps", **RESNET50, num_files=2557, samples_per_file=500)[0].seen == "199 steps per epoch"
     unknown: tuple[dict[str, Any], ...] = ({"num_files": None}, {"accelerators": None})
     for lacking in unknown:
-        assert told("dataset.steps", replace(RESNET50, **({"num_files": 9} | lacking))) == []
-    assert told("dataset.steps", replace(RESNET50, num_files=2552, memory_gib=1.0)) == []
+        assert told("dataset.steps", **(RESNET50 | {"num_files": 9} | lacking)) == []
+    assert told("dataset.steps", **(RESNET50 | {"memory_gib": 1.0}), num_files=2552) == []
     assert found(memory_gib=None, num_files=28000) == [("info", "unapplied")], "exactly 500 steps"
 
 
 def test_edges_belong_to_those_who_keep_the_rules() -> None:
     assert found(au_percent=90) == []
-    assert told("au.low", replace(GOOD, au_percent=89.996))[0].seen == "AU 89.99 %"
+    assert told("au.low", au_percent=89.996)[0].seen == "AU 89.99 %"
     least = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=least - 1) == [("warning", "dataset.size")], "v2.0's tool rounds down"
     assert found(memory_gib=1024, num_files=least - 2) == [("error", "dataset.size")]
@@ -154,10 +151,10 @@ def test_edges_belong_to_those_who_keep_the_rules() -> None:
     stdev = 68341808
     differs = [("error", "workload.differs")]
     for stdev_bytes, expected in ((stdev + 400, []), (stdev + 1000, differs), ("wide", differs)):
-        other = changed(dataset={"record_length_bytes_stdev": stdev_bytes}) | {"core_config": None}
-        assert found(**other) == expected
+        other = changed(dataset={"record_length_bytes_stdev": stdev_bytes})
+        assert found(config=other, by_dlemu=True) == expected
     for steps, expected in ((-1, []), (0, []), (1, differs)):
-        assert found(**changed(train={"total_training_steps": steps}) | {"core_config": None}) == expected
+        assert found(config=changed(train={"total_training_steps": steps}), by_dlemu=True) == expected
     assert found(hosts=None) == [("info", "unapplied")]
 
 
@@ -170,23 +167,23 @@ def test_a_key_that_may_change_hides_no_other_one() -> None:
 
 
 def test_in_open_the_settings_that_it_frees_may_differ_and_no_other() -> None:
-    free = changed(reader={"data_loader": "tensorflow"}) | {"core_config": None}
-    assert found(division="open", **free) == []
-    assert found(**free) == [("error", "workload.differs")]
+    free = changed(reader={"data_loader": "tensorflow"})
+    assert found(division="open", config=free) == []
+    assert found(config=free) == [("error", "workload.differs")]
     other = {"reader": {"data_loader": "tensorflow", "file_shuffle": "off"}, "model": {"model_size": 7}}
-    differing = told("workload.differs", replace(GOOD, **(changed(**other) | {"core_config": None})), "open")
+    differing = told("workload.differs", "open", config=changed(**other))
     assert {finding.seen for finding in differing} == {"reader.file_shuffle=off", "model.model_size=7"}
 
 
 def test_files_with_other_samples_are_counted_by_their_own() -> None:
     # 28,000 samples: 14,000 files of two; of resnet50's 3,200,000, 2,558 files of 1,251, but 32,000 of 100.
-    doubled = changed(dataset={"num_samples_per_file": 2}) | {"samples_per_file": 2, "core_config": None}
-    assert found(division="open", **doubled, num_files=14_000) == []
-    assert found(division="open", **doubled, num_files=13_999) == [("error", "dataset.size")]
-    fewer = replace(RESNET50, samples_per_file=100, memory_gib=64)
-    (size,) = told("dataset.size", replace(fewer, num_files=2_558), "open")
+    doubled = changed(dataset={"num_samples_per_file": 2})
+    assert found(division="open", config=doubled, num_files=14_000) == []
+    assert found(division="open", config=doubled, num_files=13_999) == [("error", "dataset.size")]
+    fewer = RESNET50 | {"samples_per_file": 100, "num_files": 2_558}
+    (size,) = told("dataset.size", "open", **(fewer | {"memory_gib": 64}))
     assert (size.severity, size.wanted[:12]) == ("error", "32,000 files")
-    (steps,) = told("dataset.steps", replace(fewer, num_files=2_558, memory_gib=None), "open")
+    (steps,) = told("dataset.steps", "open", **fewer)
     assert steps.fix == "at least 32,000 files"
     words = ["workload=unet3d", "accelerator=h100", "ranks=8", "dataset.num_samples_per_file=2"]
     size_told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=64, files_requested=14_000)
@@ -197,29 +194,28 @@ def test_files_with_other_samples_are_counted_by_their_own() -> None:
 def test_settings_of_checkpoints_count_where_checkpoints_are_saved() -> None:
     other = {"checkpoint_after_epoch": 9, "epochs_between_checkpoints": 1}
     saved = changed(checkpoint=other)
-    assert len(told("workload.differs", replace(GOOD, **saved))) == 2
+    assert len(told("workload.differs", config=saved)) == 2
     unsaved = changed(checkpoint=other, workflow={"checkpoint": False}, model={"model_size": 7})
-    (size,) = told("workload.differs", replace(GOOD, **unsaved))
+    (size,) = told("workload.differs", config=unsaved)
     assert size.seen == "model.model_size=7", "settings after those of checkpoints are compared, too"
 
 
 def test_direct_io_is_of_unet3d_alone() -> None:
-    assert found(odirect=True) == []
-    facts = RunFacts(workload="resnet50", accelerator="h100", odirect=True)
-    broken = [finding.rule for finding in check_run(V2, facts, "open") if finding.severity != "info"]
-    assert broken == ["overrides.odirect"]
+    direct = changed(reader={"odirect": True})
+    assert found(config=direct) == []
+    assert len(told("overrides.odirect", "open", config=direct, workload="resnet50")) == 1
 
 
 def test_close_to_the_bound_is_a_warning_and_just_below_it_depends_on_the_edition() -> None:
     at_bound = smallest_dataset(UNET3D, 7, 8, 1024 * GIB).files
     assert found(memory_gib=1024, num_files=at_bound) == [("warning", "dataset.near")]
     assert found(memory_gib=1024, num_files=int(at_bound * 0.998)) == [("error", "dataset.size")]
-    b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "core_config": None}
+    b200 = {"accelerator": "b200", "computation_seconds": 0.162, "memory_gib": 1024, "by_dlemu": True}
     assert found("3.0", num_files=at_bound - 1, **b200) == [("error", "dataset.size")]
 
 
 def test_facts_that_are_not_known_break_nothing_and_each_rule_that_needs_them_is_named() -> None:
-    findings = check_run(V2, RunFacts(workload="unet3d", accelerator="h100"), "closed")
+    findings = check_run(V2, Setup(workload="unet3d", accelerator="h100"), Printed(), "closed")
     assert {(finding.severity, finding.rule) for finding in findings} == {("info", "unapplied")}
     assert {finding.seen.partition(":")[0] for finding in findings} == {
         *("dataset.size", "settings.changed", "workload.differs", "hosts.uneven", "au.low"),
@@ -251,7 +247,7 @@ def test_facts_that_are_not_known_break_nothing_and_each_rule_that_needs_them_is
     ],
 )
 def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key: str) -> None:
-    findings = check_run(V2, replace(GOOD, **changed(**sections)), "closed")
+    findings = findings_of(config=changed(**sections))
     assert [(finding.severity, finding.rule) for finding in findings] == [("error", "workload.differs")]
     assert findings[0].seen.startswith(f"{key}=")
 
@@ -268,12 +264,12 @@ def test_every_setting_of_the_workload_is_compared(sections: dict[str, Any], key
     ],
 )
 def test_settings_are_as_the_text_allows_them(sections: dict[str, Any], first: list[tuple[str, str]]) -> None:
-    assert found(**changed(**sections)) == first
+    assert found(config=changed(**sections)) == first
 
 
 @pytest.mark.parametrize("random", [{"type": "gamma", "shape": 2}, {"mean": 0, "max": 1}])
 def test_a_random_time_has_no_other_parameters(random: dict[str, Any]) -> None:
-    assert found(**changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
+    assert found(config=changed(reader={"preprocess_time": random}))[0] == ("error", "settings.changed")
 
 
 def test_hashes_are_those_that_mlpstorage_gives() -> None:
@@ -314,8 +310,7 @@ def test_datasize_advises_files_that_the_rules_accept() -> None:
         told = datasize(load(words), edition=None, hosts=2, memory_gib_per_host=memory_gib)
         assert told.edition == "2.0"
         assert told.findings == ()
-        facts = replace(GOOD, num_files=told.files, memory_gib=2 * memory_gib, accelerators=8)
-        assert check_run(V2, facts, "closed") == []
+        assert found(num_files=told.files, memory_gib=2 * memory_gib) == []
         assert told.steps_per_epoch >= 500
         assert (told.subfolders == 0) == (told.files <= 10_000)
         assert told.files <= 10_000 * max(1, told.subfolders)

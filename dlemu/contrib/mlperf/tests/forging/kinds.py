@@ -6,7 +6,6 @@ Each rule of the check is broken here at least once, or in a test that needs a t
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -555,21 +554,6 @@ def _in_memory(root: Path) -> None:
     metadata("override_parameters", "dataset.data_folder", value=place)(root)
 
 
-def _in_one_order(root: Path) -> None:
-    """Let the second run wait as the first did, 3 % longer and with noise."""
-    draw = random.Random(1)
-
-    def change(content: Any) -> None:
-        for epoch in (each for each in content.values() if isinstance(each, dict) and "load" in each):
-            for block, waits in epoch["load"].items():
-                epoch["load"][block] = [wait * (1.03 + 0.01 * draw.random()) for wait in waits]
-
-    source, copy, *_ = runs(root)
-    for path in source.glob("*_output.json"):
-        shutil.copy(path, copy / path.name)
-        edit(copy / path.name, change)
-
-
 def _on_two_hosts(root: Path) -> None:
     """Let one rank of the first run have a host of its own."""
     edit(first(root) / "summary.json", put("num_hosts", value=2))
@@ -749,14 +733,13 @@ KINDS: tuple[Forgery, ...] = (
     # what commands, logs and hosts tell
     _forgery("a library is preloaded", "error:command.preload",
              metadata("executed_command", value="mpirun -n 4 -x LD_PRELOAD=/opt/nosync.so -host n:4 dlio_benchmark")),
-    _forgery("an own DLIO runs", "command.preload",
+    _forgery("an own DLIO runs", "warning:command.preload",
              metadata("args", "mpi_params", value=["-x", "PYTHONPATH=/home/me/dlio"])),
     _forgery("files described, objects read", "papers.differ", config("storage", value={"storage_type": "s3"})),
     _forgery("the dataset is in memory", "data.memory", _in_memory),
     _forgery("the drives read less than the run", "data.device",
              metadata("cluster_snapshots", value=_drives(read_gib=900.0))),
     _forgery("a hidden run", "runs.hidden", _hidden),
-    _forgery("a run's waits are another's, with noise", "runs.copied", _in_one_order),
     _forgery("a block ends before its steps", "blocks.short",
              lambda root: edit(_first(root, "1_per_epoch*"), _cut_block)),
     _forgery("the log of another run", "papers.differ", _another_log),

@@ -1,0 +1,255 @@
+"""MLPerf Storage's rules for one training run, for editions since 2.0: on its settings and its summary.
+
+Sources: mlcommons/storage, its rules' text and tool of each edition (https://github.com/mlcommons/storage):
+`mlpstorage/rules.py` (v2.0), `Rules.md` and the submission checker (v3.0).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from dlemu.config.translate import is_known
+from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
+from dlemu.contrib.mlperf.audit.tolerant import mapping
+from dlemu.contrib.mlperf.rules.core_config import (
+    CORE_SECTIONS,
+    DEFAULTS,
+    NEVER_SET,
+    SITE_KEYS,
+    canonical,
+    core_config_hash,
+    effective,
+)
+from dlemu.contrib.mlperf.rules.editions import (
+    EDITIONS,
+    ODIRECT_WORKLOADS,
+    OPEN_OVERRIDES,
+    PREFETCH_SIZES,
+    Edition,
+    Official,
+)
+from dlemu.contrib.mlperf.rules.known import Finding, Severity, by_rule
+from dlemu.contrib.mlperf.rules.training import (
+    GIB,
+    STEPS_PER_EPOCH,
+    Division,
+    override_keys,
+    smallest_dataset,
+    unapplied,
+)
+
+Settings = Mapping[str, Any]
+"""All settings of a run, as returned by `core_config.effective`; empty where its configuration is not known."""
+
+
+def check_run(
+    edition: Edition, setup: Setup, printed: Printed, division: Division, *, by_dlemu: bool = False
+) -> list[Finding]:
+    """Return findings for the rules of an edition that one run breaks; a single one if its workload is unknown.
+
+    A rule that needs what neither the settings nor the summary tell is reported as unapplied. Where dlemu wrote the
+    configuration it has keys that DLIO's has not: its hash is not compared.
+    """
+    workload = setup.workload or printed.model or "a workload without a name"
+    official = edition.official(workload, setup.accelerator or "")
+    if official is None:
+        return [_unknown_workload(edition, workload, setup.accelerator)]
+    # OPEN may change the samples of a file: the least number of files is then that of such files.
+    samples_per_file = printed.samples_per_file or setup.samples_per_file or official.samples_per_file
+    sized = replace(official, samples_per_file=samples_per_file)
+    files = printed.num_files or setup.num_files
+    settings = effective(setup.config) if setup.config else {}
+    findings = [
+        *_dataset(edition, sized, files, printed),
+        *_steps(sized, files, printed),
+        *_settings(official, setup),
+        *_other_settings(official, settings, division),
+        *_hosts(printed),
+        *_utilisation(official, printed),
+        *_overrides(edition, workload, setup, division),
+        *_workflow(edition, workload, setup),
+    ]
+    named = any(finding.rule in _SETTINGS_RULES for finding in findings)
+    if division == "closed" and setup.config and not by_dlemu and not named:
+        findings += _hash(official, core_config_hash(setup.config), settings)
+    return findings
+
+
+_SETTINGS_RULES = ("settings.changed", "workload.differs", "workflow.checkpoint")
+"""Rules that name the setting by which a workload differs. If none is broken, the hash can still show a difference."""
+
+
+def _unknown_workload(edition: Edition, workload: str, accelerator: str | None) -> Finding:
+    others = [other.name for other in EDITIONS.values() if other.official(workload, accelerator or "")]
+    seen = f"{workload} on {accelerator or 'an unnamed accelerator'}"
+    known = ", ".join(sorted({workload for workload, _ in edition.officials}))
+    fix = f"it belongs to {' and '.join(others)}" if others else "no edition has this pair"
+    return by_rule("workload.unknown", seen, f"v{edition.name}: {known}, on its accelerators", fix)
+
+
+def _dataset(edition: Edition, official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
+    if files is None or printed.accelerators is None or printed.memory_gib is None:
+        yield from unapplied(
+            "dataset.size",
+            number_of_files=files,
+            number_of_accelerators=printed.accelerators,
+            memory_of_the_hosts=printed.memory_gib,
+        )
+        return
+    # By the official batch size: with another one, the advice would be of a run that breaks `settings.changed`.
+    bound = smallest_dataset(official, official.batch_size, printed.accelerators, printed.memory_gib * GIB)
+    if files >= bound.comfortable_files:
+        return
+    if bound.files - edition.spare_files <= files < bound.files:
+        seen = f"{files:,} files, one less than required"
+        yield by_rule("dataset.size", seen, f"{bound.files:,} files; the round accepted one less", severity="warning")
+        return
+    share = files / bound.files
+    seen = f"{files:,} files, {share:.4f} x the required number"
+    wanted = f"{bound.files:,} files or more: {bound.because}"
+    fix = f"dataset.num_files_train={bound.comfortable_files}, or less memory or fewer accelerators"
+    if share >= 1:
+        yield by_rule("dataset.near", seen, f"{wanted}; measured memory can differ a little", fix)
+    elif not edition.checks_tree and files >= bound.tool_files:
+        yield by_rule("dataset.size", seen, f"{wanted}; v{edition.name}'s tool rounds down", fix, "warning")
+    else:
+        yield by_rule("dataset.size", seen, wanted, fix)
+
+
+def _steps(official: Official, files: int | None, printed: Printed) -> Iterator[Finding]:
+    if files is None or printed.accelerators is None or printed.memory_gib is not None:
+        return  # with the memory, `_dataset` judges steps too; without the other two, it has reported that
+    samples = files * official.samples_per_file
+    per_step = official.batch_size * printed.accelerators
+    if math.ceil(samples / per_step) < STEPS_PER_EPOCH:
+        fix = f"at least {math.ceil(STEPS_PER_EPOCH * per_step / official.samples_per_file):,} files"
+        yield by_rule("dataset.steps", f"{samples // per_step:,} steps per epoch", f"{STEPS_PER_EPOCH} or more", fix)
+
+
+def _settings(official: Official, setup: Setup) -> Iterator[Finding]:
+    """Compare the settings that neither division may override."""
+    pairs: tuple[tuple[str, float | None, float], ...] = (
+        ("reader.batch_size", setup.batch_size, official.batch_size),
+        ("train.computation_time", setup.computation_seconds, official.computation_seconds),
+        ("train.epochs", setup.epochs, official.epochs),
+        ("dataset.record_length_bytes", setup.record_bytes, official.record_bytes),
+    )
+    lacking = [key for key, seen, _ in pairs if seen is None]
+    threshold = setup.au_threshold_percent if setup.config is not None else None
+    if threshold is None:
+        lacking.append("metric.au")
+    if lacking:
+        yield from unapplied("settings.changed", **{" and ".join(lacking): None})
+    for key, seen, wanted in pairs:
+        # Older versions of DLIO wrote record lengths without their fraction.
+        if seen is not None and not math.isclose(seen, wanted, rel_tol=1e-5):
+            yield _changed(key, f"{seen:.10g}", f"{wanted:.10g}")
+    if threshold is not None and threshold < official.au_percent - 1e-9:
+        yield _changed("metric.au", f"{threshold / 100:.10g}", f"{official.au_percent / 100:.10g}")
+
+
+_MOST_UNKNOWN = 4
+"""Settings that DLIO lacks are named up to so many: a file may have any number."""
+_DURATIONS = ("train.computation_time.", "reader.preprocess_time.")
+"""Prefixes of the parameters of a random time."""
+
+
+def _other_settings(official: Official, settings: Settings, division: Division) -> Iterator[Finding]:
+    """Compare all other core settings, those that no workload sets, and those that decide which steps count in AU."""
+    if not settings:
+        yield from unapplied("workload.differs", configuration=None)
+        return
+    samples = {"dataset.num_samples_per_file": official.samples_per_file}
+    wanted = {**NEVER_SET, **DEFAULTS, **official.settings, **samples}
+    for key, value in wanted.items():
+        seen = NEVER_SET.get(key) if settings.get(key) is None else settings[key]
+        if key == "train.total_training_steps" and isinstance(seen, int) and seen <= 0:
+            continue
+        if key in OPEN_OVERRIDES and division == "open":
+            continue
+        if key.startswith("checkpoint.") and settings.get("workflow.checkpoint") is not True:
+            continue  # irrelevant: no checkpoint is saved
+        if not _same(seen, value):
+            yield by_rule("workload.differs", f"{key}={seen}", f"{key}={value}", f"leave {key} unchanged")
+    others = (key for key in settings if division == "closed" and not key.startswith(CORE_SECTIONS))
+    for key in islice((key for key in others if not is_known(key)), _MOST_UNKNOWN):
+        yield by_rule("workload.differs", f"{key}={settings[key]}", f"no {key}")
+    for key, value in settings.items():
+        if key.startswith("output.metric.exclude_") and value != (1 if "start" in key else 0):
+            yield _changed(key, str(value), "DLIO's own: it decides which steps AU counts")
+        if key.startswith(_DURATIONS) and value != "normal":  # mean and deviation are settings of their own
+            yield _changed(key, str(value), "a mean")
+    prefetch = settings.get("reader.prefetch_size")
+    if prefetch is not None and prefetch not in PREFETCH_SIZES:
+        wanted_sizes = f"one of {', '.join(map(str, PREFETCH_SIZES))}"
+        yield by_rule("overrides.value", f"reader.prefetch_size={prefetch}", wanted_sizes)
+
+
+def _hash(official: Official, core_config: str, settings: Settings) -> Iterator[Finding]:
+    """Compare the hash of all core settings: it also reveals keys that no rule above compares."""
+    known = official.core_configs
+    if core_config not in known:
+        added = sorted(key for key in settings if key.startswith(CORE_SECTIONS))
+        added = [key for key in added if key not in {*NEVER_SET, *official.settings, *SITE_KEYS, *_IN_WORKLOAD_FILES}]
+        # A setting of DLIO's that is written out with its default changes the hash, but not the workload.
+        severity: Severity = "error" if added else "warning"
+        named = f", with {', '.join(added[:3])}" if added else ""
+        seen = f"core-config-v1 hash {core_config}{named}"
+        yield by_rule("workload.hash", seen, f"{' or '.join(sorted(known))}, by editions.yaml", severity=severity)
+
+
+_IN_WORKLOAD_FILES = ("model.name", "model.type", "model.model_size", "workflow.checkpoint", "workflow.profiling")
+"""Core settings that workload files have, besides those that other rules compare."""
+
+
+def _same(seen: Any, wanted: object) -> bool:
+    if isinstance(seen, int | float) and isinstance(wanted, int | float):
+        return math.isclose(seen, wanted, rel_tol=1e-5)
+    return bool(canonical(seen) == canonical(wanted))
+
+
+def _changed(key: str, seen: str, wanted: str) -> Finding:
+    return by_rule("settings.changed", f"{key}={seen}", wanted, f"leave {key} unchanged")
+
+
+def _hosts(printed: Printed) -> Iterator[Finding]:
+    yield from unapplied("hosts.uneven", number_of_hosts=printed.hosts, number_of_accelerators=printed.accelerators)
+    if printed.hosts and printed.accelerators and printed.accelerators % printed.hosts:
+        seen = f"{printed.accelerators} accelerators on {printed.hosts} hosts"
+        yield by_rule("hosts.uneven", seen, fix=f"a multiple of {printed.hosts} accelerators")
+
+
+def _utilisation(official: Official, printed: Printed) -> Iterator[Finding]:
+    yield from unapplied("au.low", AU=printed.au_percent)
+    if printed.au_percent is not None and printed.au_percent < official.au_percent:
+        below = math.floor(100 * printed.au_percent) / 100  # rounded down: 89.996 must not read as 90.00
+        yield by_rule("au.low", f"AU {below:.2f} %", f"{official.au_percent:g} % or more")
+
+
+def _overrides(edition: Edition, workload: str, setup: Setup, division: Division) -> Iterator[Finding]:
+    yield from unapplied("overrides.unknown", overrides_of_the_command_line=setup.overrides)
+    for key in override_keys(setup.overrides or ()):
+        if key.startswith("workflow.") or key in edition.closed_overrides:
+            continue
+        if key in OPEN_OVERRIDES:
+            if division == "closed":
+                yield by_rule("overrides.open", key)
+            continue
+        yield by_rule("overrides.unknown", key, fix=f"leave {key} out: neither division allows it")
+    if mapping(mapping(setup.config).get("reader")).get("odirect") is True and workload not in ODIRECT_WORKLOADS:
+        seen, wanted = f"reader.odirect with {workload}", f"only with {', '.join(ODIRECT_WORKLOADS)}"
+        yield by_rule("overrides.odirect", seen, wanted)
+
+
+def _workflow(edition: Edition, workload: str, setup: Setup) -> Iterator[Finding]:
+    if workload not in edition.checkpoint_workloads:
+        return
+    saves = mapping(mapping(setup.config).get("workflow")).get("checkpoint")
+    yield from unapplied("workflow.checkpoint", setting=saves if isinstance(saves, bool) else None)
+    if saves is False:
+        seen = "workflow.checkpoint is false"
+        yield by_rule("workflow.checkpoint", seen, f"true for {workload} in v{edition.name}")
