@@ -14,6 +14,7 @@ import psutil
 from datagen.errors import DlemuError
 from dlemu.comm import Comm, first_failure, run_ranks
 from dlemu.comm.clock import MonotonicClock
+from dlemu.comm.mpi import stale_shared_memory
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.results.wording import count
 
@@ -81,6 +82,10 @@ def look_at_shared_memory(folder: str) -> Check:
         observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
     observed = f"{free >> 20} MiB free in {folder}"
+    if stale := stale_shared_memory(folder):
+        observed += f"; MPI processes of yours that were killed left {', '.join(stale)}"
+        advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
+        return Check(level="warn", observed=observed, wanted="none left", advice=advice)
     if free < _LEAST_BYTES:
         return Check(level="warn", observed=observed, wanted=wanted, advice=advice)
     return Check(level="ok", observed=observed)
