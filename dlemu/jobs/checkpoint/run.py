@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
@@ -122,16 +122,22 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
         settings, storage = facts.workload.checkpoint, open_storage(facts.workload.storage_spec.buffered)
         folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, facts.seed)]
+        if not folders:
+            return None
         paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+        names = plan_checkpoint(facts.workload.model, settings, facts.ranks).names
+        try:
+            uploads = sum(storage.uploads(folder, names) for folder in folders)
+            under_way = f", {count(uploads, 'multipart upload')} under way" if uploads else ""
+        except (OSError, UserError) as error:
+            under_way = f", unknown uploads under way ({error})"
+        written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
 
         def remove() -> None:
-            names = plan_checkpoint(facts.workload.model, settings, facts.ranks).names
             for folder in folders:
-                remove_checkpoint(storage, folder, names)
+                _remove(storage, folder, names)
 
-        written = sum(filter(None, storage.sizes(paths)))
-        what = f"{', '.join(folders)}, not complete: {count(len(paths), 'file')}, {size(written)}"
-        return Unfinished(what, remove) if folders else None
+        return Unfinished(f"{', '.join(folders)}, not complete: {written}{under_way}", remove)
 
     def look_at_points(self) -> Look:
         return _check_point
@@ -192,9 +198,16 @@ def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
                 storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
         for number in _partial(storage, job.settings, job.seed):
             left.append(number)
-            remove_checkpoint(storage, job.folder_of(number), job.plan.names)
+            _remove(storage, job.folder_of(number), job.plan.names)
             removed.append(left.pop())
     return removed, left
+
+
+def _remove(storage: StorageBase, folder: str, names: Collection[str]) -> None:
+    """Remove an incomplete checkpoint, and end its uploads where killed ranks left some. Raises UserError, OSError."""
+    with contextlib.suppress(OSError, UserError):  # a store that does not list them
+        storage.uploads(folder, names, end=True)
+    remove_checkpoint(storage, folder, names)
 
 
 def _partial(storage: StorageBase, settings: Checkpoint, seed: int) -> Iterator[int]:
