@@ -68,6 +68,14 @@ def check_completed(body: bytes) -> None:
     _check_name(_root(body), "CompleteMultipartUploadResult", "a completed upload")
 
 
+def uploads_in(body: bytes) -> list[tuple[str, str]]:
+    """Return key and ID of each multipart upload in a listing of them. Raises WrongXmlError."""
+    root = _root(body)
+    _check_name(root, "ListMultipartUploadsResult", "a listing of uploads")
+    found = [(item.findtext("{*}Key", ""), item.findtext("{*}UploadId", "")) for item in root.iterfind("{*}Upload")]
+    return [(key, upload) for key, upload in found if 0 < len(upload) <= MAX_ID_CHARACTERS]
+
+
 def page_in(body: bytes) -> Page:
     """Return a page of a listing. Raises WrongXmlError."""
     root = _root(body)

@@ -21,8 +21,8 @@ from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_client import Attempt, Client, Request, Span
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import Credentials, Signer
-from datagen.storage._s3_upload import ObjectWriter, abort_recorded
-from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in
+from datagen.storage._s3_upload import ObjectWriter, abort, abort_recorded
+from datagen.storage._s3_xml import PAGE_KEYS, Page, page_in, uploads_in
 from datagen.storage.storage_base import Entry, Fill, LibraryFile, Listed, Reader, StorageBase, StorageSpec
 
 SCHEME = "s3://"
@@ -160,6 +160,17 @@ class Storage(StorageBase):
             for entry in page:
                 if not entry.is_dir():
                     abort_recorded(client, before, f".{entry.name}")
+
+    def uploads(self, folder: str, names: Iterable[str], *, end: bool = False) -> int:
+        client, prefix = self._place(folder)
+        queries = [(("prefix", f"{prefix.rstrip('/')}/{name}"), ("uploads", "")) for name in names]
+        # Some servers (MinIO) list the uploads of a whole key only
+        listings = [Request(kind="list", method="GET", query=query, parse=uploads_in) for query in queries]
+        client.request_all(listings, HEADS_IN_FLIGHT)
+        found = [one for listing in listings for one in listing.content if one[0] == listing.query[0][1]]
+        for key, upload in found if end else ():
+            abort(client, key, upload)
+        return len(found)
 
     def check_library(self) -> None:
         self._library()

@@ -17,6 +17,7 @@ from datagen.errors import UserError
 from datagen.storage.storage_base import open_storage
 from dlemu.cli import complain, complain_of
 from dlemu.cli.options import report_result, say_what, show_answer
+from dlemu.comm import detect_launcher
 from dlemu.config import check_data, load
 from dlemu.config.loading import NOT_INSTALLED
 from dlemu.config.published import without_secrets
@@ -27,6 +28,7 @@ from dlemu.report.progress import ProgressLines
 from dlemu.report.run_log import log_writer
 from dlemu.report.units import size
 from dlemu.results.kinds import Kind, kind_wanted
+from dlemu.results.live import report_command
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
 from dlemu.runner.events import (
@@ -114,6 +116,9 @@ class Terminal:
                 self.makes_page = event.workload.output.report
                 for note in (note for note in event.workload.notes if note.startswith(NOT_INSTALLED)):
                     print(note, file=sys.stderr, flush=True)  # what else has no effect stands below the result
+                if event.folder and detect_launcher() != "none":
+                    what = "shows what was measured, should the launcher kill all at once"
+                    print(f"`{report_command(event.folder)}` {what}", file=sys.stderr, flush=True)
             case DatasetMade():
                 rate = f", {event.bytes / 1e6 / event.seconds:.0f} MB/s" if event.bytes else ""
                 there = f"; {event.kept_files} existed already" if event.kept_files else ""

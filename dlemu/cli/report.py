@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 
 import click
 
-from dlemu.cli.options import DETAILS, details_option, show
+from dlemu.cli.options import DETAILS, answer_options, show
 
 
 @click.command(name="report")
@@ -14,8 +16,11 @@ from dlemu.cli.options import DETAILS, details_option, show
 @click.option("--png", is_flag=True, help="Also write each figure to figures/NAME.png next to the page.")
 @click.option("--svg", is_flag=True, help="Also write each figure to figures/NAME.svg next to the page.")
 @click.option("--output", type=click.Path(dir_okay=False), help="Write the page here.")
-@details_option
-def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) -> None:
+@click.option("--remove-unfinished", is_flag=True, help="Remove what a killed run left of a checkpoint; do not prompt.")
+@answer_options("summary.json")
+def command(
+    folders: tuple[str, ...], png: bool, svg: bool, output: str | None, remove_unfinished: bool, as_json: bool
+) -> None:
     """Make report.html from a result: a single file with figures, tables and configuration, to share.
 
     \b
@@ -28,16 +33,30 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) 
     The page loads nothing and runs no script; it works on a phone, in print, in light and dark mode. `dlemu train`
     makes it automatically unless output.report=false. Needs the extra `report`: pip install "dlemu[report]".
 
-    Exit status: 0, or 2 when a folder holds no result.
+    Of a run that was killed it shows what was measured until then, names what is left of an unfinished checkpoint,
+    and offers to remove it. With --json no page is made.
+
+    Exit status: 0, or 2 when a folder holds no result; with --json 3 for a run that is not complete.
     """
     import signal
 
+    from datagen.errors import DlemuError
     from dlemu.comm import interrupt_on
+    from dlemu.results.answer_files import to_json
     from dlemu.results.kinds import kind_named, kind_of, read_result
 
     interrupt_on(signal.SIGTERM)
     if output and len(folders) > 1:
         raise click.UsageError("--output is for a single DIR; `dlemu compare` shows two of them side by side")
+    if as_json and len(folders) > 1:
+        raise click.UsageError("--json is for a single DIR")
+    for folder in folders:
+        _name_unfinished(folder, remove=remove_unfinished, asks=not as_json)
+    if as_json:
+        answer = read_result(folders[0])
+        summary = getattr(answer, "summary", answer)
+        click.echo(to_json(summary), nl=False)
+        raise SystemExit(0 if getattr(summary, "complete", True) else DlemuError.exit_status)
     if click.get_current_context().meta[DETAILS]:
         for folder in folders:
             answer = read_result(folder)
@@ -50,3 +69,28 @@ def command(folders: tuple[str, ...], png: bool, svg: bool, output: str | None) 
         for kind in ("png",) * png + ("svg",) * svg:
             for path in write_pictures(folder, kind, os.path.join(os.path.dirname(page), "figures")):
                 click.echo(f"figure: {path}")
+
+
+def _name_unfinished(folder: str, *, remove: bool, asks: bool) -> None:
+    """Print on stderr what a killed run left in the storage; remove it if `remove`, or if the user agrees."""
+    from datagen.errors import UserError
+    from dlemu.results.file_names import FACTS, LIVE
+    from dlemu.results.kinds import kind_of
+    from dlemu.results.live import goes_on
+
+    kind = kind_of(folder)
+    if kind is None or not os.path.isfile(os.path.join(folder, LIVE, FACTS)) or goes_on(folder):
+        return
+    try:
+        left = kind.load_job().job.unfinished(folder)
+        if left is None:
+            return
+        click.echo(f"the killed run left {left.what}", err=True)
+        asks = asks and sys.stdin.isatty() and sys.stderr.isatty()
+        if remove or (asks and click.confirm("No rank of it runs on any host: remove this?", err=True)):
+            left.remove()
+            click.echo("removed", err=True)
+        else:
+            click.echo(f"to remove it: dlemu report --remove-unfinished {shlex.quote(folder)}", err=True)
+    except (OSError, UserError) as error:
+        click.echo(f"what the killed run left in its storage can't be looked at, or not be removed: {error}", err=True)

@@ -35,6 +35,8 @@ _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 _TURN_SECONDS = 0.3  # processes report a common failure this far apart: the first makes the launcher end the others
 _MOST_TURNS = 10  # so the last one waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
+_STALE_SECONDS = 60.0  # a process maps what it makes at once
+_HOST_PROCESSES = 0xEFFFFFFC  # inode of the host's own namespace of processes: PROC_PID_INIT_INO of Linux
 
 
 @contextlib.contextmanager
@@ -165,6 +167,7 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
         if on_one_host():
             for name, value in _LOOPBACK.items():
                 os.environ.setdefault(name, value)
+        _remove_stale()
         with start_within(timeout_seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # mpi4py only warns of another MPI's launcher; we raise
             mpi.Init_thread(mpi.THREAD_FUNNELED)  # only the main thread calls MPI
@@ -228,6 +231,28 @@ def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _
     for path in _mapped(process, names):
         with contextlib.suppress(OSError):  # another rank was faster
             os.unlink(path)
+
+
+def stale_shared_memory(folder: str = "/dev/shm") -> list[str]:
+    """Return the paths of MPI libraries' files of this user, older than a minute, that no process here has mapped."""
+    oldest, old = time.time() - _STALE_SECONDS, set[str]()
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            status = entry.stat(follow_symlinks=False)
+            if entry.name.startswith(_MPI_MEMORY) and status.st_uid == os.geteuid() and status.st_mtime < oldest:
+                old.add(entry.path)
+    for process in os.listdir("/proc") if old else ():
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            old -= _mapped(process, _MPI_MEMORY) if process.isdigit() else set()
+    return sorted(old)
+
+
+def _remove_stale() -> None:
+    """Remove what this user's dead MPI processes left, but in a container: it sees no others that share /dev/shm."""
+    if os.stat("/proc/self/ns/pid").st_ino == _HOST_PROCESSES:
+        for path in stale_shared_memory():
+            with contextlib.suppress(OSError):  # another rank was faster
+                os.unlink(path)
 
 
 def _mapped(process: int | str, names: tuple[str, ...]) -> set[str]:

@@ -8,6 +8,7 @@ import os
 
 import psutil
 
+from dlemu.comm.mpi import stale_shared_memory
 from dlemu.doctor.check_base import Check, Facts, judged
 from dlemu.results.wording import count
 
@@ -62,6 +63,10 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
     except OSError as error:
         observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
+    if stale := stale_shared_memory(folder):
+        observed = f"MPI processes of yours that were killed left {', '.join(stale)} in {folder}"
+        advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
+        return Check(level="warn", observed=observed, wanted="none left", advice=advice)
     return judged(free < _LEAST_BYTES, f"{free >> 20} MiB free in {folder}", wanted, advice)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from datagen.errors import UserError
 from datagen.regular import read_regular
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.environment import HostFacts, StorageFacts
-from dlemu.results.file_names import ADVICE, FACTS, LIVE
+from dlemu.results.file_names import ADVICE, FACTS, LIVE, README
 
 T = TypeVar("T")
 
@@ -32,7 +33,17 @@ LOCK = "lock"
 
 def write_live_facts(folder: str, facts: object, *, advice: str) -> None:
     """Write what is known of a run before its ranks start; raises SpaceError, whose message ends with `advice`."""
-    write_text(os.path.join(folder, LIVE), FACTS, msgspec.json.encode(facts).decode(), advice=advice)
+    live = os.path.join(folder, LIVE)
+    write_text(live, FACTS, msgspec.json.encode(facts).decode(), advice=advice)
+    text = (
+        f"A run in progress, or one that was killed; then this shows what it had measured:\n{report_command(folder)}\n"
+    )
+    write_text(live, README, text, advice=advice)
+
+
+def report_command(folder: str) -> str:
+    """Return the command that shows what a killed run had measured."""
+    return f"dlemu report {shlex.quote(os.path.abspath(folder))}"
 
 
 @contextlib.contextmanager

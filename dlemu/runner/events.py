@@ -24,6 +24,8 @@ class JobBegan:
 
     workload: Workload
     ranks: int
+    folder: str = ""
+    """The run's folder, where there is one already."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,7 @@ from dlemu.runner.ranks import Ranks, with_ranks
 from dlemu.runner.run_folder import (
     SAVING_SECONDS,
     Kept,
+    Unfinished,
     check_folder,
     drop_folder,
     drop_live,
@@ -239,6 +240,10 @@ class JobKind(ABC, Generic[J, L, R]):
         """Return what `clean_up` could not remove, as a phrase; empty for nothing."""
         return ""
 
+    def unfinished(self, folder: str) -> Unfinished | None:
+        """Return what the killed run of a folder left in the storage, None for nothing; raises UserError, OSError."""
+        return None
+
     def look_at_points(self) -> Look:
         """Return a function that checks the data of one run; called for all runs of a sweep before the first begins."""
         return lambda workload: None
@@ -304,7 +309,7 @@ def run_job(
         ranks.on_each_host(lambda local_ranks: in_time(kind, workload, lambda: kind.check_host(job, local_ranks)))
         kind.load(job)
         if ranks.leads and not workload.workflow.generate_data:  # else it was reported before the data was made
-            on_event(JobBegan(workload, ranks.count))
+            on_event(JobBegan(workload, ranks.count, job.folder))
         return ranks.run(partial(_run_rank, kind, job, on_event, request.keeps_run))
 
 

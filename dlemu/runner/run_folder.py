@@ -7,9 +7,8 @@ another process stops it: rank 0 notices it, and all ranks end after the current
 from __future__ import annotations
 
 import os
-import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -20,9 +19,9 @@ from datagen.storage._request_counts import read_counts, remove_counts
 from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
 from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
-from dlemu.results.file_names import FACTS, LIVE
+from dlemu.results.file_names import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
-from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal
+from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal, report_command
 from dlemu.results.wording import count
 from dlemu.telemetry._log import log_path
 
@@ -52,7 +51,7 @@ def check_folder(folder: str) -> None:
         elif goes_on(folder):
             problem = "belongs to another run, which is still active"
         elif holds_journal(live):
-            problem = f"holds what a run measured before it was killed: `dlemu report {shlex.quote(folder)}` shows it"
+            problem = f"holds what a run measured before it was killed: `{report_command(folder)}` shows it"
         else:
             problem = ""
     except (OSError, ValueError) as error:
@@ -118,7 +117,7 @@ def drop_folder(folder: OwnFolder) -> None:
 
 
 def _live_names(ranks: int) -> list[str]:
-    names = [LOCK, FACTS, STOP, JOURNAL]
+    names = [LOCK, FACTS, STOP, JOURNAL, README]
     for rank in range(ranks):  # there are no more hosts than ranks
         names.append(log_path("", rank))
     return names
@@ -148,6 +147,16 @@ class Kept:
         if self.says:
             return self.says
         return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a killed run left in the storage, which is of no use."""
+
+    what: str
+    """Phrase for it: the place and its size."""
+    remove: Callable[[], None]
+    """Removes it, and no file of anybody else's; raises UserError, OSError."""
 
 
 def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from dlemu.comm.cgroup_limits import shared_memory_problem
+from dlemu.comm.mpi import stale_shared_memory
+from dlemu.doctor.host import look_at_shared_memory
 
 
 @pytest.fixture
@@ -29,6 +33,22 @@ def test_a_full_or_read_only_one_is_named_with_what_to_do(tiny: Path) -> None:
     assert f"{tiny} is full (65536 bytes left): free some" in shared_memory_problem(str(tiny))
     subprocess.run(["mount", "-o", "remount,ro", tiny], check=True)
     assert f"{tiny} can't be written (Read-only file system): mount a tmpfs" in shared_memory_problem(str(tiny))
+
+
+def test_mpi_memory_is_stale_once_no_process_has_it_mapped() -> None:
+    path = f"/dev/shm/mpich_shm-test-{os.getpid()}"
+    try:
+        with open(path, "w+b") as file:
+            file.truncate(4096)
+            with mmap.mmap(file.fileno(), 4096):
+                os.utime(path, (0, 0))
+                assert path not in stale_shared_memory()
+        assert path in stale_shared_memory()
+        assert path in look_at_shared_memory("/dev/shm").observed
+        os.utime(path)
+        assert path not in stale_shared_memory()
+    finally:
+        os.unlink(path)
 
 
 def test_where_there_is_none_it_is_named() -> None:

@@ -29,7 +29,7 @@ OTHERS_THAT_REMOVE = {
     "datagen/storage/_request_counts.py": "counts of a run of ours, by a name that only dlemu gives",
     "datagen/storage/_s3_upload.py": "an upload that this writer began, or that a record of dlemu's names",
     "datagen/storage/posix.py": "the storage: callers name the file",
-    "datagen/storage/s3.py": "the storage: callers name the object; uploads that a record of dlemu's names",
+    "datagen/storage/s3.py": "the storage: callers name the object; uploads that they or a record name",
     "dlemu/checkpoints/save.py": "a file of a checkpoint that claim_blocks noted as ours, to be replaced",
     "dlemu/checkpoints/stored.py": "names of the plan, in a folder with our note",
     "dlemu/checkpoints/write_files.py": "files that this writer has just named",

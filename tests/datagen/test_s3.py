@@ -470,6 +470,17 @@ def test_an_upload_that_is_left_in_a_folder_is_aborted_also_in_the_first(folder:
         assert [upload.key for upload in server.uploads.values()] == [elsewhere]
 
 
+def test_uploads_under_way_are_counted_and_ended_for_the_named_files_alone() -> None:
+    with own_server() as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_s3_upload, "PART_BYTES", 1000)
+        storage = storage_of(server)
+        for key in ("data/a", "data/a", "data/b", "data/below/a", "a"):
+            storage.create(key).write(DATA)
+        assert (storage.uploads("data/", ["a", "c"]), len(server.uploads)) == (2, 5)
+        assert storage.uploads("data", ["a", "c"], end=True) == 2
+        assert sorted(upload.key for upload in server.uploads.values()) == ["a", "data/b", "data/below/a"]
+
+
 def test_keys_of_both_layouts_and_prefixes() -> None:
     with own_server() as server:
         write(storage_of(server), "./data/a", b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,11 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from datagen.errors import SpaceError, UserError
 from datagen.storage.storage_base import StorageSpec, open_storage
 from dlemu.checkpoints.io_rows import WHOLE, WRITE
-from dlemu.checkpoints.stored import NOTE, write_note
+from dlemu.checkpoints.stored import NOTE, read_note, write_note
+from dlemu.cli.report import command as report_command
 from dlemu.config import load
 from dlemu.jobs.checkpoint.loop import _CheckpointRank
 from dlemu.jobs.checkpoint.page import kept_line, screen
@@ -255,6 +258,35 @@ def test_what_the_ranks_of_a_killed_run_had_measured_is_a_result(
         run(tmp_path)
     with going_on(folder), pytest.raises(UserError, match="is still running"):
         read_checkpoint_run(folder)
+
+
+def test_what_a_killed_run_left_of_a_checkpoint_is_named_and_removed_only_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(tmp_path, monkeypatch)
+    result, saved = tmp_path / "result", tmp_path / "saved"
+    third, theirs = saved / "global_epoch1_step3", saved / "global_epoch1_step3" / "notes.txt"
+    storage = open_storage(StorageSpec())
+    note = read_note(storage, str(third))
+    assert note is not None
+    write_note(storage, str(third), replace(note, complete=False), fsync=False)
+    theirs.write_text("a user's own")
+
+    def report(*words: str) -> Result:
+        return CliRunner().invoke(report_command, ["--json", *words, str(result)])
+
+    assert f"dlemu report {result}" in (result / "live" / "README").read_text()
+    named = report()
+    assert (named.exit_code, json.loads(named.stdout)["complete"]) == (3, False)
+    assert f"{third}, not complete: " in named.stderr
+    assert "--remove-unfinished" in named.stderr
+    with going_on(str(result)):
+        assert isinstance(report("--remove-unfinished").exception, UserError)
+    assert len(files_of(tmp_path, 3)) > 1
+    report("--remove-unfinished")
+    assert files_of(tmp_path, 3) == [theirs]
+    assert len(files_of(tmp_path, 2)) > 1
+    assert "not complete: " not in report("--remove-unfinished").stderr
 
 
 @pytest.mark.parametrize(

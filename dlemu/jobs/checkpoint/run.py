@@ -6,18 +6,18 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from datagen.errors import DlemuError, UserError
-from datagen.storage.storage_base import FOLDER_TYPES, open_storage
+from datagen.storage.storage_base import FOLDER_TYPES, StorageBase, open_storage
 from dlemu.checkpoints.checkpoint_plan import plan_checkpoint
 from dlemu.checkpoints.io_rows import WHOLE, WRITE, finished_path, rows_path
 from dlemu.checkpoints.stored import files_in, folder_of, read_note, remove_checkpoint, stored_checkpoints
 from dlemu.comm import Comm
 from dlemu.config import check_checkpoints
 from dlemu.config.overrides import override
-from dlemu.config.schema import Workload
+from dlemu.config.schema import Checkpoint, Workload
 from dlemu.jobs.checkpoint.live import LiveCheckpoints
 from dlemu.jobs.checkpoint.loop import CheckpointLog, run_checkpoints, salvage_checkpoints
 from dlemu.jobs.checkpoint.measured import CheckpointJournal, CheckpointRunFacts
@@ -30,11 +30,14 @@ from dlemu.jobs.checkpoint.prepare import (
     with_writes_first,
 )
 from dlemu.jobs.checkpoint.result import CheckpointRun, make_checkpoint_facts, make_checkpoint_run
-from dlemu.results.file_names import FACTS, KILLED
+from dlemu.report.units import size
+from dlemu.results.file_names import FACTS, KILLED, LIVE
+from dlemu.results.measured import read_facts
+from dlemu.results.wording import count
 from dlemu.runner.events import Making
 from dlemu.runner.follow import Reporter
 from dlemu.runner.job import JobKind, Look, Notify
-from dlemu.runner.run_folder import Kept
+from dlemu.runner.run_folder import Kept, Unfinished
 
 
 class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
@@ -115,6 +118,27 @@ class Checkpoints(JobKind[CheckpointJob, CheckpointLog, CheckpointRun]):
         folders = ", ".join(map(job.folder_of, removed[1]))
         return f"{folders}, not complete, can't be removed and is left" if folders else ""
 
+    def unfinished(self, folder: str) -> Unfinished | None:
+        facts = read_facts(os.path.join(folder, LIVE, FACTS), CheckpointRunFacts)
+        settings, storage = facts.workload.checkpoint, open_storage(facts.workload.storage_spec.buffered)
+        folders = [folder_of(settings.checkpoint_folder, number) for number in _partial(storage, settings, facts.seed)]
+        if not folders:
+            return None
+        paths = [f"{folder}/{name}" for folder in folders for name in files_in(storage, folder)]
+        names = plan_checkpoint(facts.workload.model, settings, facts.ranks).names
+        try:
+            uploads = sum(storage.uploads(folder, names) for folder in folders)
+            under_way = f", {count(uploads, 'multipart upload')} under way" if uploads else ""
+        except (OSError, UserError) as error:
+            under_way = f", unknown uploads under way ({error})"
+        written = f"{count(len(paths), 'file')}, {size(sum(filter(None, storage.sizes(paths))))}"
+
+        def remove() -> None:
+            for folder in folders:
+                _remove(storage, folder, names)
+
+        return Unfinished(f"{', '.join(folders)}, not complete: {written}{under_way}", remove)
+
     def look_at_points(self) -> Look:
         return _check_point
 
@@ -172,14 +196,27 @@ def _remove_partial(job: CheckpointJob) -> tuple[list[int], list[int]]:
         if job.token:
             with contextlib.suppress(OSError, DlemuError):
                 storage.remove(f"{job.settings.checkpoint_folder.rstrip('/')}/{job.token}")
-        for number in range(1, job.writes + 1):
-            folder = job.folder_of(number)
-            note = read_note(storage, folder)
-            mine = note is not None and note.seed == job.seed and not note.complete
-            # An empty folder without a note: the run ended right after making it.
-            hidden = (name.startswith(".") for name in files_in(storage, folder))
-            if mine or (note is None and storage.is_folder(folder) and all(hidden)):
-                left.append(number)
-                remove_checkpoint(storage, folder, job.plan.names)
-                removed.append(left.pop())
+        for number in _partial(storage, job.settings, job.seed):
+            left.append(number)
+            _remove(storage, job.folder_of(number), job.plan.names)
+            removed.append(left.pop())
     return removed, left
+
+
+def _remove(storage: StorageBase, folder: str, names: Collection[str]) -> None:
+    """Remove an incomplete checkpoint, and end its uploads where killed ranks left some. Raises UserError, OSError."""
+    with contextlib.suppress(OSError, UserError):  # a store that does not list them
+        storage.uploads(folder, names, end=True)
+    remove_checkpoint(storage, folder, names)
+
+
+def _partial(storage: StorageBase, settings: Checkpoint, seed: int) -> Iterator[int]:
+    """Yield the numbers of the incomplete checkpoints of the run with a seed; raises UserError, OSError."""
+    for number in range(1, settings.num_checkpoints_write + 1):
+        folder = folder_of(settings.checkpoint_folder, number)
+        note = read_note(storage, folder)
+        mine = note is not None and note.seed == seed and not note.complete
+        # An empty folder without a note: the run ended right after making it.
+        hidden = (name.startswith(".") for name in files_in(storage, folder))
+        if mine or (note is None and storage.is_folder(folder) and all(hidden)):
+            yield number
