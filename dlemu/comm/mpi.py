@@ -257,5 +257,5 @@ def _remove_stale() -> None:
 
 def _mapped(process: int | str, names: tuple[str, ...]) -> set[str]:
     with open(f"/proc/{process}/maps", errors="surrogateescape") as maps:
-        paths = {line.rstrip("\n").partition("/")[2] for line in maps if "/dev/shm/" in line}
+        paths = {line.rstrip("\n").partition("/")[2] for line in maps if "/" in line}
     return {f"/{path}" for path in paths if os.path.basename(path).startswith(names)}

@@ -64,7 +64,7 @@ def check_shared_memory(facts: Facts, folder: str = "/dev/shm") -> Check:
         observed, advice = f"{folder}: {error.strerror}", f"mount a tmpfs at {folder}"
         return Check(level="fail", observed=observed, wanted=wanted, advice=advice)
     if stale := stale_shared_memory(folder):
-        observed = f"MPI processes of yours that were killed left {', '.join(stale)} in {folder}"
+        observed = f"MPI processes of yours that were killed left {', '.join(stale)}"
         advice = "remove them if no MPI program of yours runs in a container; `mpirun dlemu` outside of one does it"
         return Check(level="warn", observed=observed, wanted="none left", advice=advice)
     return judged(free < _LEAST_BYTES, f"{free >> 20} MiB free in {folder}", wanted, advice)

@@ -12,7 +12,9 @@ import pytest
 
 from dlemu.comm.cgroup_limits import shared_memory_problem
 from dlemu.comm.mpi import stale_shared_memory
-from dlemu.doctor.host import look_at_shared_memory
+from dlemu.config.schema import Workload
+from dlemu.doctor.check_base import Facts
+from dlemu.doctor.host import check_shared_memory
 
 
 @pytest.fixture
@@ -35,20 +37,17 @@ def test_a_full_or_read_only_one_is_named_with_what_to_do(tiny: Path) -> None:
     assert f"{tiny} can't be written (Read-only file system): mount a tmpfs" in shared_memory_problem(str(tiny))
 
 
-def test_mpi_memory_is_stale_once_no_process_has_it_mapped() -> None:
-    path = f"/dev/shm/mpich_shm-test-{os.getpid()}"
-    try:
-        with open(path, "w+b") as file:
-            file.truncate(4096)
-            with mmap.mmap(file.fileno(), 4096):
-                os.utime(path, (0, 0))
-                assert path not in stale_shared_memory()
-        assert path in stale_shared_memory()
-        assert path in look_at_shared_memory("/dev/shm").observed
-        os.utime(path)
-        assert path not in stale_shared_memory()
-    finally:
-        os.unlink(path)
+def test_mpi_memory_is_stale_once_no_process_has_it_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "mpich_shm-test"
+    with open(path, "w+b") as file:
+        file.truncate(4096)
+        with mmap.mmap(file.fileno(), 4096):
+            os.utime(path, (0, 0))
+            assert stale_shared_memory(str(tmp_path)) == []
+    assert stale_shared_memory(str(tmp_path)) == [str(path)]
+    assert str(path) in check_shared_memory(Facts(Workload()), str(tmp_path)).observed
+    os.utime(path)
+    assert stale_shared_memory(str(tmp_path)) == []
 
 
 def test_where_there_is_none_it_is_named() -> None:
