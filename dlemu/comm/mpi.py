@@ -228,7 +228,7 @@ def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _
 
     Those of MPICH are unlinked once all processes have them: none is left, however the job ends.
     """
-    for path in _mapped(process, names):
+    for path in (path for path in _mapped(process, names) if path.startswith("/dev/shm/")):
         with contextlib.suppress(OSError):  # another rank was faster
             os.unlink(path)
 

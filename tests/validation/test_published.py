@@ -27,7 +27,7 @@ def test_errors_of_predictions_are_held_against_what_is_wanted(module: Callable[
     published = module("published")
     small = min(published.pairs(), key=lambda pair: sum(result.run.workload.dataset.num_files_train for result in pair))
     pair = published.predict_one(*small)
-    assert pair.holds
+    assert pair.check.holds
     assert abs(pair.off_percent) < 3
     assert abs(pair.au_off) < 3
     held = {check.what.partition(" (")[0]: check.holds for check in published.checks([pair])}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +16,14 @@ from dlemu.metrics.changes import find_speed_changes
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit, Scaling
 from tests.runs import make_job, make_log
+from tests.validation import virtual_drives
 
 TAILS: dict[str, Any] = {"workers": 8, "steps": 600, "step_seconds": 0.0034, "batch_bytes": 187_000.0}
 
 
 @pytest.fixture
-def drives(module: Callable[[str], Any]) -> Any:
-    return module("virtual_drives")
+def drives() -> Any:
+    return virtual_drives
 
 
 def run_on(drives: Any, drive: Any, training: Any, seed: int = 1, scaling: Scaling | None = None) -> Run:
