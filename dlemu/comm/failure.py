@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from datagen.errors import DlemuError, UserError, host_failure
 from dlemu.comm.cgroup_limits import out_of_memory_hint
@@ -74,6 +75,8 @@ class RankEnd:
     """Its exit status; 128 + signal when a signal ended it."""
     signal: int
     failure: Failure | None
+    result: Any = None
+    """What its function returned."""
 
 
 def first_failure(ends: Iterable[RankEnd]) -> Failure | None:

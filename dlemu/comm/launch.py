@@ -14,12 +14,13 @@ import pickle
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -53,6 +54,8 @@ if TYPE_CHECKING:  # most runs are on one host
 
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
+_DESCRIPTOR_SPACE = socket.CMSG_LEN(4)  # for one file
+_RECEIVING = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 _LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
 _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
 _LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
@@ -218,7 +221,8 @@ def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Fa
 class Supervisor:
     """Waits for the ranks of one run without polling, and passes what happens to them to an `Ending`.
 
-    `reports` delivers datagrams, each a pickled `Failure`, or None of a process that is ready (`on_ready`);
+    `reports` delivers datagrams, each a pickled `Failure`, None of a process that is ready (`on_ready`), or the rank of
+    one that sends the file with its result along;
     `wakeups` delivers a byte for each signal that this process got (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
@@ -233,6 +237,8 @@ class Supervisor:
         """`relay` answers the ranks' questions to other hosts."""
         self._reports, self._wakeups, self._ending, self._on_ready = reports, wakeups, ending, on_ready
         self._relay = relay
+        self._results: dict[int, int] = {}
+        """Rank -> descriptor of the file with its result, which is read at the end: others may still measure."""
 
     def add(self, process: int, rank: int) -> None:
         self._ending.started(process, rank)
@@ -245,7 +251,14 @@ class Supervisor:
             if time.monotonic_ns() >= look_ns:
                 on_look()
                 look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
-        return self._ending.ends
+        return [dataclasses.replace(end, result=self._result(end.rank)) for end in self._ending.ends]
+
+    def _result(self, rank: int) -> Any:
+        if rank not in self._results:
+            return None
+        with os.fdopen(self._results.pop(rank), "rb") as file:
+            file.seek(0)
+            return pickle.load(file)
 
     def pause(self, seconds: float) -> None:
         """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
@@ -280,14 +293,19 @@ class Supervisor:
         for process in self._ending.running:
             os.waitpid(process, 0)
         self._ending.running.clear()
+        for descriptor in self._results.values():
+            os.close(descriptor)
 
     def _take_reports(self) -> None:
         while True:
             try:
-                report = pickle.loads(self._reports.recv(_LONGEST_REPORT_BYTES, socket.MSG_DONTWAIT))
+                data, files, _, _ = self._reports.recvmsg(_LONGEST_REPORT_BYTES, _DESCRIPTOR_SPACE, _RECEIVING)
             except BlockingIOError:
                 return
-            if isinstance(report, Failure):
+            report = pickle.loads(data)
+            if files:
+                self._results[report] = int.from_bytes(files[0][2], sys.byteorder)
+            elif isinstance(report, Failure):
                 self._ending.reported(report, time.monotonic_ns())
             else:
                 self._on_ready()
@@ -393,6 +411,13 @@ class ReportChannel:
             self.reports.send(pickle.dumps(failure))
         return failure.status
 
+    def deliver(self, result: object) -> None:
+        """Send what the process returns, in a file that lives in memory: results are larger than datagrams may be."""
+        with os.fdopen(os.memfd_create("dlemu-result"), "wb") as file:
+            pickle.dump(result, file)
+            file.flush()
+            socket.send_fds(self.reports, [pickle.dumps(self.number)], [file.fileno()])
+
 
 @dataclass(frozen=True)
 class RankGroup:
@@ -407,7 +432,7 @@ class RankGroup:
 
 def run_ranks(
     ranks: int | RankGroup,
-    main: Callable[[Comm], int],
+    main: Callable[[Comm], object],
     *,
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
@@ -417,7 +442,7 @@ def run_ranks(
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
 
-    `main` returns its rank's exit status; anything but 0 is a failure, as is an exception or a signal, and ends the
+    What `main` returns is pickled and is the `result` of that end. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
     picks the cause. `on_start` gets the ranks' process ids; `on_look` is called every LOOK_SECONDS, and what it raises
@@ -434,7 +459,7 @@ def run_ranks(
 
         relay = Relay(sockets.leader, members[0], group.leaders)
 
-    def work(channel: ReportChannel) -> int:
+    def work(channel: ReportChannel) -> object:
         local_rank = members.index(channel.number)
         tree = sockets.take(local_rank, timeout_seconds)
         sockets.close()
@@ -442,9 +467,9 @@ def run_ranks(
             relay.link.close()
         group.settle(local_rank)
         comm = LocalComm(tree, group.place)
-        status = main(comm)
+        result = main(comm)
         comm.close()
-        return status
+        return result
 
     try:
         return run_processes(
@@ -466,7 +491,7 @@ def run_ranks(
 
 def run_processes(
     numbers: Sequence[int],
-    work: Callable[[ReportChannel], int],
+    work: Callable[[ReportChannel], object],
     role: Role = RANK,
     *,
     sockets: TreeSockets | None = None,
@@ -553,7 +578,7 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
 class _Task:
     """What every forked process gets; all of it was made before the fork."""
 
-    work: Callable[[ReportChannel], int]
+    work: Callable[[ReportChannel], object]
     numbers: Sequence[int]
     role: Role
     grace_seconds: float
@@ -569,7 +594,10 @@ def _run(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> in
     channel = ReportChannel(number, task.role, task.reports)
     try:
         _set_up_process(task, signal_mask)
-        return task.work(channel)
+        result = task.work(channel)
+        if result is not None:
+            channel.deliver(result)
+        return 0
     except BaseException as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if isinstance(error, SystemExit) and not error.code:

@@ -12,7 +12,7 @@ import pickle
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from datagen.errors import DlemuError, UserError
 from dlemu.comm import Interrupted, die_with_parent, first_failure
@@ -61,7 +61,6 @@ def run_crew(
     waiting = len(orders)
     parent = os.getpid()
     with contextlib.ExitStack() as stack:
-        results = [_memory_file(stack) for _ in orders]
         gate, write_end = os.pipe()
         stack.callback(os.close, gate)
         gate_opener = stack.enter_context(os.fdopen(write_end, "wb", 0))
@@ -73,38 +72,27 @@ def run_crew(
                 on_ready()
                 gate_opener.close()
 
-        def run_worker(channel: ReportChannel) -> int:
+        def run_worker(channel: ReportChannel) -> Result:
             gate_opener.close()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             die_with_parent(parent)
             name_process(f"dlemu-{role.name}")
-            result = work(Worker(channel.number, channel.role, channel.reports, gate), orders[channel.number])
-            pickle.dump(result, results[channel.number])
-            results[channel.number].flush()
-            return 0
+            return work(Worker(channel.number, channel.role, channel.reports, gate), orders[channel.number])
 
-        failure = first_failure(
-            run_processes(
-                range(len(orders)),
-                run_worker,
-                role,
-                timeout_seconds=timeout_seconds,
-                grace_seconds=_GRACE_SECONDS,
-                most_seconds=most_seconds,
-                on_ready=one_is_ready,
-                on_look=on_look,
-            )
+        ends = run_processes(
+            range(len(orders)),
+            run_worker,
+            role,
+            timeout_seconds=timeout_seconds,
+            grace_seconds=_GRACE_SECONDS,
+            most_seconds=most_seconds,
+            on_ready=one_is_ready,
+            on_look=on_look,
         )
+        failure = first_failure(ends)
         if failure is not None:
             raise _error(failure)
-        for result in results:
-            result.seek(0)
-        return [pickle.load(result) for result in results]
-
-
-def _memory_file(stack: contextlib.ExitStack) -> IO[bytes]:
-    """Return an in-memory file for a worker's result: a pipe would have to be read while others still measure."""
-    return stack.enter_context(os.fdopen(os.memfd_create("dlemu-result"), "w+b"))
+        return [end.result for end in ends]
 
 
 def _error(failure: Failure) -> BaseException:

@@ -7,8 +7,6 @@ saves and reports.
 from __future__ import annotations
 
 import contextlib
-import os
-import pickle
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -141,24 +139,19 @@ class Ranks:
 
         Raises RunFailedError with what was the first failure of a rank.
         """
-        with os.fdopen(os.memfd_create("dlemu-result"), "w+b") as result:
 
-            def rank(comm: Comm) -> int:
-                returned = main(comm)
-                if comm.rank == 0:
-                    pickle.dump(returned, result)
-                    result.flush()
-                return 0
+        def rank(comm: Comm) -> T | None:
+            result = main(comm)
+            return result if comm.rank == 0 else None
 
-            group = self.count if self._host is None else self._host.group
-            ends = run_ranks(group, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
-            failure = first_failure(ends)
-            if failure is not None:
-                if self._host is not None:
-                    self._host.statuses = {end.rank: end.status for end in ends}
-                raise _failed_run(failure)
-            result.seek(0)
-            return cast(T, pickle.load(result)) if self.leads else None
+        group = self.count if self._host is None else self._host.group
+        ends = run_ranks(group, rank, timeout_seconds=self._timeout_seconds, on_look=self._on_look)
+        failure = first_failure(ends)
+        if failure is not None:
+            if self._host is not None:
+                self._host.statuses = {end.rank: end.status for end in ends}
+            raise _failed_run(failure)
+        return cast(T, ends[0].result) if self.leads else None
 
     @contextlib.contextmanager
     def guard(self, job: Guarded, save_failed: SaveFailed, clean_up: CleanUp = lambda: None) -> Iterator[None]:

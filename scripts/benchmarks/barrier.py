@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from functools import partial
 
 import numpy as np
 
@@ -42,15 +40,14 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 def meeting(ranks: int) -> tuple[float, float]:
     """Return the median microseconds of an all-reduce, and the CPU of all ranks together for one."""
-    with tempfile.NamedTemporaryFile("r") as lines:
-        ends = run_ranks(ranks, partial(_meet, lines.name), timeout_seconds=_TIMEOUT_SECONDS)
-        if any(end.failure for end in ends):
-            raise DlemuError(f"{ranks} ranks did not meet: {next(end.failure for end in ends if end.failure)}")
-        taken, cpu = map(float, lines.read().split())
-        return taken, cpu
+    ends = run_ranks(ranks, _meet, timeout_seconds=_TIMEOUT_SECONDS)
+    if any(end.failure for end in ends):
+        raise DlemuError(f"{ranks} ranks did not meet: {next(end.failure for end in ends if end.failure)}")
+    taken, cpu = ends[0].result
+    return taken, cpu
 
 
-def _meet(path: str, comm: Comm) -> int:
+def _meet(comm: Comm) -> tuple[float, float] | None:
     for _ in range(_WARM_UP):
         comm.all_reduce_max(0)
     began, taken = time.process_time_ns(), []
@@ -59,10 +56,7 @@ def _meet(path: str, comm: Comm) -> int:
         comm.all_reduce_max(start_ns)
         taken.append((time.perf_counter_ns() - start_ns) / 1e3)
     used = comm.gather((time.process_time_ns() - began) / 1e3)
-    if used is not None:
-        with open(path, "w") as out:
-            out.write(f"{statistics.median(taken)} {sum(used) / _MEETINGS}")
-    return 0
+    return None if used is None else (statistics.median(taken), sum(used) / _MEETINGS)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_what_is_not_measured_is_not_called_ok(words: str, why: str, tmp_path: P
 
 
 def test_ranks_that_do_not_get_on_are_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(ceiling, "_measure", lambda *_: time.sleep(3600))
+    monkeypatch.setattr(ceiling, "measure_ceiling", lambda *_: time.sleep(3600))
     monkeypatch.setattr(ceiling, "BUDGET_SECONDS", 0.3)
     check = ceiling.check(Facts(small(tmp_path / "none", "ranks=2", "train.computation_time=0.01")))
     assert check.level == "warn"

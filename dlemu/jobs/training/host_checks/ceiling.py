@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import mmap
 import os
-import struct
 from dataclasses import replace
 
 from datagen.errors import DlemuError
 from datagen.registry import find
-from dlemu.comm import Comm, first_failure, run_ranks
+from dlemu.comm import first_failure, run_ranks
 from dlemu.comm.failure import LATE
 from dlemu.doctor.check_base import Check, Facts
 from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
@@ -63,26 +60,17 @@ def judge(demand: Demand, ranks: int, percent: float | None) -> Check:
 
 def _ceiling_percent(job: TrainingJob, make_loader: type[Loader]) -> float | None:
     """Fork the ranks and return their ceiling; None after BUDGET_SECONDS. Raises DlemuError when a rank fails."""
-    shared = mmap.mmap(-1, 8)
-    struct.pack_into("d", shared, 0, math.nan)
     ends = run_ranks(
         job.ranks,
-        lambda comm: _measure(job, make_loader, comm, shared),
+        lambda comm: measure_ceiling(job, comm, make_loader),
         timeout_seconds=job.workload.timeout_seconds,
         most_seconds=BUDGET_SECONDS,
     )
     failure = first_failure(ends)
     if failure and failure.kind != LATE:
         raise DlemuError(failure.message)
-    (percent,) = struct.unpack("d", shared)
-    return None if math.isnan(percent) else float(percent)
-
-
-def _measure(job: TrainingJob, make_loader: type[Loader], comm: Comm, shared: mmap.mmap) -> int:
-    percent = measure_ceiling(job, comm, make_loader)
-    if percent is not None:
-        struct.pack_into("d", shared, 0, percent)
-    return 0
+    percent: float | None = ends[0].result
+    return percent
 
 
 CHECKS = {"ceiling": check}
