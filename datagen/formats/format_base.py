@@ -309,7 +309,7 @@ class FormatBase(abc.ABC):
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
         or row groups.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # such a format is never asked
 
     def load(self, path: str, index: int, samples: int) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
@@ -379,7 +379,7 @@ class RecordFormat(FormatBase):
 
         A format without headers has none. Raises DamagedError.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # only formats of records are asked
 
 
 class PackedSample(NamedTuple):
