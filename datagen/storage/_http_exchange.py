@@ -95,12 +95,6 @@ class Connection:
         """Return whether the idle connection has nothing to read; data or an EOF mean that it can't be reused."""
         return not self._poller.poll(0)
 
-    def wait_for(self, events: int, seconds: float) -> bool:
-        """Wait at most `seconds` for poll events (POLLIN, POLLOUT); return whether one occurred."""
-        poller = select.poll()
-        poller.register(self.descriptor, events)
-        return bool(poller.poll(1000 * seconds))
-
     def _receive_tls(self, buffer: memoryview | bytearray, _most: int, _flags: int) -> int:
         self._reads += 1
         if self._reads % TLS_TIMING_INTERVAL:

@@ -72,13 +72,6 @@ def value_with_interval(value: Value | None, unit: str) -> str:
     return "-" if value is None else with_interval(value.mean, value.half_width, unit)
 
 
-def multiple_of(ratio: float) -> str:
-    """Return a ratio in words, to be followed by its base: "6 % of" or "2.5 times" (the memory)."""
-    if ratio >= 1:
-        return f"{round(ratio, 1 if ratio < 10 else None):,g} times"
-    return f"{100 * ratio:.{0 if ratio >= 0.01 else 2}f} % of"
-
-
 def size(size_bytes: int) -> str:
     """Return a size in bytes, MB or GB (powers of ten)."""
     if size_bytes < 1e6:
