@@ -72,15 +72,6 @@ class LimitedBy(Generic[What]):
     what: What
     confidence: Confidence
     evidence: tuple[str, ...] = ()
-    """`seen` as sentences; the job makes them."""
+    """What shows it, as sentences; the job makes them."""
     advice: tuple[str, ...] = ()
-    """`to_do` as sentences."""
-    seen: tuple[Finding, ...] = ()
-    """The evidence as codes with their numbers."""
-    to_do: tuple[Finding, ...] = ()
-    """The advice as codes with their numbers."""
-
-    @property
-    def name(self) -> str:
-        """What limited it, as text."""
-        return self.what
+    """What to do, as sentences."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from dlemu.metrics.causes import Causes, Work
-from dlemu.metrics.findings import Code, Confidence, Finding, Number
+from dlemu.metrics.findings import Code, Confidence, Finding, LimitedBy, Number
 
 What = Literal["storage", "loader", "host CPU", "emulator", "nothing"]
 
@@ -135,12 +135,12 @@ class Shares:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
-    """What limited a run: how the time lost to waiting for data divides, and what explains it."""
+class Limit(LimitedBy[What]):
+    """What limited a run: how the time lost to waiting for data divides, and what explains it.
 
-    what: What
-    """That with the largest of the shares; `nothing` where less than 2 % of the time was lost."""
-    confidence: Confidence
+    `what` is that with the largest of the shares; `nothing` where less than 2 % of the time was lost.
+    """
+
     shares: Shares = field(default_factory=Shares)
     numbers: dict[str, Number] = field(default_factory=dict)
     """The use of readers, devices and cores meanwhile, as far as known; units are in the names."""
@@ -148,10 +148,6 @@ class Limit:
     """What explains it."""
     causes: tuple[Cause, ...] = ()
     """All causes known, each with the AU without it; the limit itself first."""
-    evidence: tuple[str, ...] = ()
-    """Shares, numbers and findings as sentences."""
-    advice: tuple[str, ...] = ()
-    """What to do, as sentences."""
 
 
 class _Explained(NamedTuple):

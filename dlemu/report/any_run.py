@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from dlemu.metrics.findings import LimitedBy
-from dlemu.metrics.limit import Limit
 from dlemu.metrics.spread import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
@@ -75,7 +74,7 @@ def _sections(kind: Kind, answer: Any, folder: str) -> Iterable[Section]:
 def _told(parts: JobParts, summary: Any) -> Iterator[Section]:
     """Yield what is said of a run of any kind: what limited it, its metrics, and those of each repetition."""
     limit = getattr(summary, "limited_by", None)
-    if isinstance(limit, LimitedBy | Limit):
+    if isinstance(limit, LimitedBy):
         advice = [Line(f"to do: {sentence}", "strong") for sentence in limit.advice]
         yield Words(f"Limited by: {limit.what} (confidence: {limit.confidence})", [*limit.evidence, *advice])
     found = [(metric, getattr(getattr(summary, "metrics", summary), metric.name, None)) for metric in parts.catalogue]
