@@ -76,9 +76,8 @@ class MpiProcess:
             ranks = range(node.Get_size())
             members = mpi.Group.Translate_ranks(node.Get_group(), list(ranks), self._world.Get_group())
             node.Free()
-        self._secret = bytes(secret)
         self.members: Sequence[int] = [int(rank) for rank in members]
-        self.door = f"{self._secret.hex()}-{self.members[0]}"
+        self.door = f"{secret.hex()}-{self.members[0]}"
 
     def connect(self, led: Sequence[int]) -> MpiLeaders | None:
         with _contact(self._mpi):
@@ -88,7 +87,7 @@ class MpiProcess:
             return None
         from dlemu.comm.mpi_leaders import MpiLeaders
 
-        self._leaders = MpiLeaders(self._mpi, comm, self._secret, self.timeout_seconds)
+        self._leaders = MpiLeaders(self._mpi, comm, self.timeout_seconds)
         return self._leaders
 
     def finish(self) -> None:
@@ -204,7 +203,8 @@ def start_within(seconds: float) -> Iterator[None]:
 def _keep_time(channel: int, other_end: int, seconds: float) -> int:
     os.close(other_end)
     name_process("dlemu-start")
-    if not select.select([channel], [], [], seconds + turn_seconds())[0]:
+    turn_seconds = _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
+    if not select.select([channel], [], [], seconds + turn_seconds)[0]:
         print(
             f"dlemu: MPI did not start within {seconds:g} s (timeout_seconds): a rank that the launcher started "
             "hangs before that, or MPI can't reach it; check the other hosts, or raise timeout_seconds",
@@ -216,11 +216,6 @@ def _keep_time(channel: int, other_end: int, seconds: float) -> int:
             remove_shared_memory(os.getppid())
             os.kill(os.getppid(), signal.SIGTERM)
     return 0
-
-
-def turn_seconds() -> float:
-    """Return how long this process waits before it reports what every one would: the first report ends the others."""
-    return _TURN_SECONDS * min(launcher_rank(), _MOST_TURNS)
 
 
 def remove_shared_memory(process: int | str = "self", names: tuple[str, ...] = _MPI_MEMORY) -> None:

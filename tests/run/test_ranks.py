@@ -13,14 +13,13 @@ from dlemu.comm import Interrupted, PeerLostError
 from dlemu.comm.failure import Failure
 from dlemu.comm.local import HostPlace
 from dlemu.config.schema import Workload
-from dlemu.runner import launched
-from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError
+from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
 
 class Launched:
-    """What `ending_all` needs of the leader of a host."""
+    """What `lead` needs of the leader of a host."""
 
     ends_all = True
 
@@ -66,9 +65,14 @@ def test_a_host_that_fails_says_so_once_and_ends_all(
 ) -> None:
     """Where all outputs are one, a host that only lost another leaves it to that one, or to rank 0's host."""
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    host, told = Launched(node, knows_cause=knows_cause), list[str]()
-    with pytest.raises(SystemExit) as ended, launched.ending_all(host, told.append):  # type: ignore[arg-type]
+    host: Any = Launched(node, knows_cause=knows_cause)
+    told: list[str] = []
+
+    def fail() -> None:
         raise error
+
+    with pytest.raises(SystemExit) as ended:
+        lead(host, lambda event: told.append(event.message), fail)  # type: ignore[union-attr]
     assert (ended.value.code, host.did) == (status, f"ended with {status}")
     assert re.fullmatch(said, "".join(told), re.DOTALL)
 
