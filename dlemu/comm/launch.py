@@ -149,7 +149,7 @@ class Ending:
         if failure is not None:
             self._start_grace(now_ns)
         status = 0 if failure is None else failure.status
-        self._ends[rank] = RankEnd(rank=rank, status=status, signal=max(-code, 0), failure=failure)
+        self._ends[rank] = RankEnd(rank=rank, status=status, failure=failure)
 
     def step(self, now_ns: int, send: Callable[[int, int], bool]) -> None:
         """Do what is due; `send(process, signal)` returns whether the process still existed."""
@@ -177,7 +177,7 @@ class Ending:
                     "kernel, as in a read from hung storage; see `dmesg` and the state of the file system"
                 )
                 failure = self._failures.get(rank) or self._failure(process, "Stuck", message, now_ns, _KILLED)
-                self._ends[rank] = RankEnd(rank=rank, status=failure.status, signal=signal.SIGKILL, failure=failure)
+                self._ends[rank] = RankEnd(rank=rank, status=failure.status, failure=failure)
             self.running.clear()
 
     def _start_grace(self, now_ns: int) -> None:

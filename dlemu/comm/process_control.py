@@ -27,7 +27,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 
 _AGAIN_SECONDS = 0.02  # long enough for a destructor or a fork's hooks to be over
-_OUTPUT_SECONDS = 0.5  # a launcher takes milliseconds, and some more to pass it on to the host that prints it
+_OUTPUT_SECONDS = 0.3  # a launcher takes milliseconds, and some more to pass it on to the host that prints it
 
 Handler = Callable[[int, FrameType | None], None]
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from dlemu.comm.failure import Failure, describe, first_failure
 from dlemu.comm.launch import run_ranks
 from dlemu.config.schema import Workload
 from dlemu.results.live import going_on
-from dlemu.runner.events import OnEvent, Refused, Warned
+from dlemu.runner.events import OnEvent, Warned
 from dlemu.runner.launched import run_as_placeholder, start_seconds
 from dlemu.runner.run_folder import Kept
 
@@ -214,17 +214,18 @@ def with_ranks(
 def lead(host: Host, on_event: OnEvent, body: Callable[[], T]) -> T:
     """Return what `body` does, and end the launcher's processes with this one.
 
-    An exception is reported and ends all ranks; this process by SystemExit. After a `RefusedError` all exit as after a
-    successful run: after an abort, the launcher prints messages of its own.
+    An exception is reported and ends all ranks; this process by SystemExit. After a `RefusedError`, which is raised as
+    UserError on rank 0's host, all exit as after a successful run: after an abort, the launcher prints messages of its
+    own.
     """
     try:
         result = body()
         host.close()
         return result
     except RefusedError as refused:
-        if host.node == 0:
-            on_event(Refused(refused.error))
         host.close()
+        if host.node == 0:
+            raise refused.error from None
         raise SystemExit(refused.exit_status) from None
     except BaseException as error:
         failure = _failure_of(host, error)

@@ -17,6 +17,8 @@ from dlemu.runner.ranks import Ranks, RunFailedError, RunUserError, lead
 from dlemu.runner.run_folder import Kept
 from tests.runs import make_job
 
+KEPT = "kept, marked incomplete, in folder: 24 steps measured before that"
+
 
 class Launched:
     """What `lead` needs of the leader of a host."""
@@ -50,8 +52,8 @@ def failed(message: str, kept: Kept | None = None) -> RunFailedError:
         (2, False, PeerLostError("host b ended"), "", 3),
         (2, False, Interrupted(15), "here: .*interrupted by SIGTERM", 143),
         (0, False, ValueError("odd"), "Traceback .*ValueError: odd", 3),
-        (0, False, failed("rank 1 was killed", Kept("folder", 24)), "rank 1 was killed\nkept, .*", 137),
-        (0, True, failed("rank 1 was killed", Kept("folder", 24)), "kept, .*", 137),
+        (0, False, failed("rank 1 was killed", Kept("folder", KEPT)), "rank 1 was killed\nkept, .*", 137),
+        (0, True, failed("rank 1 was killed", Kept("folder", KEPT)), "kept, .*", 137),
         (1, True, failed("rank 1 was killed"), "", 137),
     ],
 )
@@ -83,13 +85,13 @@ def test_a_failure_of_forked_ranks_says_what_was_kept() -> None:
             RunFailedError,
             match=r"killed by SIGKILL(?s:.*)\nkept, marked incomplete, in folder: 24 steps measured before that",
         ) as failed,
-        Ranks().guard(make_job(), lambda message: Kept("folder", 24)),
+        Ranks().guard(make_job(), lambda message: Kept("folder", KEPT)),
     ):
         raise RunFailedError(
             Failure(rank=1, kind="Signal", message="rank 1 was killed by SIGKILL", status=137, at_ns=0)
         )
     assert failed.value.exit_status == 137
-    assert failed.value.kept == Kept("folder", 24)
+    assert failed.value.kept == Kept("folder", KEPT)
 
 
 def test_a_failure_that_the_user_can_mend_is_a_user_error() -> None:

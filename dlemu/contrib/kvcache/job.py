@@ -46,8 +46,8 @@ from dlemu.extend import Comm, Job, Notify, RowsKind, RowsLog, RowsRun, StorageB
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
 from dlemu.runner.events import Doing
-from dlemu.runner.run_folder import Kept
 
+_LEFT = "blocks that can't be removed are left in {}"
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
 _CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
@@ -105,19 +105,15 @@ class KvCacheKind(RowsKind):
         if is_local(job):
             yield existing_folder(blocks_folder(job))
 
-    def clean_up(self, job: Job) -> bool:
-        return remove_failed(job)
+    def clean_up(self, job: Job) -> str:
+        return "" if remove_failed(job) else _LEFT.format(run_folder(job))
 
     def clean_up_elsewhere(self, job: Job) -> None:
         remove_on_this_host(job)
 
-    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
+    def kept(self, job: Job, log: RowsLog) -> str:
         served = count(int((log.rows["prompt"] != RANK_ROW).sum()), "prompt")
-        says = f"kept, marked incomplete, in {job.folder}: {served} served before that"
-        return Kept(job.folder, len(log), "; ".join(filter(None, (says, self.left(job, removed)))))
-
-    def left(self, job: Job, removed: object) -> str:
-        return "" if removed else f"blocks that can't be removed are left in {run_folder(job)}"
+        return f"kept, marked incomplete, in {job.folder}: {served} served before that"
 
     def measure(self, job: Job, comm: Comm, log: RowLog, notify: Notify | None) -> None:
         settings = job.workload.section(KvSettings)
@@ -144,7 +140,7 @@ class KvCacheKind(RowsKind):
         comm.all_reduce_max(0)
         removes = comm.local_rank == 0 if is_local(job) else comm.rank == 0  # hosts may not share kv.folder
         if removes and not remove_run(job) and notify is not None:
-            notify(Doing(self.left(job, removed=False)))
+            notify(Doing(_LEFT.format(run_folder(job))))
 
     def _run(
         self, replay: Replay | TurnsReplay, plan: Plan, rank: int, log: RowLog, notify: Notify | None, ceiling: int

@@ -43,7 +43,6 @@ from dlemu.extend import (
 from dlemu.results.answer_files import ANSWER_VERSION, read_answer, save_answer
 from dlemu.results.progress import Progress
 from dlemu.results.wording import count
-from dlemu.runner.run_folder import Kept
 
 FILES_PER_RANK = 4
 """Default number of packed files per rank: with several each, all ranks finish at about the same time."""
@@ -185,14 +184,14 @@ class PackKind(RowsKind):
                 storage.sync(job.layout.folder)
             save_answer(job.settings.target, PACKED_NAME, replace(job.packed, complete=True))
 
-    def clean_up(self, job: Job) -> None:
+    def clean_up(self, job: Job) -> str:
         assert isinstance(job, PackJob)
         with contextlib.suppress(OSError):
             open_storage(StorageSpec()).remove_unfinished(job.layout.folder)
+        return ""
 
-    def kept(self, job: Job, log: RowsLog, removed: object) -> Kept:
-        files = count(len(log), "packed file")
-        return Kept(job.folder, len(log), f"{files} kept, and what was measured, marked incomplete, in {job.folder}")
+    def kept(self, job: Job, log: RowsLog) -> str:
+        return f"{count(len(log), 'packed file')} kept, and what was measured, marked incomplete, in {job.folder}"
 
     def summarise(self, run: RowsRun) -> PackSummary:
         return summarise(run)
