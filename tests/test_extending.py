@@ -20,8 +20,10 @@ from datagen.storage.storage_base import open_storage, read_whole, storage_spec
 from dlemu.metrics.verdict import COMPLETED
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
-LOADER, FORMAT, SETTINGS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-READING_LOADER, STORAGE = ((PAGE.parent / "examples" / name).read_text() for name in ("my_reader.py", "my_store.py"))
+(LOADER,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+READING_LOADER, FORMAT, STORAGE, SETTINGS = (
+    (PAGE.parent / "examples" / f"my_{name}.py").read_text() for name in ("reader", "format", "store", "settings")
+)
 READER = """
 from datagen.errors import UserError
 from mine.raw import Format as Raw
