@@ -41,21 +41,21 @@ _HEAD = """# Keys of results
 
 Made by `scripts/docs` from the types: what a command's JSON file holds, which `--json` prints. Of a type inside another
 one line has the keys; `dlemu schema COMMAND` prints each with type and meaning. A `?` marks what may be null, `[]` a
-list. In sweep.json and compare.json the [metrics](#metrics-of-each-kind-of-job) of a run stand by name.
+list; a key that is explained under a result above is only named. In sweep.json and compare.json the [metrics](#metrics-of-each-kind-of-job) of a run stand by name.
 """
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "anything"}
 
 
 def page() -> str:
     """Return a section for each answer; a type is described where it is met first."""
-    titles, parts = dict[type[Any], str](), list[str]()
+    titles, told, parts = dict[type[Any], str](), set[str](), list[str]()
     for command, guide in GUIDES.items():
         name, root = _title(command), described()[command].load().answer_type
         met = [kind for kind in types_in(root) if kind not in titles]
         titles |= {kind: kind.__name__ for kind in met}
         whole = [kind for kind in met if kind is root or issubclass(root, kind) or kind in _WHOLE]
         parts.append(f"## {name}\n\n{_doc(root)} [{guide.rpartition('/')[2]}]({guide})\n")
-        parts += [_list(kind, titles, is_root=kind is root) for kind in whole]
+        parts += [_list(kind, titles, told, is_root=kind is root) for kind in whole]
         if inner := [_inner(kind, titles) for kind in met if kind not in whole]:
             parts.append("\n".join([*inner, ""]))
     tables = {"steps.parquet": STEP_COLUMNS, "checkpoints.parquet": IO_COLUMNS}
@@ -107,16 +107,18 @@ def _keys(kind: type[Any]) -> dict[str, str]:
     return {field.name: field.name for field in dataclasses.fields(kind)}
 
 
-def _list(kind: type[Any], titles: dict[type[Any], str], *, is_root: bool) -> str:
-    """Return a line for each key that has a meaning, and one for all others."""
+def _list(kind: type[Any], titles: dict[type[Any], str], told: set[str], *, is_root: bool) -> str:
+    """Return a line for each key that has a meaning that is not among those `told` before, and one for all others."""
     texts = meanings(kind)
     plain, explained = list[str](), list[str]()
     for name, words in _worded(kind, titles).items():
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
-        if meaning:
-            explained.append(f"- {words}: {meaning}")
+        line = f"- {words}: {meaning}"
+        if meaning and line not in told:
+            explained.append(line)
         else:
             plain.append(words)
+    told.update(explained)
     head = [] if is_root else [f"`{kind.__name__}`: {_doc(kind)}", ""]
     return "\n".join([*head, *([f"- {', '.join(plain)}"] if plain else []), *explained, ""])
 
