@@ -28,7 +28,6 @@ ELSEWHERE = {
     "dlemu record": "wants a training: dlemu/contrib/record/tests",
     "dlemu together": "wants two files of the reader's: tests/e2e/test_together.py",
     "$s3": "tests/e2e/test_objects.py",
-    "storage.storage_type=s3": "tests/e2e/test_objects.py",
     "gs://": "a bucket",
     "s3://": "a bucket",
     "--preset micron-6550": "512 workers",

@@ -41,7 +41,8 @@ _HEAD = """# Keys of results
 
 Made by `scripts/docs` from the types: what a command's JSON file holds, which `--json` prints. Of a type inside another
 one line has the keys; `dlemu schema COMMAND` prints each with type and meaning. A `?` marks what may be null, `[]` a
-list; a key that is explained under a result above is only named. In sweep.json and compare.json the [metrics](#metrics-of-each-kind-of-job) of a run stand by name.
+list; a key that is explained under a result above is only named. In sweep.json and compare.json the
+[metrics](#metrics-of-each-kind-of-job) of a run stand by name.
 """
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "anything"}
 
