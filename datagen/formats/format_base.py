@@ -15,13 +15,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, ClassVar, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from datagen import registry
-from datagen.buffers import AlignedBuffer
+from datagen.buffers import AlignedBuffer, FileMemory, NewMemory
 from datagen.content import Content
 from datagen.errors import DatasetError, DlemuError, SpaceError, UserError
 from datagen.layout import Layout
@@ -30,6 +30,10 @@ from datagen.storage.storage_base import LibraryFile, Reader, Writer, read_in_tr
 
 Sizes = NDArray[np.int64]
 FORMATS = "datagen.formats"  # the package of formats; each module in it is a format
+
+
+Scratch = Callable[[int], memoryview]
+"""Returns memory of so many bytes."""
 
 
 class Sample(NamedTuple):
@@ -69,7 +73,7 @@ class Sample(NamedTuple):
 
 
 class Source:
-    """An open file, and memory for the bytes read from it: here new memory for each read.
+    """An open file, and memory for the bytes read from it.
 
     `path` is its path, `size_bytes` its size, `block_bytes` the read size that the file system prefers (st_blksize),
     and `mapped` its bytes if it is read through a memory map.
@@ -77,9 +81,22 @@ class Source:
 
     read_ns = 0  # time in reads
     reread_bytes = 0  # bytes that were read more than once, counted each further time, by formats that use `call`
+    _counted = (0, 0, 0)
 
-    def __init__(self, path: str, reader: Reader, alignment: int = 1, transfer_bytes: int = 0) -> None:
-        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`."""
+    def __init__(
+        self,
+        path: str,
+        reader: Reader,
+        alignment: int = 1,
+        transfer_bytes: int = 0,
+        memory: NewMemory | FileMemory | None = None,
+    ) -> None:
+        """Read in calls of at most `transfer_bytes` (0: any size), at multiples of `alignment`, into `memory`.
+
+        Decoded bytes go into memory of `scratch`. Without `memory`, it is new for each read.
+        """
+        memory = memory or NewMemory(alignment)
+        self.memory, self.scratch = memory.take, memory.scratch
         self.path = path
         self.size_bytes = reader.size_bytes
         self._reader = reader
@@ -94,18 +111,8 @@ class Source:
     def mapped(self) -> memoryview | None:
         return getattr(self._reader, "mapped", None)
 
-    def memory(self, size_bytes: int) -> memoryview:
-        """Return aligned memory for bytes of the file, new at each call; it stays valid until the file is closed."""
-        memory = np.empty(size_bytes + self._alignment - 1, np.uint8)
-        start = -memory.__array_interface__["data"][0] % self._alignment
-        return memory[start : start + size_bytes].data
-
-    def scratch(self, size_bytes: int) -> memoryview:
-        """Return memory for decoded bytes, new at each call; it stays valid until the file is closed."""
-        return memoryview(bytearray(size_bytes))
-
     def read(self, offset: int, size_bytes: int) -> memoryview:
-        """Return exactly the bytes requested; they stay valid until the file is closed.
+        """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
 
         Raises DatasetError: the file ends too early, or can't be read. SpaceError: too many files are open.
         """
@@ -128,6 +135,12 @@ class Source:
         got = self._reader.read_into(target, offset)
         self.read_ns += time.monotonic_ns() - begun
         return got
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return bytes (each counted once), calls and nanoseconds of the reads since the last time."""
+        before = self._counted
+        after = self._counted = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
+        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
 
     def close(self) -> None:
         self._reader.close()
@@ -186,8 +199,6 @@ class OpenFile(abc.ABC):
         return
 
 
-Scratch = Callable[[int], memoryview]
-"""`Source.scratch`: returns memory of so many bytes."""
 MAX_KEPT_FILES = 16
 """Files, or indexes of files, that an engine keeps open; a loader with threads has one engine for each thread."""
 
@@ -258,7 +269,8 @@ class FormatBase(abc.ABC):
     """Side files, which are generated, counted, resumed and verified along with each data file."""
     own_files = False  # the files are a user's own: pictures need not be what their names say, nor end cleanly
     index_suffixes: ClassVar[tuple[str, ...]] = ()
-    """Suffixes of the index files that scripts keep in memory, beside the data file of an object store."""
+    """Suffixes of the index files beside a data file that scripts keep in memory."""
+    reads_parts: ClassVar[bool] = False  # of a file of several samples, `open` reads only what they need
 
     def unfit(self, spec: DatasetSpec) -> list[str]:
         """Return the settings that this format does not support: for each the key, its value and the value expected."""
@@ -283,27 +295,18 @@ class FormatBase(abc.ABC):
     def write(self, job: FileJob, writer: Writer, buffer: AlignedBuffer) -> None:
         """Write one file sequentially. If `file_bytes` gives its size, its bytes are a pure function of `job`."""
 
-    def open(self, source: Source, samples: int) -> OpenFile:
+    def open(self, source: Source, samples: int, *, called: bool = False) -> OpenFile:
         """Open a file of `samples` samples, to read them by as few calls as possible: here one for the whole file.
 
-        Raises DatasetError: the file is truncated or not of this format.
+        With `called`, a format that `reads_parts` makes the read calls of its library instead. Raises DatasetError: the
+        file is truncated or not of this format.
         """
         return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
-    def open_called(self, source: Source, samples: int) -> OpenFile:
-        """Do as `open`, by the read calls that the library makes: the same offsets and lengths in the same order."""
-        return self.open(source, samples)
-
-    def reads_whole(self, *, called: bool) -> bool:
-        """Return whether `parse_whole` takes files of one sample, read by one call; `called`: the library does so, too.
-
-        For small files, `open` costs as much CPU as the read.
-        """
-        return False
-
-    def parse_whole(self, path: str, data: memoryview) -> Sample:
-        """Return the sample of a one-sample file, given all bytes of the file. Raises DatasetError if damaged."""
-        raise NotImplementedError  # called where the method above returns True
+    parse_called: Callable[[Any, int, Scratch], OpenFile] | None = None
+    """A method that does as `parse`, and reads the file, a `_buffered.BufferedFile`, by the calls of the library: the same offsets and lengths in
+    the same order. None: the library reads a file by one call.
+    """
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
         """Do as `open`, given all bytes of the file. A format implements this or `open`, unless it is one of records
@@ -311,20 +314,13 @@ class FormatBase(abc.ABC):
         """
         raise NotImplementedError  # such a format is never asked
 
-    def load(self, path: str, index: int, samples: int) -> Sample:
+    def load(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
         """Read sample `index` of a file of `samples` samples by the library call that a training script would make.
 
-        Raises DatasetError: the file is damaged or not of this format.
+        A file of this host may be opened anew by its name. Raises DatasetError: the file is damaged or not of this
+        format.
         """
-        with open(path, "rb") as file:
-            return self.load_open(file, index, samples, ())
-
-    def load_open(self, file: AnyFile, index: int, samples: int, indexes: Indexes) -> Sample:
-        """Do as `load`, from an open file and the bytes of its index files (`index_suffixes`)."""
-        raise UserError(
-            "reader.engine=library opens files of this format by their paths, and this storage has none: set "
-            "reader.engine=fast"
-        )
+        raise UserError("reader.engine=library has no library for this format: set reader.engine=fast")
 
 
 OpenSide = Callable[[int], Source | None]

@@ -103,7 +103,7 @@ class Format(base.RecordFormat):
     def offsets(self, file: BinaryIO) -> list[int]:
         return offsets(file)
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read a record as scripts without TensorFlow do: find it by its framing, then parse the Example."""
         if not isinstance(file, LibraryFile):
             return _load_sample(file, index, samples)

@@ -105,7 +105,7 @@ class Format(base.RecordFormat):
     def offsets(self, file: BinaryIO) -> list[int]:
         return offsets(file)
 
-    def load_open(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
+    def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read as scripts without an index do: from member to member."""
         try:
             with tarfile.open(file.name, "r:", fileobj=file) as archive:
