@@ -317,7 +317,8 @@ def _engine_of(spec: FetchSpec, storage: StorageBase) -> SampleEngine | RecordRe
         settings = spec.engine, spec.decode, spec.verify, transfer_bytes
         return GroupReader(storage, file_format, spec.layout, spec.dataset, *settings, called=called)
     if isinstance(file_format, RecordFormat):
-        return RecordReader(storage, file_format, spec.layout, spec.verify, transfer_bytes, called=called)
+        known = spec.verify, transfer_bytes, spec.found.offsets
+        return RecordReader(storage, file_format, spec.layout, *known, called=called)
     buffer_bytes = 0 if spec.in_place else spec.found.max_file_bytes
     return FastEngine(storage, file_format, samples, buffer_bytes, transfer_bytes, called=called)
 

@@ -12,6 +12,7 @@ import abc
 import errno
 import io
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -99,17 +100,17 @@ class Source:
         self.memory, self.scratch = memory.take, memory.scratch
         self.path = path
         self.size_bytes = reader.size_bytes
-        self._reader = reader
+        self.reader = reader
         self._alignment = alignment
         self._transfer_bytes = transfer_bytes
 
     @property
     def block_bytes(self) -> int:
-        return block_bytes_of(self._reader)
+        return block_bytes_of(self.reader)
 
     @property
     def mapped(self) -> memoryview | None:
-        return getattr(self._reader, "mapped", None)
+        return getattr(self.reader, "mapped", None)
 
     def read(self, offset: int, size_bytes: int) -> memoryview:
         """Return exactly the bytes requested; they stay valid until the file is closed, or its memory is reused.
@@ -121,7 +122,7 @@ class Source:
         target = self.memory(-(-wanted // self._alignment) * self._alignment)
         begun = time.monotonic_ns()
         try:
-            got = read_in_transfers(self._reader, target, offset - before, self._transfer_bytes)
+            got = read_in_transfers(self.reader, target, offset - before, self._transfer_bytes)
         except OSError as error:
             raise unreadable(self.path, error) from error
         self.read_ns += time.monotonic_ns() - begun
@@ -132,18 +133,18 @@ class Source:
     def call(self, target: memoryview, offset: int) -> int:
         """Make one read call; return the bytes got, fewer than requested at the end of the file. Raises OSError."""
         begun = time.monotonic_ns()
-        got = self._reader.read_into(target, offset)
+        got = self.reader.read_into(target, offset)
         self.read_ns += time.monotonic_ns() - begun
         return got
 
     def counts(self) -> tuple[int, int, int]:
         """Return bytes (each counted once), calls and nanoseconds of the reads since the last time."""
         before = self._counted
-        after = self._counted = self._reader.app_bytes - self.reread_bytes, self._reader.read_calls, self.read_ns
+        after = self._counted = self.reader.app_bytes - self.reread_bytes, self.reader.read_calls, self.read_ns
         return after[0] - before[0], after[1] - before[1], after[2] - before[2]
 
     def close(self) -> None:
-        self._reader.close()
+        self.reader.close()
 
 
 class SourceStream(io.RawIOBase):
@@ -304,8 +305,8 @@ class FormatBase(abc.ABC):
         return self.parse(source.path, source.read(0, source.size_bytes), samples, source.scratch)
 
     parse_called: Callable[[Any, int, Scratch], OpenFile] | None = None
-    """A method that does as `parse`, and reads the file, a `_buffered.BufferedFile`, by the calls of the library: the same offsets and lengths in
-    the same order. None: the library reads a file by one call.
+    """A method that does as `parse`, and reads the file (`_buffered.BufferedFile`) by the library's calls: the same
+    offsets and lengths in the same order. None: the library reads a file by one call.
     """
 
     def parse(self, path: str, data: memoryview, samples: int, scratch: Scratch) -> OpenFile:
@@ -329,10 +330,6 @@ OpenSide = Callable[[int], Source | None]
 
 Extents = Sequence[tuple[int, int]] | NDArray[np.int64]
 """(start, bytes) of each sample, as a sequence or as an array of shape (samples, 2)."""
-
-
-class MovedError(Exception):
-    """The span of records was a guess, and wrong; `span` now returns the right one: read again."""
 
 
 class StreamCalls(NamedTuple):
@@ -363,17 +360,26 @@ class RecordFormat(FormatBase):
         """Return for each file the bytes of one record, framing included; `shapes` are record shapes (files, axes)."""
 
     @abc.abstractmethod
-    def open_records(self, source: Source, samples: int, side: OpenSide, *, called: bool = False) -> RecordFile:
-        """Open a file for reading records. `source` and side files stay open until the reader closes the file.
+    def open_records(
+        self, source: Source, samples: int, side: OpenSide, offsets: Offsets | None = None, *, called: bool = False
+    ) -> RecordFile:
+        """Open a file for reading records, which have one length unless their `offsets` are given.
 
-        With `called`, a format that `looks_up` locates records by the library's read calls. Raises DatasetError: the
-        file can't be of this format.
+        `source` and side files stay open until the reader closes the file. With `called`, a format that `looks_up`
+        locates records by the library's read calls. Raises DatasetError: the file can't be of this format.
         """
 
-    def offsets(self, file: BinaryIO) -> list[int]:
-        """Return the offset of each record and the end of the last one, by reading the header of each record.
+    def locate(self, source: Source, samples: int, side: OpenSide) -> Offsets | None:
+        """Return the offset of each record and the end of the last one; None for a format that looks them up.
 
-        A format without headers has none. Raises DamagedError.
+        Raises DatasetError: the file has fewer records, or is damaged.
+        """
+        return offsets_in(source, samples, self.offsets)
+
+    def offsets(self, file: BinaryIO) -> list[int]:
+        """Do as `locate`, by reading the header of each record. A format without headers has none.
+
+        Raises DamagedError.
         """
         raise NotImplementedError  # only formats of records are asked
 
@@ -497,18 +503,18 @@ def sample_bytes(spec: DatasetSpec, shapes: Sizes) -> Sizes:
 
 
 class RecordFile(abc.ABC):
-    """An open file of records, all assumed to have one length until a subclass fills `_offsets`.
+    """An open file of records, which all have one length unless their offsets are given.
 
     Its memory does not grow with the number of reads, so it may stay open.
     """
 
     scattered = False  # consecutive records may not be adjacent in the file; they are then read one by one
 
-    def __init__(self, source: Source, samples: int, record_bytes: int) -> None:
+    def __init__(self, source: Source, samples: int, record_bytes: int, offsets: Offsets | None = None) -> None:
         self._source = source
         self._samples = samples
         self._record_bytes = record_bytes
-        self._offsets: NDArray[np.int64] | None = None  # offset of each record, and the end of the last one
+        self._offsets = offsets
 
     def span(self, index: int, count: int) -> tuple[int, int]:
         """Return offset and bytes in the file of consecutive records. Raises DatasetError if there are none."""
@@ -523,13 +529,55 @@ class RecordFile(abc.ABC):
     def samples(self, index: int, count: int, data: memoryview, verify: bool) -> Extents:
         """Return (start in `data`, bytes) of each sample; `data` was read from `span(index, count)`.
 
-        With `verify`, checksums in the file are checked. Raises MovedError if the span was wrong and `span` now returns
-        the right one, DatasetError if the records are damaged.
+        With `verify`, checksums in the file are checked. Raises DatasetError if the records are damaged.
         """
 
     def largest_bytes(self) -> int:
         """Return the bytes of the largest record, from the file or its index. Raises DatasetError."""
         return self._record_bytes if self._offsets is None else int(np.diff(self._offsets).max())
+
+
+Offsets = NDArray[np.int64]  # offset of each record, and the end of the last one
+Version = tuple[str, int, int]  # a file as it is: path, bytes, and time of the last change in ns
+HEADERS_AT_ONCE_BYTES = 32 << 10
+"""What a request to an object store brings: headers of several small records, in about the time that one takes."""
+
+_known: dict[Version, Offsets] = {}
+"""A reader that looks for headers makes requests that no training job makes: they are read once for all uses."""
+
+
+def offsets_in(source: Source, records: int, read_headers: Callable[[BinaryIO], Sequence[int]]) -> Offsets:
+    """Return the offsets of a file's first records; `read_headers` returns those of all if they are not known.
+
+    Raises DatasetError: the file has fewer records, or is damaged.
+    """
+    version = version_of(source.path, source.size_bytes)
+    if version not in _known:
+        try:
+            learn_offsets(version, read_headers(io.BufferedReader(SourceStream(source), HEADERS_AT_ONCE_BYTES)))
+        except DamagedError as error:
+            raise damaged(source.path, str(error), error.offset) from error
+    known = _known[version]
+    if len(known) <= records:
+        raise no_such_record(source.path, len(known) - 1, len(known) - 1)
+    return known[: records + 1]
+
+
+def learn_offsets(file: Version, offsets: Sequence[int]) -> None:
+    """Keep the offsets of a file whose headers were read."""
+    _known[file] = np.array(offsets, np.int64)
+
+
+def version_of(path: str, size_bytes: int) -> Version:
+    """Return the key of what is known of a file of this host, or of an object, until it changes.
+
+    Reading an object finds out if another one as large has replaced it.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path, size_bytes, 0
+    return path, status.st_size, status.st_mtime_ns
 
 
 def no_such_record(path: str, index: int, samples: int) -> DatasetError:

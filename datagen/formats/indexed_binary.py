@@ -64,10 +64,19 @@ class Format(base.RecordFormat):
             writer.write(piece)
 
     def open_records(
-        self, source: base.Source, samples: int, side: base.OpenSide, *, called: bool = False
+        self,
+        source: base.Source,
+        samples: int,
+        side: base.OpenSide,
+        offsets: base.Offsets | None = None,
+        *,
+        called: bool = False,
     ) -> IndexedFile:
         """Open a file; called as Megatron-LM: look up each record in a mapped index, and read each by its own call."""
         return IndexedFile(source, samples, side, by_index=called)
+
+    def locate(self, source: base.Source, samples: int, side: base.OpenSide) -> None:
+        """Return None: records are looked up as they are read."""
 
     def load(self, file: base.AnyFile, index: int, samples: int, indexes: base.Indexes) -> base.Sample:
         """Read the whole index, then the record by np.fromfile; without paths, where that does not work, by a read."""
