@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from datagen.formats.format_base import DamagedError
-from datagen.known_offsets import version_of
+from datagen.formats.format_base import DamagedError, version_of
 from datagen.own_folder import COUNTERS, MIN_SHARE_OF_KIND, RAW, group_rows, kind_of
 from datagen.storage.posix import cache_restored
 from dlemu.config.published import check_letters
@@ -96,7 +95,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
         failures = contextlib.suppress(OSError, ValueError, DamagedError, DlemuError)
         with failures, cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
-            counts.append(COUNTERS[file_format](file, version_of(path, status)))
+            counts.append(COUNTERS[file_format](file, version_of(path, status.st_size)))
             size_bytes += status.st_size
             rows = rows or (group_rows(file) if file_format == "parquet" else 0)
     mean = round(sum(counts) / max(size_bytes, 1) * mean_bytes, 1)

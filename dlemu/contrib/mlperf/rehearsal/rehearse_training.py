@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, pstdev
 
+from datagen.engines import load
 from datagen.formats.format_base import format_named
 from datagen.inspection import inspect
 from datagen.layout import layouts
@@ -205,7 +206,7 @@ def library_cores(workload: Workload) -> float | None:
     reader, began, used, read = format_named(workload.dataset.format), time.monotonic(), time.process_time(), 0
     try:
         while read < train.num_files and time.monotonic() - began < _MEASURED_SECONDS:
-            sample = reader.load(train.path(read), 0, train.num_samples_per_file)
+            sample = load(reader, train.path(read), 0, train.num_samples_per_file)
             if sample.decode is not None:
                 sample.decode()
             read += 1
