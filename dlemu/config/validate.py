@@ -25,7 +25,7 @@ from dlemu.config.workload_files import nearest
 def check(workload: Workload) -> None:
     """Raise UserError for values that no run could take."""
     known = sections() if workload.kinds else {}
-    own = {name: build(known[name], section, name) for name, section in workload.kinds.items() if name in known}
+    own = [(build(known[name], section, name), name) for name, section in workload.kinds.items() if name in known]
     tables = (
         ("accelerator", workload.accelerator, list(workload.accelerators)),
         ("scale", workload.scale, [*filter(None, workload.scales)]),
@@ -35,7 +35,14 @@ def check(workload: Workload) -> None:
         for key, name, table in tables
         if name and name not in table
     )
-    _refuse([*problems(workload), *problems(own), *missing])
+    counts = {
+        "model.parallelism.data": workload.model.parallelism.data,
+        "train.total_training_steps": workload.train.total_training_steps,
+        "checkpoint.steps_between_checkpoints": workload.checkpoint.steps_between_checkpoints,
+    }
+    zeros = (f"{key} is 0: wanted 1 or more, or -1" for key, number in counts.items() if number == 0)
+    of_kinds = (problem for section, name in own for problem in problems(section, name))
+    _refuse([*problems(workload), *of_kinds, *missing, *zeros])
 
 
 def check_folder(workload: Workload, key: str, folder: str) -> None:
