@@ -10,7 +10,7 @@ from typing import Any
 
 from datagen.errors import UserError
 from datagen.spec import build
-from datagen.storage.storage_base import FOLDER_TYPES
+from datagen.storage.storage_base import is_direct
 from datagen.withheld import scrubbed
 from dlemu.config.duration import Duration
 from dlemu.config.overrides import parse
@@ -201,7 +201,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
     """Join the folders of data and checkpoints with the storage's root, which is then `./`: they are joined once."""
     storage, dataset, checkpoint = workload.storage, workload.dataset, workload.checkpoint
     output = workload.output
-    root = Storage.storage_root if storage.storage_type in FOLDER_TYPES else storage.storage_root
+    root = Storage.storage_root if storage.has_paths else storage.storage_root
     return replace(
         workload,
         dataset=replace(dataset, data_folder=storage.resolved(dataset.data_folder)),
@@ -209,9 +209,7 @@ def _with_folders_resolved(workload: Workload) -> Workload:
         output=replace(output, folder=os.path.expanduser(output.folder)),
         storage=replace(storage, storage_root=root),
         # `storage_type=direct`, or mlpstorage's `direct_fs`, means the same.
-        reader=replace(
-            workload.reader, odirect=workload.reader.odirect or FOLDER_TYPES.get(storage.storage_type) == "direct"
-        ),
+        reader=replace(workload.reader, odirect=workload.reader.odirect or is_direct(storage.storage_type)),
     )
 
 

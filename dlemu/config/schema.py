@@ -19,7 +19,7 @@ from datagen.settings import SECONDS as SECONDS
 from datagen.settings import Unit as Unit
 from datagen.settings import at_least as at_least
 from datagen.spec import DatasetSpec, Decode, EngineName, build
-from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec, storage_spec
+from datagen.storage.storage_base import StorageSpec, has_paths, storage_spec
 from dlemu.config.duration import MOST_SECONDS, NO_TIME
 from dlemu.config.duration import Duration as Duration
 
@@ -149,12 +149,17 @@ class Storage:
     Credentials belong in the environment; results leave out options that may hold some.
     """
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether files are on mounted file systems, where programs open them by path."""
+        return has_paths(self.storage_type)
+
     def resolved(self, folder: str) -> str:
         """Return where a folder lies, by DLIO's rule: a relative one starts at the root; `~` is the user's home.
 
         A URL stays as it is, and so does the path in a storage that is not made of folders.
         """
-        if self.storage_type not in FOLDER_TYPES:
+        if not self.has_paths:
             return folder
         folder, root = os.path.expanduser(folder), os.path.expanduser(self.storage_root)
         if "://" in folder or os.path.isabs(folder) or os.path.normpath(root) == os.curdir:

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from datagen import owned
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.contrib.kvcache.blocks import Shard, file_name
 from dlemu.contrib.kvcache.settings import KvSettings
 from dlemu.extend import DlemuError, Job, SpaceError, StorageBase, StorageSpec, UserError, open_storage
@@ -34,7 +33,7 @@ def storage_spec_of(job: Job) -> StorageSpec:
 
 
 def is_local(job: Job) -> bool:
-    return job.workload.storage.storage_type in FOLDER_TYPES
+    return job.workload.storage.has_paths
 
 
 def blocks_folder(job: Job) -> str:
