@@ -131,7 +131,10 @@ def test_a_command_that_is_refused_leaves_nothing(
             ["datagen", "verify", "workload=unet3d", "dataset.data_folder={file}"],
             "is a file, not a folder, or is below a file",
         ),
-        (["checkpoint", "workload=llama3_8b", "model.num_layers=100000"], "model.num_layers is 100000: wanted int <= 10000"),
+        (
+            ["checkpoint", "workload=llama3_8b", "model.num_layers=100000"],
+            "model.num_layers is 100000: wanted int <= 10000",
+        ),
         (
             ["size", "--make", "workload=unet3d", "accelerator=h100", "dataset.num_files_train=9"],
             "the dataset has 9 samples: wanted at least 105",
