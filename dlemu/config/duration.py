@@ -96,11 +96,12 @@ class Duration:
                 yield f"{where}.seconds has {max(self.seconds):g}: wanted at most {MOST_SECONDS:g}"
 
 
-_SHAPES: dict[DurationType, Any] = {
-    kind: make_dataclass(kind, [(name, tuple[float, ...] if name == "seconds" else _Parameter) for name in names])
+_SHAPES = {
+    kind: make_dataclass(
+        kind, [(name, Duration.__annotations__[name]) for name in names], namespace={"__module__": __name__}
+    )
     for kind, names in PARAMETERS.items()
 }
-"""Type -> a dataclass of its parameters."""
 NO_TIME = Duration()
 
 
