@@ -75,14 +75,14 @@ def load(overrides: Sequence[str], config_dir: str | None = None) -> Workload:
     win: the file; what `accelerator=NAME` stands for; the entries of `scale=NAME`; other overrides. Raises UserError
     that lists all problems.
     """
-    request = parse(overrides)
-    choice = request.workload or DEFAULT_WORKLOAD
-    for setting in request.settings:
+    named_workload, given_settings = parse(overrides)
+    choice = named_workload or DEFAULT_WORKLOAD
+    for setting in given_settings:
         named = str(setting.value).replace("-", "_")
-        if setting.path == ("model",) and not request.workload and named in workload_names(config_dir):
+        if setting.path == ("model",) and not named_workload and named in workload_names(config_dir):
             raise UserError(f"{setting.text} only names the results: wanted workload={named}")
     file = layer((), composed(choice, config_dir))
-    given_layer = [setting for given in request.settings for setting in layer(given.path, given.value)]
+    given_layer = [setting for given in given_settings for setting in layer(given.path, given.value)]
     tree = resolved(merged(_layers(choice, file, given_layer)))
     if ("scale",) not in dict(given_layer):
         _check_recorded_scale(choice, tree)
