@@ -30,7 +30,6 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
     choice, given = parse(words)
     hydra = {setting.path[1:]: setting.value for setting in given if setting.path[0] == "hydra"}
     settings = [setting.text for setting in given if setting.path[0] != "hydra"]
-    of_hydra = {setting.text for setting in given} - {*settings}
     workload = load([*_workload_overrides(choice, config_dir), *settings], config_dir=config_dir)
     run_folder, subfolder = hydra.get(("run", "dir")), hydra.get(("output_subdir",), DEFAULT_SUBFOLDER)
     named = None if run_folder is None else _with_time(str(run_folder))
@@ -38,7 +37,7 @@ def load_command(words: Sequence[str], config_dir: str | None) -> tuple[Workload
     folders = DlioFolders(
         folder=folder,
         config_folder=None if subfolder is None else os.path.join(named or folder, str(subfolder)),
-        overrides=tuple(word for word in words if word not in of_hydra),
+        overrides=(*([f"workload={choice}"] if choice else []), *settings),
     )
     output = replace(workload.output, folder=_unused(os.path.join(folder, OWN_FOLDER)))
     return replace(workload, output=output), folders
