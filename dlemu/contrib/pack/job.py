@@ -92,7 +92,7 @@ class PackKind(RowsKind):
 
     def complete(self, workload: Workload) -> Workload:
         settings = workload.section(PackSettings)
-        if not settings.source and workload.storage_spec.type != "posix":
+        if not settings.source and not workload.storage.has_paths:
             raise UserError(
                 f"storage.storage_type is {workload.storage.storage_type}: dlemu pack reads and writes folders; wanted "
                 "local_fs, or a mounted bucket"
