@@ -27,8 +27,7 @@ from dlemu.contrib.kvcache.summary import (
     Tiers,
 )
 from dlemu.extend import Outcome, Rows, RowsRun
-from dlemu.metrics.cache import COUNTED, NOT_READ_PERCENT, PARTLY_READ_PERCENT
-from dlemu.metrics.device import delivered_between
+from dlemu.metrics.cache import COUNTED, NOT_READ_PERCENT, PARTLY_READ_PERCENT, delivered_between
 from dlemu.results.wording import count
 
 GROWS_SHARE = 0.05

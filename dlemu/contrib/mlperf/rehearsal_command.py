@@ -53,7 +53,7 @@ def rehearsal_of(
 
 def allow_making(rehearsal: Rehearsing, *, yes: bool) -> None:
     """Prompt before a large dataset is made; raises UserError for no, or no terminal."""
-    from dlemu.jobs.training.enough import to_make
+    from dlemu.jobs.training.preflight import to_make
 
     if isinstance(rehearsal, TrainingRehearsal) and rehearsal.make and not yes:
         making = to_make(rehearsal.plan.workload, rehearsal.plan.workload.ranks, given=True)

@@ -23,10 +23,9 @@ from dlemu.contrib.mlperf.audit.run_settings import read_printed
 from dlemu.contrib.mlperf.audit.tolerant import number, text
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.extend import UserError
-from dlemu.jobs.training.figures_of import training_metrics
+from dlemu.jobs.training.metrics import training_metrics
 from dlemu.jobs.training.summary import Mean
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value, mean_over
+from dlemu.results.figures import Conditions, JobFigures, Value, mean_over
 from dlemu.results.wording import count
 from dlemu.studies.compare.sides import Settings, Side, side_of_runs
 

@@ -216,7 +216,7 @@ def library_cores(workload: Workload) -> float | None:
 
 def _check_enough_steps(workload: Workload) -> None:
     """Raise UserError if the dataset has too few files for AU to be judged, before the first run would find out."""
-    from dlemu.jobs.training.enough import too_small
+    from dlemu.jobs.training.preflight import too_small
 
     verdict = "au" if workload.metric.verdict == "sustained" else workload.metric.verdict  # as `defaults` has it
     by_dlio = replace(workload, metric=replace(workload.metric, verdict=verdict))
