@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import cast
+from types import ModuleType
 
 from datagen.registry import import_by_name, names
 from dlemu.config.schema import Workload
-from dlemu.doctor.check_base import Check, Facts, HostChecks, failed
+from dlemu.doctor.check_base import Check, Facts, failed
 from dlemu.results.kinds import kind_wanted
 
 
@@ -26,15 +26,15 @@ def examine(workload: Workload, package: str = __name__) -> Iterator[Check]:
     Of another package than this one the checks alone, else those of the workload's kind of job, too.
     """
     own = kind_wanted(workload).load_job().host_checks() if package == __name__ else {}
-    modules: list[HostChecks] = []
+    modules: list[ModuleType] = []
     for name in names(package):
         try:
-            modules.append(cast(HostChecks, import_by_name(f"{package}.{name}")))
+            modules.append(import_by_name(f"{package}.{name}"))
         except Exception as error:  # a broken library may raise anything
             yield replace(failed(error), name=name.replace("_", " "))
     facts = Facts(workload)
-    checks = [module.CHECKS for module in sorted(modules, key=lambda module: module.ORDER)]
-    for name, look in (each for part in (*checks, own) for each in part.items()):
+    checks = [module.CHECKS for module in sorted(modules, key=lambda module: module.ORDER)] + [own]
+    for name, look in (each for part in checks for each in part.items()):
         try:
             check = look(facts)
         except Exception as error:

@@ -16,7 +16,7 @@ from dlemu.metrics.verdict import Outcome
 from dlemu.results.parts import HostDevice
 from dlemu.results.wording import scaled
 
-CONFIDENCE = 0.95  # docs/sizing.md, section 6; the same as k = 2 in docs/uncertainty.md
+CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The types of a checkpoint run's summary.json, which holds every published number.
 
-The docstrings are the documentation of its keys in docs/checkpoints.md. GB are 1e9 bytes, GiB 2^30.
+The docstrings are the documentation of its keys in docs/answers.md. GB are 1e9 bytes, GiB 2^30.
 """
 
 from __future__ import annotations

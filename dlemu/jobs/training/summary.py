@@ -1,6 +1,6 @@
 """summary.json: every published number of a training run, as one frozen, typed value.
 
-JSON keys are the fields' names, and docs/results.md is generated from the fields' docstrings. Numbers that do not exist
+JSON keys are the fields' names, and docs/answers.md is generated from the fields' docstrings. Numbers that do not exist
 (nothing computed, nothing read) are None. Formulas, and terms as "kept steps": docs/metrics.md. Within a schema
 version fields may be added, but none changes its meaning or disappears.
 """
