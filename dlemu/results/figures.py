@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.wording import scaled
