@@ -34,7 +34,7 @@ from dlemu.comm.failure import Failure
 from dlemu.comm.launch import RankGroup
 from dlemu.comm.local import HostPlace
 from dlemu.comm.messages import decode, encode
-from dlemu.comm.process_control import after_fork_in_child, flush_output, ignore, interrupt_on, stands_still
+from dlemu.comm.process_control import flush_output, ignore, interrupt_on, stands_still
 from dlemu.comm.tree import Connection, Frame
 
 if TYPE_CHECKING:  # most runs are on one host
@@ -119,7 +119,7 @@ class Host:
     def __init__(self, launched: Launched, own: _Process, others: Sequence[tuple[_Process, Connection]] = ()) -> None:
         """`others` are the processes whose ranks this one runs besides its `own`, in the order of their ranks."""
         self._launched, self._own, self._others = launched, own, others
-        after_fork_in_child(self._forget)
+        os.register_at_fork(after_in_child=self._forget)
         led = [own.rank, *(process.rank for process, _ in others)]
         self._leaders = launched.connect(led)
         about = (socket.gethostname(), led, __version__)

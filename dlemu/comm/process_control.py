@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TypeVar
@@ -63,18 +62,6 @@ def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show (15 bytes of it)."""
     text = ctypes.create_string_buffer(name.encode()[:15])
     _prctl(_PR_SET_NAME, ctypes.addressof(text))
-
-
-def after_fork_in_child(forget: Callable[[], None]) -> None:
-    """Call the method `forget` in every child that os.fork makes, as long as the method's object exists here."""
-    method = weakref.WeakMethod(forget)
-
-    def run() -> None:
-        function = method()
-        if function is not None:
-            function()
-
-    os.register_at_fork(after_in_child=run)
 
 
 def _flush_streams() -> None:

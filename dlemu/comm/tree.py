@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import math
+import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -19,7 +20,6 @@ from time import monotonic
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.messages import decode, encode
-from dlemu.comm.process_control import after_fork_in_child
 
 PART_BYTES = 1 << 20
 """Received at once. Each part has the whole timeout, so a long payload that makes progress never times out."""
@@ -251,7 +251,7 @@ class TreeSockets:
             extra_seconds = height(child, size) * _LEVEL_SECONDS
             name = f"rank {self._names[child]}"
             tree.children[child] = Connection(self._above.pop(child), name, timeout_seconds, extra_seconds)
-        after_fork_in_child(tree.close)
+        os.register_at_fork(after_in_child=tree.close)
         return tree
 
     def close(self) -> None:

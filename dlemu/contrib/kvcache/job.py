@@ -49,7 +49,6 @@ from dlemu.extend import (
     storage_base,
     thread_accounting,
 )
-from dlemu.extend import run_folder as result_folder
 from dlemu.results.progress import Progress
 
 _LEFT = "blocks that can't be removed are left in {}"
