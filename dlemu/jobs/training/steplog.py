@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from datagen.atomic import write_file
 from datagen.errors import SpaceError, UserError
 from datagen.owned import create_new
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.loaders.loader_base import BatchTrace
+from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rows import Rows, in_order, table_of
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.file_names import ADVICE
