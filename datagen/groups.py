@@ -52,9 +52,6 @@ class GroupsFile(Protocol):
     def called_spans(self, group: int) -> list[tuple[int, int]]:
         """Return the spans that the library reads, after it requested read-ahead for all of them."""
 
-    def values(self, group: int) -> list[tuple[int, int, int]]:
-        """Return (offset in the file, bytes, payload offset) of the values requested; empty if they are compressed."""
-
     def payload(self, group: int) -> list[tuple[int, int]]:
         """Return (bytes, payload offset) of the values requested by column; empty if dlemu did not write the file."""
 
@@ -229,13 +226,7 @@ class GroupReader(RangeReader):
         places = [(start, size) for start, (_, size) in zip(starts, spans, strict=True)]
         flat.extend(itertools.chain.from_iterable(places))
         if self._verify:
-            cached = CachedSource(opened.cached, _parts(spans, starts, out))
-            plain = opened.groups.values(group)
-            if plain:
-                self.values += [Values(opened.file, cached.read(start, size), at) for start, size, at in plain]
-            else:
-                columns = self._format.decode_group(SourceStream(cached), group, self._spec)
-                self._add_values(opened, group, columns)
+            self._add_values(opened, group, self._decoded(opened, group, _parts(spans, starts, out)))
         return end
 
     def _fill_spans(
@@ -287,7 +278,11 @@ class GroupReader(RangeReader):
         spans = opened.groups.called_spans(group) if self._called else opened.groups.spans(group)
         memory = self._stored.view(_aligned_bytes(spans, self._alignment))
         spans, starts, _ = self._fill_spans(opened, group, memory, 0)
-        return decode(SourceStream(CachedSource(opened.cached, _parts(spans, starts, memory))), group, spec)
+        return self._decoded(opened, group, _parts(spans, starts, memory))
+
+    def _decoded(self, opened: OpenGroups, group: int, parts: Sequence[tuple[int, memoryview]]) -> list[memoryview]:
+        """Return the decoded columns of a row group of which the parts requested are in memory."""
+        return self._format.decode_group(SourceStream(CachedSource(opened.cached, parts)), group, self._spec)
 
     def _from_storage(self, opened: OpenGroups, group: int) -> list[memoryview]:
         """Have the library read by the client library of the storage, or else through the file that is open here."""
@@ -381,19 +376,10 @@ class CachedSource(Source):
 def values_of_columns(
     file: int, path: str, payload: Sequence[tuple[int, int]], columns: Sequence[memoryview]
 ) -> list[Values]:
-    """Cut decoded columns into the pieces that `payload` lists by column: (bytes, payload offset).
+    """Return decoded columns as parts of the payload, of which `payload` lists (bytes, offset) of each column.
 
     Raises DatasetError: the columns have more or fewer bytes.
     """
-    values: list[Values] = []
-    column, data, at = iter(columns), memoryview(b""), 0
-    for size, payload_offset in payload:
-        if at == len(data):
-            data, at = next(column, memoryview(b"")), 0
-        if at + size > len(data):
-            break
-        values.append(Values(file, data[at : at + size], payload_offset))
-        at += size
-    if len(values) < len(payload) or at < len(data) or next(column, None) is not None:
+    if [len(column) for column in columns] != [size for size, _ in payload]:
         raise damaged(path, "a row group's values do not match its schema,", 0)
-    return values
+    return [Values(file, column, offset) for column, (_, offset) in zip(columns, payload, strict=True)]

@@ -221,26 +221,11 @@ class GroupsFile:
             return [(start + offset, size) for offset, size in self._plan.group(group).called_spans]
         return layout.joined(self._chunks(group), layout.MAX_HOLE_BYTES, layout.MAX_READ_BYTES)
 
-    def values(self, group: int) -> list[tuple[int, int, int]]:
-        plan = self._plan or self._plan_of_records
-        if plan is None:
-            return []
-        start, payload = plan.start(group), plan.payload_start(group)
-        return [(start + at, size, payload + before) for at, size, before in plan.group(group).values()]
-
     def payload(self, group: int) -> list[tuple[int, int]]:
         plan = self._plan or self._plan_of_table
         if plan is None:
             return []
-        payload = plan.payload_start(group)
-        return [(size, payload + before) for _, size, before in plan.group(group).values()]
-
-    @functools.cached_property
-    def _plan_of_records(self) -> layout.FilePlan | None:
-        """The layout of an uncompressed file that dlemu wrote without named columns, else None."""
-        if self._spec.parquet.columns or self._plan_of_table is None:
-            return None
-        return _if_it_fits(self._source, self._plan_of_table)
+        return [(size, plan.payload_start(group) + before) for size, before in plan.group(group).payload()]
 
     @functools.cached_property
     def _plan_of_table(self) -> layout.FilePlan | None:
