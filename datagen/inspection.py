@@ -15,7 +15,7 @@ from datagen.content import CONTENT_VERSION
 from datagen.errors import DatasetError
 from datagen.formats.format_base import Offsets, RecordFormat, format_named
 from datagen.groups import NO_GROUPS, GroupBytes, GroupFormat, largest_group_bytes
-from datagen.layout import Layout, layouts, record_shapes
+from datagen.layout import Layout, endings_of, layouts, record_shapes
 from datagen.manifest import MANIFEST_NAME, PACKED_NAME, Manifest, differing_keys, read
 from datagen.records import located_records
 from datagen.scan import (
@@ -227,7 +227,7 @@ class _Inspection:
         if (there := count_by_pattern(likely, self._storage)) is not None:
             self._notes += surplus_note(likely, there)
             return likely
-        scanned = scan(requested.folder, requested.extension, self._storage, without="valid")
+        scanned = scan(requested.folder, endings_of(self._requested.format), self._storage, without="valid")
         if not scanned.names and scanned.other_extensions:
             raise DatasetError(wrong_files_message(requested, scanned))
         layout, notes = match_names(scanned, requested, self._advice)

@@ -25,6 +25,7 @@ from datagen.spec import BLOCK_BYTES, DatasetSpec
 from datagen.storage.storage_base import LibraryFile, Writer
 
 LIBRARY = base.LibraryReads(call="pyarrow.parquet")
+HAS_COLUMNS = True
 FOOTER_BYTES = 64 << 10
 """Bytes that pyarrow reads first, from the end of a file (`kDefaultFooterReadSize` in parquet/properties.h)."""
 READ_SLACK_BYTES = 8192  # maximum bytes that alignment adds to the read of a span

@@ -32,6 +32,7 @@ from datagen.storage.storage_base import LibraryFile, Writer
 
 TENSORFLOW_BYTES = 256 << 10  # default `buffer_size` of tf.data.TFRecordDataset
 LIBRARY = base.LibraryReads(call="tf.data.TFRecordDataset", in_parts=True, transfer_bytes=TENSORFLOW_BYTES)
+ENDINGS = ("tfrecord", "tfrecords")
 _LARGE_BYTES = 16 << 20  # a larger length may be damaged: it is limited to the size of the file before reading
 INDEX_LINES = 1 << 14  # lines of an index written at a time
 HEAD_BYTES = 12  # bytes before a record's data: its length and the checksum of the length

@@ -25,6 +25,7 @@ from datagen.spec import DatasetSpec
 from datagen.storage.storage_base import Writer
 
 LIBRARY = base.LibraryReads(call="tarfile")
+ENDINGS = ("tar",)
 BLOCK = tarfile.BLOCKSIZE
 _SIZE, _CHECKSUM, _TYPE = slice(124, 136), slice(148, 156), 156  # positions of fields in a header
 _BASE_256 = 0x80  # first bit of a size that is binary rather than octal: GNU's extension for sizes above 8 GiB
