@@ -173,16 +173,6 @@ class FastEngine(SampleEngine):
         self.close()
 
 
-def load(file_format: FormatBase, path: str, index: int, samples: int) -> Sample:
-    """Do as `FormatBase.load` with a file of this host."""
-    indexes = []
-    for suffix in file_format.index_suffixes:
-        with open(path + suffix, "rb") as beside:
-            indexes.append(memoryview(beside.read()))
-    with open(path, "rb") as file:
-        return file_format.load(file, index, samples, indexes)
-
-
 class LibraryCalls:
     """Has libraries read files for an engine, which counts their reads.
 
@@ -288,7 +278,7 @@ class LibraryEngine(SampleEngine):
     def read(self, path: str, index: int, out: memoryview) -> Sample:
         return self._calls.call(
             path,
-            lambda local: load(self._format, local, index, self._samples),
+            lambda local: self._format.load_path(local, index, self._samples),
             lambda: self._load(path, index),
         )
 

@@ -324,6 +324,15 @@ class FormatBase(abc.ABC):
         """
         raise UserError("reader.engine=library has no library for this format: set reader.engine=fast")
 
+    def load_path(self, path: str, index: int, samples: int) -> Sample:
+        """Do as `load` with a file of this host."""
+        indexes = []
+        for suffix in self.index_suffixes:
+            with open(path + suffix, "rb") as beside:
+                indexes.append(memoryview(beside.read()))
+        with open(path, "rb") as file:
+            return self.load(file, index, samples, indexes)
+
 
 OpenSide = Callable[[int], Source | None]
 """Opens a side file, given its position in the format's `sides`; None if it does not exist. Raises OSError."""

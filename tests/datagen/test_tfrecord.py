@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datagen.engines import load
 from datagen.errors import DatasetError
 from datagen.fetch import Fetcher, FetchSpec
 from datagen.formats.format_base import CHUNK_BYTES, OpenedFile, Source
@@ -99,9 +98,9 @@ def test_the_usual_way_without_tensorflow_finds_records_of_any_lengths(sizes: tu
     path = tmp_path / "records"
     path.write_bytes(b"".join(framed(bytes([255 - size]) * size) for size in sizes))
     for number, size in enumerate(sizes):
-        assert bytes(load(Format(), str(path), number, len(sizes)).data) == bytes([255 - size]) * size
+        assert bytes(Format().load_path(str(path), number, len(sizes)).data) == bytes([255 - size]) * size
     with pytest.raises(DatasetError, match="records"):
-        load(Format(), str(path), len(sizes), len(sizes))
+        Format().load_path(str(path), len(sizes), len(sizes))
 
 
 def test_an_example_of_others_in_another_order() -> None:

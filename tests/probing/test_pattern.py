@@ -21,13 +21,15 @@ from dlemu.jobs.training.pattern import (
     MAX_REPEAT_SECONDS,
     MAX_SECONDS,
     READ_BYTES,
+    READ_DTYPE,
     SETTLE_SECONDS,
+    Level,
+    ReadRows,
     fewest_at_full_speed,
     judge_level,
     reading_spec,
     repeat_seconds,
 )
-from dlemu.results.drive import READ_DTYPE, Level, ReadRows
 from tests.runs import SAMPLE_BYTES, make_job
 
 SECOND = 1_000_000_000
@@ -303,8 +305,8 @@ def test_readers_share_an_epoch_as_a_loader_s_workers_do(
     monkeypatch.setattr("os.nice", lambda _: None)
     for number, wanted in enumerate(reads):
         made.clear()
-        worker: Any = SimpleNamespace(number=number, ready=lambda: None)
-        pattern._read(worker, job, spec, readers=2, steps=6, seconds=60.0)
+        comm: Any = SimpleNamespace(rank=number, all_reduce_max=lambda value: value)
+        pattern._read(comm, job, spec, readers=2, steps=6, seconds=60.0)
         assert made == wanted
 
 

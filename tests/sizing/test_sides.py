@@ -13,13 +13,13 @@ from datagen.errors import UserError
 from dlemu.jobs.checkpoint.metrics import READING, WRITING
 from dlemu.jobs.checkpoint.metrics import conditions as conditions_of_checkpoints
 from dlemu.jobs.checkpoint.result import read_checkpoint_run
-from dlemu.jobs.training.figures_of import conditions, figures
+from dlemu.jobs.training.metrics import conditions, figures
 from dlemu.jobs.training.result import Run, make_run
 from dlemu.jobs.training.summary import AsynchronousCheckpoints, Mean, PageCache
 from dlemu.metrics.catalogue import RUN
 from dlemu.metrics.findings import Code, Finding, Number, Severity
 from dlemu.results.answer_files import save_answer
-from dlemu.results.compared import differing_work
+from dlemu.results.figures import differing_work
 from dlemu.studies.answers import SWEEP, SweepAnswer, SweepPoint, SweepQuestion
 from dlemu.studies.compare.compare_sides import compare
 from dlemu.studies.compare.sides import read_sides
@@ -104,12 +104,9 @@ def test_checkpoints_behind_the_training_are_other_work() -> None:
     job = make_job(epochs=1, **with_blocks(4))
     summary = make_run(job, make_log(job)).summary
     behind = AsynchronousCheckpoints(
-        stall_seconds=0.1,
-        safe_seconds=1.0,
         steps_during=4,
         step_seconds_during=0.1,
         step_seconds_otherwise=0.1,
-        slow_down_percent=0.0,
         shortest_interval_seconds=1.0,
     )
     (difference,) = differing_work(conditions(replace(summary, asynchronous_checkpoints=behind)), conditions(summary))
