@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from datagen.errors import DatasetError, ServerError, SpaceError
 from datagen.storage._http_exchange import BODY_BYTES, Address, BrokenResponseError, Connection, Exchange, number_in
-from datagen.storage._request_counts import TLS_CPU_US, RequestCounts
+from datagen.storage._request_counts import RequestCounts
 from datagen.storage._s3_options import Options
 from datagen.storage._s3_signing import EMPTY_SHA256, SOURCES, Signer, query_text, quoted_path
 from datagen.storage._s3_xml import LIST_BYTES, WrongXmlError, error_in
@@ -452,20 +452,13 @@ class Client:
         opened = Connection(address, self._tls if address.is_tls else None, min(CONNECT_SECONDS, timeout), timeout)
         self.counts.add("connections_opened")
         self.counts.add("connections_open")
-        self._count_tls(opened)
         return opened
-
-    def _count_tls(self, connection: Connection) -> None:
-        if connection.tls_cpu_ns:
-            spent_us, connection.tls_cpu_ns = connection.tls_cpu_ns // 1000, 0
-            self.counts.add(TLS_CPU_US, spent_us)
 
     def _release(self, request: Request, exchange: Exchange) -> None:
         self.counts.ended(exchange.body_bytes)
         if request.kind == "get":
             began_ns = exchange.began_ns
             self.counts.answered(exchange.first_byte_ns - began_ns, time.monotonic_ns() - began_ns)
-        self._count_tls(exchange.connection)
         if exchange.reusable and len(self._idle) < MAX_IDLE_CONNECTIONS:
             self._idle.append(exchange.connection)
         else:
@@ -473,7 +466,6 @@ class Client:
 
     def _abort(self, attempt: Attempt) -> None:
         self.counts.ended(attempt.exchange.body_bytes)
-        self._count_tls(attempt.exchange.connection)
         self._close(attempt.exchange.connection)
 
     def _close(self, connection: Connection) -> None:
