@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from datagen.storage.memory import MemoryReader
 from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec
 
 
@@ -16,8 +17,8 @@ class Storage(StorageBase):
     def __init__(self, spec: StorageSpec = NULL_STORAGE) -> None:
         super().__init__(spec)
 
-    def open(self, path: str) -> NullReader:
-        return NullReader()
+    def open(self, path: str) -> MemoryReader:
+        return MemoryReader(memoryview(b""))
 
     def create(self, path: str) -> NullWriter:
         return NullWriter()
@@ -30,20 +31,6 @@ class Storage(StorageBase):
         return 0
 
     def remove(self, path: str) -> None:
-        return
-
-
-class NullReader:
-    """An empty file."""
-
-    size_bytes = 0
-    read_calls = 0
-    app_bytes = 0
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        return 0
-
-    def close(self) -> None:
         return
 
 
