@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from datagen.storage.memory import MemoryReader
-from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec
+from datagen.storage.storage_base import NULL_STORAGE, Bytes, Entry, StorageBase, StorageSpec, WriterByOffset
 
 
 class Storage(StorageBase):
@@ -34,22 +34,10 @@ class Storage(StorageBase):
         return
 
 
-class NullWriter:
+class NullWriter(WriterByOffset):
     """Tracks `position` and discards the data."""
 
-    def __init__(self) -> None:
-        self.position = 0
-
-    def write(self, data: Bytes) -> None:
-        self.position += len(data)
-
-    def skip(self, size_bytes: int) -> None:
-        self.position += size_bytes
-
     def write_at(self, data: Bytes, offset: int) -> None:
-        return
-
-    def sync(self) -> None:
         return
 
     def commit(self) -> None:
