@@ -209,13 +209,11 @@ class _Comparison(NullWriter):
     """A writer that compares the bytes to be written with an existing file."""
 
     def __init__(self, reader: Reader, buffer: AlignedBuffer, tally: Tally) -> None:
-        super().__init__()
         self._reader = reader
         self._buffer = buffer
         self._tally = tally
 
     def write(self, data: Bytes) -> None:
-        self.write_at(data, self.position)
         super().write(data)
         self._tally.add(size_bytes=len(data))
 
