@@ -241,11 +241,34 @@ def _splits(supply: Supply, begin: int, end: int) -> Iterator[int]:
     """Yield the indices of the windows from `begin` to `end` that start with a change, searching either side again."""
     split = _split(supply, begin, end)
     if split is None:
+        split = _split_for_a_while(supply, begin, end)
+    if split is None:
         split = _split_within(supply, begin, end)
     if split is not None:
         yield split
         yield from _splits(supply, begin, split)
         yield from _splits(supply, split, end)
+
+
+def _split_for_a_while(supply: Supply, begin: int, end: int) -> int | None:
+    """Return the start of a speed that later ended: such a change cancels out over the whole in Pettitt's test.
+
+    Kuiper's test (Tests concerning random points on a circle, Indagationes Mathematicae 22, 1960) uses the range of the
+    same sums: between their minimum and maximum, the speed is above, or below, that before and after.
+    """
+    if end - begin < 3 * MIN_WINDOWS:
+        return None
+    scores = _gehan_scores(supply.mb_per_second[begin:end], supply.limits[begin:end])
+    squares = float((scores**2).sum())
+    sums = np.cumsum(scores)
+    first, last = sorted((begin + 1 + int(sums.argmin()), begin + 1 + int(sums.argmax())))
+    if not squares or min(first - begin, last - first, end - last) < MIN_WINDOWS:
+        return None
+    square = float(sums.max() - sums.min()) ** 2 / squares
+    if 2 * (4 * square - 1) * math.exp(-2 * square) >= SIGNIFICANCE:
+        return None
+    before, after = _level(supply, begin, first), _level(supply, first, last)
+    return None if _factor(before, after) < MIN_FACTOR else first
 
 
 def _split_within(supply: Supply, begin: int, end: int) -> int | None:
@@ -255,7 +278,7 @@ def _split_within(supply: Supply, begin: int, end: int) -> int | None:
     """
     parts, length = [], (end - begin) // 2
     while length >= 2 * MIN_WINDOWS:
-        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 4))]
+        parts += [(first, first + length) for first in range(begin, end - length + 1, max(1, length // 2))]
         length //= 2
     found = (_split(supply, *part, SIGNIFICANCE / len(parts)) for part in parts)
     return next((split for split in found if split is not None), None)

@@ -13,9 +13,8 @@ from dlemu.jobs.training.result import make_run, read_run
 from dlemu.metrics import read_times
 from dlemu.report.any_run import open_result
 from dlemu.results.kinds import kind_named
-from dlemu.results.measured import write_run
 from tests.parts import of_parts
-from tests.runs import make_job, make_log
+from tests.runs import make_job, make_log, write_run
 
 RANKS, EPOCHS = 16, 2
 STEPS = {"small": 60, "large": 600}
