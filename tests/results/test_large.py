@@ -10,7 +10,7 @@ import pytest
 
 from dlemu.jobs.training import repaired_causes
 from dlemu.jobs.training.result import make_run, read_run
-from dlemu.metrics import read_times
+from dlemu.metrics import changes
 from dlemu.report.any_run import open_result
 from dlemu.results.kinds import kind_named
 from tests.parts import of_parts
@@ -34,7 +34,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def as_if_it_were_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Play again no more rows than of 1e7."""
     row_count = RANKS * EPOCHS * STEPS["large"]
-    monkeypatch.setattr(read_times, "MAX_ROWS", read_times.MAX_ROWS * row_count // 10**7)
+    monkeypatch.setattr(changes, "MAX_ROWS", changes.MAX_ROWS * row_count // 10**7)
     monkeypatch.setattr(repaired_causes, "MAX_ROWS", repaired_causes.MAX_ROWS * row_count // 10**7)
 
 
