@@ -8,8 +8,9 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
 import yaml
+from msgspec import Meta
 
-from datagen.settings import Range, Unit, declared
+from datagen.settings import Unit, declared
 from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, sections, tree
 from documentation.result_types import is_told, type_words
@@ -72,7 +73,7 @@ def _lines(where: str, section: Any) -> list[str]:
 
 def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], texts: dict[str, str]) -> str:
     declarations = declared(section)[field.name]
-    ranges = [_range(part) for part in declarations if isinstance(part, Range)]
+    ranges = [_range(part) for part in declarations if isinstance(part, Meta)]
     units = [str(part) for part in declarations if isinstance(part, Unit)]
     default = _default(field)
     shown = default not in ("needed", "`[]`", "`{}`", "`null`")
@@ -82,11 +83,12 @@ def _line(where: str, field: Field[Any], section: Any, hints: dict[str, Any], te
     return f"- `{where}{field.name}` {default}{f' ({taken})' if taken else ''}: {meaning}"
 
 
-def _range(allowed: Range) -> str:
-    """Return a range in few words: the largest count that is taken is of no use to a reader."""
-    if ", and at most" in allowed.words:
-        return f">= {allowed.minimum:g}"
-    return allowed.words.replace("more than ", "> ")
+def _range(allowed: Meta) -> str:
+    """Return a range in few words: a largest count far beyond any run is of no use to a reader."""
+    least, most = f"{allowed.ge:g}" if allowed.gt is None else f"> {allowed.gt:g}", allowed.le or allowed.lt
+    if most is None or most >= 1000:
+        return f">= {least}".replace(">= >", ">")
+    return f"{least} to {most:g}"
 
 
 def _type(hint: Any, *, shown: bool) -> list[str]:
