@@ -32,8 +32,8 @@ from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import CpuApart, Facts, Journal
+from dlemu.jobs.training.metrics import figures as training_figures
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
@@ -41,9 +41,9 @@ from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
 from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
-from dlemu.metrics.device import device_metrics
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause

@@ -23,8 +23,7 @@ from dlemu.contrib.mlperf.audit.run_settings import read_printed
 from dlemu.contrib.mlperf.audit.tolerant import number, text
 from dlemu.contrib.mlperf.rules.checkpoints import official_model
 from dlemu.extend import UserError
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value, mean_over, value_of
+from dlemu.results.figures import Conditions, JobFigures, Value, mean_over, value_of
 from dlemu.results.wording import count
 
 COMPARED_AU = "dlio"
