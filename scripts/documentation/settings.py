@@ -15,20 +15,19 @@ from dlemu.config.meanings import meanings
 from dlemu.config.sections import plain, sections, tree
 from documentation.result_types import is_told, type_words
 
-SETTINGS_BEGIN = "<!-- made by scripts/docs from the part's settings.py -->"
 _HEAD = """# Settings
 
 Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/spec.py`. Optional parts
 have their settings on their own pages: [kv](../dlemu/contrib/kvcache/docs/kv-settings.md),
-[pack](../dlemu/contrib/pack/docs/packing.md).
+[pack](../dlemu/contrib/pack/docs/pack-settings.md).
 On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
 prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
 what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
 anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`.
 """
-_KV_HEAD = """# Settings of KV-cache offload
+_PART_HEAD = """# Settings of section {section}
 
-Made by `scripts/docs` from the fields of the part's section. What they mean together: [kvcache.md](kvcache.md).
+Made by `scripts/docs` from the part's settings.py. What they are for: [{guide}]({guide}).
 """
 
 
@@ -37,14 +36,9 @@ def page() -> str:
     return "\n".join([_HEAD, *_lists("", tree(), "", {})])
 
 
-def kv_page() -> str:
-    """Return the page of the settings of KV-cache offload."""
-    return "\n".join([_KV_HEAD, SETTINGS_BEGIN, "", settings_of("kv")])
-
-
-def settings_of(part: str) -> str:
-    """Return the settings of an optional part's section, for the part's page."""
-    return "\n".join([*_lines(f"{part}.", sections()[part]), ""])
+def part_page(section: str, guide: str) -> str:
+    """Return the page of the settings of an optional part; `guide` is the page that says what they are for."""
+    return "\n".join([_PART_HEAD.format(section=section, guide=guide), *_lines(f"{section}.", sections()[section]), ""])
 
 
 def _lists(where: str, section: Any, text: str, listed: dict[Any, str]) -> Iterator[str]:

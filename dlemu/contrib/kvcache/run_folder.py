@@ -14,10 +14,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from datagen import owned
 from dlemu.contrib.kvcache.blocks import Shard, file_name
 from dlemu.contrib.kvcache.settings import KvSettings
-from dlemu.extend import DlemuError, Job, SpaceError, StorageBase, StorageSpec, UserError, open_storage
+from dlemu.extend import DlemuError, Job, SpaceError, UserError, owned, storage_base
 
 MAX_FILES = 10**6
 """Limit of the files of a rank: it records their names, to be able to remove them, before it creates them."""
@@ -27,7 +26,7 @@ _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x20000
 """linux/fs.h: FS_IOC_GETFLAGS and FS_IOC_SETFLAGS on x86-64 and arm64, and FS_TOPDIR_FL."""
 
 
-def storage_spec_of(job: Job) -> StorageSpec:
+def storage_spec_of(job: Job) -> storage_base.StorageSpec:
     odirect = job.workload.section(KvSettings).odirect and is_local(job)
     return replace(job.storage_spec, direct=odirect, direct_writes=odirect)
 
@@ -116,7 +115,7 @@ def _make_run_folder(run: str) -> None:
 
 def check_space(job: Job, peak_bytes: int) -> None:
     folder = blocks_folder(job)
-    free = open_storage(storage_spec_of(job).buffered).free_bytes(folder)
+    free = storage_base.open_storage(storage_spec_of(job).buffered).free_bytes(folder)
     if free is not None and peak_bytes > free:
         raise SpaceError(
             f"the blocks take up to {peak_bytes / 1e9:.3g} GB, and {folder} has {free / 1e9:.3g} GB free: wanted a "
@@ -148,7 +147,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
     """Context: yield a rank's folder, prepared for `objects` objects, and remove it at exit. Raises SpaceError."""
     settings, folder = job.workload.section(KvSettings), rank_folder(job, rank)
     if not is_local(job):
-        storage = open_storage(storage_spec_of(job))
+        storage = storage_base.open_storage(storage_spec_of(job))
         storage.make_folder(folder)
         try:
             yield folder
@@ -174,7 +173,7 @@ def remove_run(job: Job) -> bool:
     if is_local(job):
         _remove(run_folder(job))
         return _is_gone(run_folder(job))
-    storage = open_storage(storage_spec_of(job))
+    storage = storage_base.open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]
     _remove_empty(storage, run_folder(job))
     return all(gone)
@@ -217,12 +216,12 @@ def _remove(folder: str) -> None:
     owned.remove_claimed(folder)
 
 
-def _remove_empty(storage: StorageBase, folder: str) -> None:
+def _remove_empty(storage: storage_base.StorageBase, folder: str) -> None:
     with contextlib.suppress(OSError, DlemuError):
         storage.remove_folder(folder)
 
 
-def remove_objects(storage: StorageBase, folder: str) -> bool:
+def remove_objects(storage: storage_base.StorageBase, folder: str) -> bool:
     """Remove all objects below a rank's prefix; return whether a server allowed that. Hides no earlier failure."""
     try:
         with contextlib.suppress(OSError):
