@@ -113,11 +113,12 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         return NOTHING
     ranks = accelerators or kept
     times = {block: [_kept_block(setup, logs, rank, block) for rank in logs.arrays] for block in blocks}
-    lost = _lost([own.seconds for parts in times.values() for own in parts])
+    every = [own.seconds for parts in times.values() for own in parts]
+    lost, total = _lost(every), sum(block.total for block in every)
     slower = sum(_waits_for_slower_seconds([own.seconds.proc for own in parts]) for parts in times.values())
     epochs = sorted({epoch for epoch, _ in blocks})
     per_epoch = {epoch: [parts for block, parts in times.items() if block[0] == epoch] for epoch in epochs}
-    au_whole = 100 * lost.compute / lost.total
+    au_whole = 100 * sum(float(block.configured.sum()) for block in every) / total
     return Recomputed(
         basis="steps" if kept >= ranks else "some ranks",
         ranks_kept=kept,
@@ -125,7 +126,7 @@ def from_steps(setup: Setup, accelerators: int | None, logs: Logs) -> Recomputed
         steps_per_epoch=sum(parts[0].seconds.steps for parts in per_epoch[epochs[0]]),
         formulas={name: _formula(name, per_epoch, ranks / kept, setup.is_random) for name in FORMULAS},
         au_whole_percent=au_whole if math.isfinite(au_whole) else None,
-        loss_percent=_shares(lost, slower if kept >= ranks else None),
+        loss_percent=_shares(lost, total, slower if kept >= ranks else None),
     )
 
 
@@ -231,12 +232,10 @@ def _epoch(name: str, blocks: list[list[KeptBlock]]) -> dlio_formulas.Rated:
     )
 
 
-def _shares(lost: LostSeconds, slower_seconds: float | None) -> dict[str, float]:
-    parts = {name: getattr(lost, name) for name in ("first_step", "load", "oversleep", "barrier")}
+def _shares(lost: dict[str, float], total: float, slower_seconds: float | None) -> dict[str, float]:
     if slower_seconds is not None:
-        parts["slower_rank"] = slower_seconds
-        parts["barrier"] -= slower_seconds
-    shares = {name: 100 * seconds / lost.total for name, seconds in parts.items()}
+        lost |= {"slower_rank": slower_seconds, "barrier": lost["barrier"] - slower_seconds}
+    shares = {name: 100 * seconds / total for name, seconds in lost.items()}
     return shares if all(map(math.isfinite, shares.values())) else {}
 
 
@@ -255,33 +254,18 @@ def per_rank_blocks(
                 yield rank, block, arrays, _kept_block(setup, logs, rank, block).rated
 
 
-@dataclass(frozen=True, kw_only=True)
-class LostSeconds:
-    """Seconds in which the accelerators did not compute, by cause. With `compute` they add up to `total` exactly."""
+def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> dict[str, float]:
+    """Split the seconds of the blocks by what the accelerators waited for; what is left they computed, as configured.
 
-    total: float
-    compute: float
-    """Configured computation of all steps, which the rules count as used."""
-    first_step: float
-    """First step of each block, less its computation: start of the loader, and the first batch."""
-    load: float
-    """Waits for batches, from the second step on."""
-    oversleep: float
-    """Computation beyond the configured time, from the second step on: the host woke late."""
-    barrier: float
-    """Time of the block outside its steps: waits for slower ranks, and the training loop itself."""
-
-
-def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> LostSeconds:
-    """Split the time of the blocks by what the accelerators did or waited for."""
-    return LostSeconds(
-        total=sum(block.total for block in blocks),
-        compute=sum(float(block.configured.sum()) for block in blocks),
-        first_step=sum(float(block.proc[0] - block.configured[0]) for block in blocks),
-        load=sum(float(block.load[1:].sum()) for block in blocks),
-        oversleep=sum(float((block.proc - block.load - block.configured)[1:].sum()) for block in blocks),
-        barrier=sum(block.total - float(block.proc.sum()) for block in blocks),
-    )
+    `first_step`: beyond its computation; `load`: waits for batches after it; `oversleep`: steps longer than configured
+    after it; `barrier`: the blocks' time outside their steps.
+    """
+    return {
+        "first_step": sum(float(block.proc[0] - block.configured[0]) for block in blocks),
+        "load": sum(float(block.load[1:].sum()) for block in blocks),
+        "oversleep": sum(float((block.proc - block.load - block.configured)[1:].sum()) for block in blocks),
+        "barrier": sum(block.total - float(block.proc.sum()) for block in blocks),
+    }
 
 
 def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
