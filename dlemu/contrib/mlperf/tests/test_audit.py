@@ -10,7 +10,7 @@ import pytest
 
 from dlemu.contrib.mlperf.audit.audit_answer import audit_row
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_run, audit_trees, shipped_pairs
-from dlemu.contrib.mlperf.audit.prefetch_credit import credit_percent, sustained_least_percent
+from dlemu.contrib.mlperf.audit.recompute import credit_percent, sustained_least_percent
 from dlemu.contrib.mlperf.audit.run_settings import Setup
 from dlemu.contrib.mlperf.tests.changes import put
 from dlemu.contrib.mlperf.tests.foreign_runs import BATCH, C, au_and_rate, play, write, write_run
