@@ -3,7 +3,7 @@
 - Errors that end a command: `UserError` (status 2), `DatasetError`, `SpaceError`, `DlemuError` (3).
 - A kind of job: `rows_job`, whose `RowsKind` measures rows on each rank for a `Job` that tells its progress by `Notify`
   (`Doing`); `Metric` declares what it measures. `Comm` is between ranks, `thread_accounting`
-  what the kernel counts of a process; `cache` and `delivered_between` tell what storage served.
+  what the kernel counts of a process; `cache` tells what storage served.
 - A loader: `loader_base`, `LoaderTraits`; `fetch` reads samples, `hash_samples` tells which. A format: `format_base`;
   `registry` finds formats and optional libraries. A storage: `storage_base`; `AlignedBuffer` is what is read into.
 - Data: `layout` names a dataset's files, `inspect` checks them, `own_folder` looks into a user's folder, `BulkContent`
@@ -11,7 +11,7 @@
 - A study: a `run_list`, of `child_run`s; `Watched` shows it, `check_launcher` refuses many ranks. A command: `options`.
 - Files: `owned` are those that dlemu may remove, `run_folder` names places for results, `write_text` renames,
   `open_regular` is for received ones; `environment` describes hosts and file systems.
-- Another benchmark's runs: `dlio_formulas` are DLIO's AU and rates; a plug-in that reads a run returns a `ForeignRun`.
+- Another benchmark's runs: `au` has DLIO's AU and rates; a plug-in that reads a run returns a `ForeignRun`.
 
 Results, pages and settings are in `dlemu.results`, `dlemu.report` and `dlemu.config`; running a job is in `dlemu.api`.
 """
@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     from dlemu.jobs.training.prediction.from_times import ForeignRun as ForeignRun
     from dlemu.loaders import loader_base as loader_base
     from dlemu.loaders.traits_base import LoaderTraits as LoaderTraits
+    from dlemu.metrics import au as au
     from dlemu.metrics import cache as cache
-    from dlemu.metrics import dlio_formulas as dlio_formulas
     from dlemu.metrics.catalogue import Metric as Metric
-    from dlemu.metrics.device import delivered_between as delivered_between
     from dlemu.plan.samples import hash_samples as hash_samples
     from dlemu.runner import child_run as child_run
     from dlemu.runner import rows_job as rows_job
@@ -68,14 +67,14 @@ _PLACES = (
     ("datagen.fetch", "datagen.formats.format_base", "datagen.layout", "datagen.own_folder", "datagen.owned"),
     ("datagen.registry", "datagen.storage.storage_base", "dlemu.checkpoints.checkpoint_plan", "dlemu.cli.options"),
     ("dlemu.comm.environment", "dlemu.comm.thread_accounting", "dlemu.loaders.loader_base", "dlemu.metrics.cache"),
-    ("dlemu.metrics.dlio_formulas", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
+    ("dlemu.metrics.au", "dlemu.runner.child_run", "dlemu.runner.rows_job", "dlemu.runner.run_folder"),
     ("dlemu.runner.run_list", "datagen.atomic:write_text", "datagen.buffers:AlignedBuffer"),
     ("datagen.bulk_content:BulkContent", "datagen.errors:DatasetError", "datagen.errors:DlemuError"),
     ("datagen.errors:SpaceError", "datagen.errors:UserError", "datagen.inspection:inspect"),
     ("datagen.regular:open_regular", "dlemu.cli.interruption:Watched", "dlemu.comm:Comm"),
     ("dlemu.dlio.config:dlio_workload", "dlemu.jobs.training.prediction.from_times:ForeignRun"),
     ("dlemu.loaders.traits_base:LoaderTraits", "dlemu.metrics.catalogue:Metric"),
-    ("dlemu.metrics.device:delivered_between", "dlemu.plan.samples:hash_samples", "dlemu.runner.events:Doing"),
+    ("dlemu.plan.samples:hash_samples", "dlemu.runner.events:Doing"),
     ("dlemu.runner.job:Job", "dlemu.runner.job:Notify", "dlemu.studies.prerequisites:check_launcher"),
 )
 """Modules, and names in others; imported on use, as a loader or a command wants few of them."""

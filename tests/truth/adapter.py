@@ -32,8 +32,8 @@ from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
 from dlemu.jobs.training.activity import delivered_by_devices
-from dlemu.jobs.training.figures_of import figures as training_figures
 from dlemu.jobs.training.measured import CpuApart, Facts, Journal
+from dlemu.jobs.training.metrics import figures as training_figures
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.result import Run
@@ -41,9 +41,9 @@ from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
 from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
 from dlemu.metrics.au import au_percent, kept_rows
+from dlemu.metrics.cache import device_metrics
 from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
-from dlemu.metrics.device import device_metrics
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
@@ -168,12 +168,12 @@ def _journal(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _object_requests(requests: object, frozen: FrozenRun) -> Numbers | None:
-    """Return the counts and times of requests; their cost, by prices among the settings, is not computed any more."""
+    """Return the counts and times of requests; their cost and the CPU time of TLS are not computed any more."""
     if requests is None:
         return None
     assert is_dataclass(requests)
     assert not isinstance(requests, type)
-    return {**asdict(requests), "cost": frozen.numbers["object_requests"]["cost"]}
+    return asdict(requests) | {key: frozen.numbers["object_requests"][key] for key in ("cost", "tls_cpu_seconds")}
 
 
 def _request_counts(requests: Mapping[str, Any] | None) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ class Files(graph.Feed):
         """Return the size of a file that was read, which must be whole."""
         if self._picture is not None:
             try:
-                self._picture.parse_shape(read.data)
+                self._picture.check(read.data)
             except format_base.DamagedError as error:
                 if self._fetch.dataset.source != "folder":  # of a user's own DALI decides by content what they are
                     raise format_base.damaged(path, str(error), error.offset) from error

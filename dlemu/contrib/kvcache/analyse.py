@@ -27,7 +27,7 @@ from dlemu.contrib.kvcache.summary import (
     Tiers,
 )
 from dlemu.extend import cache as page_cache
-from dlemu.extend import delivered_between, rows_job
+from dlemu.extend import rows_job
 from dlemu.results.wording import count
 
 GROWS_SHARE = 0.05
@@ -265,7 +265,9 @@ class RunRows:
                 if len(own) and device.counted and (host.boot_id, device.name) not in counted:
                     counted.add((host.boot_id, device.name))
                     window = int(own["arrived_ns"].min()), int(own["ended_ns"].max())
-                    moved.append(delivered_between(*host.readings(device.probe, device.name, metric), *window))
+                    moved.append(
+                        page_cache.delivered_between(*host.readings(device.probe, device.name, metric), *window)
+                    )
         percent = 100e6 * sum(moved) / app_bytes if moved and app_bytes else math.nan
         return percent if math.isfinite(percent) else None
 

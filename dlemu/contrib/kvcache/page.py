@@ -11,7 +11,7 @@ from dlemu.extend import cache as page_cache
 from dlemu.extend import rows_job
 from dlemu.report.screen import Said, Screen
 from dlemu.report.units import number
-from dlemu.results.compared import Conditions
+from dlemu.results.figures import Conditions
 from dlemu.results.wording import TRADEMARK, count
 
 if TYPE_CHECKING:

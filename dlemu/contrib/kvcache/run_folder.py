@@ -32,7 +32,7 @@ def storage_spec_of(job: Job) -> storage_base.StorageSpec:
 
 
 def is_local(job: Job) -> bool:
-    return job.workload.storage.storage_type in storage_base.FOLDER_TYPES
+    return job.workload.storage.has_paths
 
 
 def blocks_folder(job: Job) -> str:
@@ -137,15 +137,8 @@ def _check_direct(folder: str) -> None:
 
 
 def _is_used(folder: str) -> bool:
-    with contextlib.suppress(OSError):
-        with os.scandir(folder) as ranks:
-            paths = [os.path.join(rank.path, _LOCK) for rank in ranks]
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+    with contextlib.suppress(OSError), os.scandir(folder) as ranks:
+        return any(owned.is_held(os.path.join(rank.path, _LOCK)) for rank in ranks)
     return False
 
 
@@ -166,10 +159,7 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
         owned.claim(run_folder(job), os.path.basename(folder) + "/")
         os.mkdir(folder)
         owned.claim(folder, _LOCK)
-        lock_descriptor = owned.create_new(os.path.join(folder, _LOCK))
-    with open(lock_descriptor, "rb") as lock:
-        with contextlib.suppress(OSError):  # file systems without locks
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with owned.held(os.path.join(folder, _LOCK)):
         shards = (Shard(number, shard) for number in range(objects) for shard in range(settings.tp))
         with _no_room(folder):
             owned.claim(folder, *(file_name(shard, settings.tp) for shard in shards))
@@ -182,7 +172,6 @@ def created_rank_folder(job: Job, rank: int, objects: int) -> Iterator[str]:
 def remove_run(job: Job) -> bool:
     if is_local(job):
         _remove(run_folder(job))
-        owned.remove_listed(blocks_folder(job), os.path.basename(run_folder(job)))  # where there was no room to mark it
         return _is_gone(run_folder(job))
     storage = storage_base.open_storage(storage_spec_of(job))
     gone = [remove_objects(storage, rank_folder(job, rank)) for rank in range(job.ranks)]

@@ -92,7 +92,7 @@ def _counted(paths: list[str], file_format: str, mean_bytes: float) -> tuple[int
         failures = contextlib.suppress(OSError, ValueError, format_base.DamagedError, DlemuError)
         with failures, own_folder.cache_restored([path]), os.fdopen(open_regular(path), "rb") as file:
             status = os.fstat(file.fileno())
-            counts.append(own_folder.COUNTERS[file_format](file, own_folder.version_of(path, status)))
+            counts.append(own_folder.COUNTERS[file_format](file, format_base.version_of(path, status.st_size)))
             size_bytes += status.st_size
             rows = rows or (own_folder.group_rows(file) if file_format == "parquet" else 0)
     mean = round(sum(counts) / max(size_bytes, 1) * mean_bytes, 1)

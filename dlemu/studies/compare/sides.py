@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from datagen.errors import UserError
 from dlemu.config.overrides import DATA_FOLDER
 from dlemu.metrics.catalogue import RUN
-from dlemu.results.compared import Conditions, differing
-from dlemu.results.figures import JobFigures
+from dlemu.results.figures import Conditions, JobFigures, differing
 from dlemu.results.kinds import kind_named, kind_of
 from dlemu.results.wording import scaled
 from dlemu.studies.answers import HOST, SIZE, SWEEP, SizeAnswer, SweepAnswer

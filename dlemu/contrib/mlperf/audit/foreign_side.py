@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from dlemu.contrib.mlperf.audit.audited_run import AuditedRun, audit_trees
 from dlemu.extend import UserError
-from dlemu.results.compared import Conditions
-from dlemu.results.figures import JobFigures, Value, mean_over, value_of
+from dlemu.results.figures import Conditions, JobFigures, Value, mean_over, value_of
 
 COMPARED_AU = "dlio"
 """Formula of the compared AU: that of DLIO 2.x for all runs, whichever version of DLIO printed theirs."""

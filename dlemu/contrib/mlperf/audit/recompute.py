@@ -1,6 +1,6 @@
 """Recomputes a run's numbers: exactly from the step times of its ranks, or as bounds from the times of its blocks.
 
-DLIO's formulas are in `dlemu.metrics.dlio_formulas`. AU of whole epochs is total computation over total time of all
+DLIO's formulas are in `dlemu.metrics.au`. AU of whole epochs is total computation over total time of all
 epochs together, as the text of v1.0's rules defines it ("total_compute_time/total_benchmark_running_time"); the texts
 of v2.0 and v3.0 leave out the I/O of the first step (https://github.com/mlcommons/storage).
 """
@@ -18,7 +18,7 @@ import numpy as np
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds, Span
 from dlemu.contrib.mlperf.rules.known import Finding, by_rule
-from dlemu.extend import dlio_formulas
+from dlemu.extend import au as dlio_formulas
 
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
 """Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""

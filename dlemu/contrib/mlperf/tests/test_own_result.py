@@ -17,9 +17,8 @@ from dlemu.contrib.mlperf.rules.known import Finding
 from dlemu.contrib.mlperf.tests import golden
 from dlemu.dlio.export import export_run
 from dlemu.jobs.training.result import make_run
-from dlemu.results.measured import write_run
 from tests.results.test_live import killed
-from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry
+from tests.runs import dlio_place, make_job, make_log, with_blocks, with_telemetry, write_run
 
 
 def leave_run(folder: Path, *, failure: str | None = None, drop_in: bool = False, name: str = "dlemu") -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from datagen.errors import UserError
 from dlemu.config.duration import mean_seconds
 from dlemu.config.schema import Workload
-from dlemu.jobs.training.plan import TrainingJob
+from dlemu.jobs.training.plan import Block, Epoch, TrainingJob
 from dlemu.jobs.training.prediction.batches import (
     batch_bytes,
     bytes_by_file,
@@ -26,7 +26,6 @@ from dlemu.jobs.training.prediction.calibration import Calibration
 from dlemu.jobs.training.prediction.curve import CurvePoint, rates
 from dlemu.jobs.training.prediction.event_model import EpochTimes, Scene, simulate
 from dlemu.jobs.training.prediction.prediction import EndedBy, SimulatedFigures
-from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
 from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
