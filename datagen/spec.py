@@ -25,8 +25,6 @@ EngineName = Literal["matched", "fast", "library"]
 
 BLOCK_BYTES = 4096
 """Every block of this many payload bytes is unique and names its file and offset (`datagen.content`)."""
-PICTURES = ("jpeg", "png", "tiff")
-"""Image formats: their files are `record_length_bytes` long, whatever the shape of the image."""
 NUMBER_KINDS = "iufc"
 """`dtype.kind` of the NumPy types allowed in records: signed and unsigned integers, floats and complex numbers."""
 
