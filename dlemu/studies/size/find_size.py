@@ -28,8 +28,7 @@ from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob, make_job
-from dlemu.jobs.training.prediction.calibration import given_speed
-from dlemu.jobs.training.prediction.curve import straight_then_flat
+from dlemu.jobs.training.prediction.calibration import given_speed, straight_then_flat
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
 from dlemu.jobs.training.wording import recording_notes
