@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -69,6 +70,7 @@ print(*(thread.name for thread in threading.enumerate()))
 """
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 def test_no_thread_is_in_torchs_code_when_the_process_ends() -> None:
     ended = subprocess.run([sys.executable, "-c", LEADER], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert (ended.returncode, ended.stdout.strip()) == (0, "MainThread"), ended.stderr
