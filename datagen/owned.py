@@ -218,7 +218,8 @@ def _listed_in(folder: int) -> set[str]:
 def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
     """Remove what the marker of a folder lists, then the marker, then the folder if it is empty.
 
-    Listed folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
+    A folder that has no marker, for which there was no room, goes if it is empty and listed in the one above. Listed
+    folders are emptied by their own markers. Links stay, as does what can't be removed. Where the storage fails
     (EIO, a file system that turned read-only), the marker stays, too: a later call then removes the rest.
     """
     with contextlib.suppress(OSError):
@@ -227,19 +228,9 @@ def remove_claimed(folder: str, *, keep_folder: bool = False) -> None:
             marked = _remove_in(descriptor)
         finally:
             os.close(descriptor)
-        if marked and not keep_folder:
+        parent, name = os.path.split(folder.rstrip("/"))
+        if not keep_folder and (marked or f"{name}/" in claimed(parent or ".")):
             os.rmdir(folder)
-
-
-def remove_listed(folder: str, name: str) -> None:
-    """Remove a subfolder that the marker of a folder lists, emptied by its own marker, if it is empty then."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if f"{name}/" in _claimed_in(descriptor):
-                _remove_child(descriptor, name)
-        finally:
-            os.close(descriptor)
 
 
 def unmark(folder: str, name: str) -> None:
@@ -324,8 +315,7 @@ def create_part(path: str, *, flags: int = 0, mode: int = 0o666) -> tuple[str, i
     folder, slash, name = path.rpartition("/")
     part = f"{folder}{slash}{part_name(name)}"
     descriptor = create_new(part, flags=os.O_WRONLY | flags, mode=mode)
-    with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    lock(descriptor)
     return part, descriptor
 
 
@@ -361,13 +351,33 @@ def remove_parts(folder: str, name: str | None = None) -> None:
             and entry.is_file(follow_symlinks=False)
         ]
     for path in left:
-        if not _is_locked(path):
+        if not is_held(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
 
-def _is_locked(path: str) -> bool:
-    """Return whether the writer of a temporary file still runs."""
+@contextlib.contextmanager
+def held(path: str) -> Iterator[None]:
+    """Lock a file, which is made if it is missing, until this process and all that it forks inside have ended.
+
+    On a full disk, or a file system without locks, `is_held` does not tell.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            stack.callback(os.close, descriptor)
+            lock(descriptor)
+        yield
+
+
+def lock(descriptor: int) -> None:
+    """Lock a file that is open for writing, until it is closed by all who have it; without locks do nothing."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_held(path: str) -> bool:
+    """Return whether who locked a file still runs, as far as this host can tell."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except PermissionError:  # another user's file, whose lock can't be tested
@@ -375,7 +385,7 @@ def _is_locked(path: str) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # over NFS one that only reads can't ask for more
     except BlockingIOError:
         return True
     except OSError:

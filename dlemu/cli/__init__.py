@@ -35,8 +35,6 @@ _MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor"
 """Order in which commands are listed; those of plug-ins follow alphabetically."""
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
-_OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
-"""Options of some commands, which are no settings where a command lacks them."""
 _WITHOUT_KIND = {
     "demo": "Try it: a small dataset, 18 emulated H100s, a verdict.",
     "datagen": "Make a workload's dataset, or verify one.",
@@ -137,7 +135,7 @@ def guarded(command: click.Command, name: str) -> None:
         command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption) and (setting := _intended_setting(error)):
-            complain(f"settings are given as KEY=VALUE, without dashes: {setting}")
+            complain(setting)
         else:
             error.show()
         sys.exit(2)
@@ -164,19 +162,21 @@ def guarded(command: click.Command, name: str) -> None:
 
 
 def _intended_setting(error: click.NoSuchOption) -> str:
-    """Return KEY=... for a setting that was typed as an option, of another program too.
+    """Return what to say of a setting that was typed as an option, of another program too.
 
     Empty if an option was intended, or if the command takes no settings.
     """
     from dlemu.config.sections import SYNONYMS
+    from dlemu.config.translate import is_known
 
     if not error.ctx or not any(parameter.name == "overrides" for parameter in error.ctx.command.params):
         return ""
     key = error.option_name.lstrip("-").replace("-", "_")
-    if key in SYNONYMS:
-        return f"{SYNONYMS[key]}=..."
-    is_option = not error.option_name.startswith("--") or key in _OPTIONS_OF_OTHERS or error.possibilities
-    return "" if is_option and "." not in key else f"{key}=..."
+    meant = SYNONYMS.get(key, key)
+    if " " in meant:
+        return f"there is no option {error.option_name}: did you mean {meant}?"
+    is_setting = key in SYNONYMS or "." in key or is_known(key)
+    return f"settings are given as KEY=VALUE, without dashes: {meant}=..." if is_setting else ""
 
 
 def _see_current_folder() -> None:

@@ -16,13 +16,10 @@ from datagen import owned
 from datagen.errors import SpaceError, UserError
 from datagen.owned import OwnFolder, check_usable, create_new, missing_folders, take_folder
 from datagen.storage._request_counts import read_counts, remove_counts
-from datagen.storage.storage_base import FOLDER_TYPES, StorageSpec
-from dlemu.config.schema import Workload
 from dlemu.config.validate import check_model_name
 from dlemu.results.file_names import FACTS, LIVE, README
 from dlemu.results.kinds import kind_of
 from dlemu.results.live import JOURNAL, LOCK, goes_on, holds_journal, report_command
-from dlemu.results.wording import count
 from dlemu.telemetry._readings import log_path
 
 SAVING_SECONDS = 60.0
@@ -137,16 +134,8 @@ class Kept:
     """What was saved of a failed run: a run folder like any other, but marked incomplete."""
 
     folder: str
-    steps: int
-    """Rows of all ranks."""
-    says: str = ""
-    """Sentence on what was saved, for kinds of jobs without steps."""
-
-    @property
-    def sentence(self) -> str:
-        if self.says:
-            return self.says
-        return f"kept, marked incomplete, in {self.folder}: {count(self.steps, 'step')} measured before that"
+    sentence: str
+    """What was kept, and what was removed or left in the storage."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +146,6 @@ class Unfinished:
     """Phrase for it: the place and its size."""
     remove: Callable[[], None]
     """Removes it, and no file of anybody else's; raises UserError, OSError."""
-
-
-def spec_with_request_counts(workload: Workload, live_folder: str) -> StorageSpec:
-    """Return a workload's storage; if it is an object store, requests are counted below the run's live folder."""
-    spec = workload.storage_spec
-    folders = workload.storage.storage_type in FOLDER_TYPES
-    return spec if folders else replace(spec, account=request_folder(live_folder))
 
 
 def requests_so_far(live_folder: str) -> tuple[int, ...]:

@@ -295,4 +295,4 @@ def test_a_manifest_names_no_file_outside_its_dataset(
         with pytest.MonkeyPatch.context() as patched:
             status, said = ended(command, capfd, patched)
         assert status == 2
-        assert f"dataset.file_prefix is '{prefix}'" in said
+        assert f"file_prefix is '{prefix}'" in said

@@ -99,7 +99,7 @@ def _recorder_of(job: TrainingJob, comm: Comm) -> Recorder | None:
         comm,
         timeout_seconds=job.workload.timeout_seconds,
         what=job.workload.dataset.data_folder,
-        request_folder=job.request_folder if storage.is_remote else "",
+        request_folder=job.request_folder if storage.counts_requests else "",
     )
 
 

@@ -17,17 +17,7 @@ import numpy as np
 
 from dlemu.contrib.mlperf.audit.run_settings import Printed, Setup
 from dlemu.contrib.mlperf.audit.step_files import BlockArrays, BlockKey, Logs, Seconds, Span
-from dlemu.metrics.au import (
-    BlockTimes,
-    Rated,
-    Times,
-    over_blocks,
-    over_ranks,
-    rate_fork,
-    rate_v1,
-    rate_v2,
-    rate_v3,
-)
+from dlemu.extend import au as dlio_formulas
 
 FORMULAS = ("dlio_v1", "dlio", "dlio_v3", "dlio_fork")
 """Formulas of AU and samples/s by versions of DLIO (docs/audit.md), as named in columns."""
@@ -152,7 +142,7 @@ def _has(logs: Logs, rank: int, block: BlockKey) -> bool:
 class KeptBlock:
     """One block of one rank, with what DLIO's formulas need."""
 
-    seconds: BlockTimes
+    seconds: dlio_formulas.BlockTimes
     """Where only rank 0 kept time stamps, the `total` of other ranks follows from the samples/s that they printed."""
     batch_size: float
     """NaN when it is not known."""
@@ -160,14 +150,14 @@ class KeptBlock:
     exclude_end_steps: int
 
     @cached_property
-    def rated(self) -> dict[str, Rated]:
+    def rated(self) -> dict[str, dlio_formulas.Rated]:
         """AU and samples/s of the block by each of DLIO's formulas."""
         excluded = self.exclude_start_steps, self.exclude_end_steps
         return {
-            "dlio_v1": rate_v1(self.seconds, self.batch_size),
-            "dlio": rate_v2(self.seconds, *excluded, self.batch_size),
-            "dlio_v3": rate_v3(self.seconds, *excluded, self.batch_size),
-            "dlio_fork": rate_fork(self.seconds, *excluded, self.batch_size),
+            "dlio_v1": dlio_formulas.rate_v1(self.seconds, self.batch_size),
+            "dlio": dlio_formulas.rate_v2(self.seconds, *excluded, self.batch_size),
+            "dlio_v3": dlio_formulas.rate_v3(self.seconds, *excluded, self.batch_size),
+            "dlio_fork": dlio_formulas.rate_fork(self.seconds, *excluded, self.batch_size),
         }
 
 
@@ -178,7 +168,7 @@ def _kept_block(setup: Setup, logs: Logs, rank: int, block: BlockKey) -> KeptBlo
     assert span is not None
     has_own_stamps = block in logs.spans.get(rank, {})
     seconds = None if has_own_stamps else _implied_seconds(arrays, setup.batch_size, span.longest_seconds)
-    times = BlockTimes(
+    times = dlio_formulas.BlockTimes(
         load=arrays.load,
         proc=arrays.proc,
         configured=_configured(setup, logs, arrays),
@@ -233,10 +223,12 @@ def _formula(name: str, per_epoch: Mapping[int, list[list[KeptBlock]]], scale: f
     )
 
 
-def _epoch(name: str, blocks: list[list[KeptBlock]]) -> Rated:
+def _epoch(name: str, blocks: list[list[KeptBlock]]) -> dlio_formulas.Rated:
     """Return AU and samples/s of one epoch's blocks, each a list over ranks."""
     steps = [parts[0].seconds.steps for parts in blocks]
-    return over_ranks([over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)])
+    return dlio_formulas.over_ranks(
+        [dlio_formulas.over_blocks([block.rated[name] for block in own], steps) for own in zip(*blocks, strict=True)]
+    )
 
 
 def _shares(lost: LostSeconds, slower_seconds: float | None) -> dict[str, float]:
@@ -253,7 +245,9 @@ def _mean(values: tuple[float, ...]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def per_rank_blocks(setup: Setup, logs: Logs) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, Rated]]]:
+def per_rank_blocks(
+    setup: Setup, logs: Logs
+) -> Iterator[tuple[int, BlockKey, BlockArrays, dict[str, dlio_formulas.Rated]]]:
     """Yield rank, block, step times and numbers by each formula, for every kept block whose time is known."""
     for rank, blocks in logs.arrays.items():
         for block, arrays in blocks.items():
@@ -278,7 +272,7 @@ class LostSeconds:
     """Time of the block outside its steps: waits for slower ranks, and the training loop itself."""
 
 
-def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
+def _lost(blocks: Sequence[dlio_formulas.BlockTimes]) -> LostSeconds:
     """Split the time of the blocks by what the accelerators did or waited for."""
     return LostSeconds(
         total=sum(block.total for block in blocks),
@@ -290,7 +284,7 @@ def _lost(blocks: Sequence[BlockTimes]) -> LostSeconds:
     )
 
 
-def _waits_for_slower_seconds(procs: Sequence[Times]) -> float:
+def _waits_for_slower_seconds(procs: Sequence[dlio_formulas.Times]) -> float:
     """Return the seconds that a block's ranks together waited for the slowest rank, from the second step on."""
     steps = min(len(proc) for proc in procs)
     table = np.stack([proc[1:steps] for proc in procs])
@@ -327,9 +321,6 @@ def from_blocks(setup: Setup, printed: Printed, logs: Logs) -> Recomputed:
         formulas={} if logs.measured_compute else {"dlio_v1": Formula(samples_per_second_by_epoch=rates)},
         au_whole_percent=None if c is None else 100 * steps * c * len(epochs) / sum(epoch.seconds for epoch in epochs),
         bounds=_bounds(epochs, steps, dropped, c, setup.batch_size * ranks, printed) if bounded and c else None,
-        loss_percent=_implied_loss(epochs, steps, c, setup.batch_size * ranks, printed, logs)
-        if one_block_each and c
-        else {},
     )
 
 
@@ -370,22 +361,3 @@ def _bounds(
         samples_per_second_least=step_samples * fmean(counted / seconds for seconds in longest),
         samples_per_second_most=step_samples * steps / (counted * c) * au,
     )
-
-
-def _implied_loss(
-    epochs: list[_EpochTime], steps: int, c: float, samples: int, printed: Printed, logs: Logs
-) -> dict[str, float]:
-    """Return the shares of the loss that follow if the printed numbers are right: of first steps, and of all else."""
-    au, rates = printed.au_by_epoch, printed.samples_per_second_by_epoch
-    if not len(au) == len(rates) == len(epochs) or min(*au, *rates) <= 0:
-        return {}
-    if logs.measured_compute:
-        counted = [max(0, steps - 2) * samples / rate for rate in rates]
-    else:
-        counted = [100 * (steps - 1) * c / percent for percent in au]
-    total, kept = sum(epoch.seconds for epoch in epochs), math.fsum(counted)
-    credited = math.fsum(percent * seconds / 100 for percent, seconds in zip(au, counted, strict=True))
-    last_dropped = credited < (steps - 1) * c * len(epochs) * (1 - 1e-6)  # no step computes for less than c
-    first = total - kept - c * len(epochs) * (2 if last_dropped else 1)
-    computed = c * steps * len(epochs)
-    return {"first_step": 100 * first / total, "all_other": 100 * (total - computed - first) / total}

@@ -40,7 +40,7 @@ _EPOCH_TOLERANCE_US = 1_000_000
 """The same for time stamps that different parts of DLIO take."""
 Interval = tuple[int, int, str]
 """Start and end in microseconds, and a name."""
-_LOG, _LOG_START = "dlio.log", 400
+LOG, _LOG_START = "dlio.log", 400
 """DLIO's log, and how many bytes at its start show whether dlemu wrote it."""
 
 
@@ -213,7 +213,7 @@ def read_logs(folder: str, names: list[str], started: str | None, findings: list
         arrays={rank: blocks for rank, blocks in arrays.items() if blocks},
         spans={rank: blocks for rank, blocks in spans.items() if blocks},
         measured_compute=any(rank >= 0 for rank in stats),
-        by_dlemu=_LOG in names and names_dlemu(os.path.join(folder, _LOG)),
+        by_dlemu=LOG in names and names_dlemu(os.path.join(folder, LOG)),
         hosts=hosts,
     )
 
@@ -267,8 +267,7 @@ def _is_no_number(value: object) -> bool:
 
 
 def _no_number(where: str, key: str, value: object) -> Finding:
-    fix = "copy the file from the run again; the value is left out"
-    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}", "a number, as DLIO writes it", fix)
+    return by_rule("file.unusable", f"{where}: {key} is {repr(value)[:60]}")
 
 
 def _seconds(value: object) -> Seconds | None:
@@ -303,7 +302,7 @@ def out_of_order(epochs: Sequence[tuple[int, Mapping[str, Any]]], where: str) ->
             outside = [name for _, (start, end, name) in parts if start < earliest or end > latest]
             problems += [f"{name} is not within epoch {at}" for name in outside]
     if problems:
-        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}", "time stamps in order, without overlaps")
+        yield by_rule("time.order", f"{where}: {'; '.join(problems[:3])}")
 
 
 def _interval(stated: object, name: str) -> Interval | None:

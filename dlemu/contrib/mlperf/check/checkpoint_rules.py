@@ -9,7 +9,7 @@ from itertools import islice
 from dlemu.config.translate import is_known
 from dlemu.contrib.mlperf.audit.checkpoint_leaf import KINDS, CheckpointLeaf, checkpoint_numbers
 from dlemu.contrib.mlperf.audit.papers import SEPARATION
-from dlemu.contrib.mlperf.audit.step_files import names_dlemu
+from dlemu.contrib.mlperf.audit.step_files import LOG, names_dlemu
 from dlemu.contrib.mlperf.audit.tolerant import mapping, number, text
 from dlemu.contrib.mlperf.check.checkpoint_phases import capabilities, duration, gap
 from dlemu.contrib.mlperf.check.submission_tree import CheckpointResult, runs_differ
@@ -33,7 +33,7 @@ from dlemu.contrib.mlperf.rules.core_config import (
 )
 from dlemu.contrib.mlperf.rules.known import Finding, Located, Severity, by_rule, by_rule_at
 from dlemu.contrib.mlperf.rules.training import override_keys, unapplied, unapplied_at
-from dlemu.dlio.config import LOG, dlio_workload
+from dlemu.extend import dlio_workload
 
 _ALWAYS_WRITTEN = ("start", "end", "num_accelerators", "num_hosts", "hostname", "host_memory_GB", "metric")
 """Keys that DLIO writes into the summary of every call."""
@@ -57,8 +57,8 @@ def _summary_complete(leaf: CheckpointLeaf, _: CheckpointResult) -> Iterator[Fin
     if number(leaf.metric.get("checkpoint_size_GB")) is None:
         lacking.append("metric.checkpoint_size_GB")
     if leaf.summary and lacking:
-        seen, fix = f"summary.json without {', '.join(lacking)}", "keep summary.json as DLIO wrote it"
-        yield by_rule("checkpoint.differs", seen, "all that DLIO writes", fix)
+        seen = f"summary.json without {', '.join(lacking)}"
+        yield by_rule("checkpoint.differs", seen)
 
 
 def _model_is_known(result: CheckpointResult) -> Found:
@@ -240,7 +240,7 @@ def _folders(leaf: CheckpointLeaf, result: CheckpointResult) -> Iterator[Finding
         yield by_rule("checkpoint.filesystem", seen, fix=fix)
     if same is True:
         seen = "checkpoints and results share a file system"
-        yield by_rule("checkpoint.filesystem", seen, "two different file systems")
+        yield by_rule("checkpoint.filesystem", seen)
 
 
 def _same_in_all_calls(result: CheckpointResult) -> Found:

@@ -5,28 +5,75 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import yaml
 
-from datagen.owned import scratch_folder
 from dlemu import __version__
-from dlemu.comm.cgroup_limits import host_memory
+from dlemu.config.schema import Workload
 from dlemu.contrib.mlperf.audit.papers import METADATA, SEPARATION, STAMP_FORMAT
 from dlemu.contrib.mlperf.check.tree_rules import CONFIG_FOLDER
 from dlemu.contrib.mlperf.rehearsal import EDITION, NOTE
 from dlemu.contrib.mlperf.rehearsal.datasize import Datasize
-from dlemu.contrib.mlperf.rehearsal.plan import RehearsalPlan
-from dlemu.dlio.config import dlio_hydra, dlio_workload
-from dlemu.extend import SpaceError, write_text
-from dlemu.results.wording import TRADEMARK
-from dlemu.runner.child_run import LOG
+from dlemu.contrib.mlperf.rules.training import Division
+from dlemu.extend import SpaceError, UserError, child_run, dlio_workload, environment, owned, write_text
 
 _SEED_OVERRIDE = "++workload.train.seed="
 """The rehearsal sets the seed of each run, as the rules require: config.yaml has it, the recorded overrides don't."""
+
+
+_NAME = re.compile(r"^[A-Za-z0-9._-]+$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RehearsalPlan:
+    """What to rehearse, and the folders in which it goes: one workload on one system."""
+
+    division: Division
+    organisation: str
+    system: str
+    workload: Workload
+    words: tuple[str, ...]
+    """Overrides for every run."""
+    folder: str
+    """The rehearsal's folder, with `tree/`, `runs/` and rehearsal.json."""
+    launcher: str = ""
+    """Command that starts each run, with `{ranks}` for the number of ranks. Empty: all ranks on this host."""
+    config_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise UserError for names that the rules do not allow for folders."""
+        for option, name in (("--org", self.organisation), ("--system", self.system)):
+            if not _NAME.match(name):
+                raise UserError(
+                    f"{option} {name!r}: the rules allow only letters, digits, dots, dashes and underscores"
+                )
+
+    @property
+    def tree(self) -> str:
+        """Root of the tree in the edition's layout."""
+        return os.path.join(self.folder, "tree")
+
+    @property
+    def submission(self) -> str:
+        """The folder DIVISION/ORG."""
+        return os.path.join(self.tree, self.division, self.organisation)
+
+    def result(self, benchmark: str, model: str) -> str:
+        """Return the folder of a model's result."""
+        return os.path.join(self.submission, "results", self.system, benchmark, model)
+
+    def run(self, words: Sequence[str], folder: str, command: str) -> None:
+        """Run `dlemu train` or `dlemu checkpoint` with these overrides to its end; raises DlemuError."""
+        options = ["--config-dir", self.config_dir] if self.config_dir else []
+        launcher = shlex.split(self.launcher.format(ranks=self.workload.ranks))
+        child_run.run_train([*options, *words], folder, lambda: None, launcher, command)
 
 
 def copy_into_tree(
@@ -36,13 +83,13 @@ def copy_into_tree(
     source, name = os.path.join(run, "dlio"), metadata["benchmark_type"]
     try:
         os.makedirs(os.path.dirname(leaf), exist_ok=True)
-        with scratch_folder(*os.path.split(leaf)) as part:
+        with owned.scratch_folder(*os.path.split(leaf)) as part:
             shutil.copytree(source, part, dirs_exist_ok=True)
             with open(os.path.join(source, CONFIG_FOLDER, "overrides.yaml")) as lines:
                 overrides = [word for word in yaml.safe_load(lines) if not word.startswith(_SEED_OVERRIDE)]
             with open(os.path.join(source, CONFIG_FOLDER, "config.yaml")) as lines:
                 _write_hydra(os.path.join(part, CONFIG_FOLDER), leaf, lines.read(), overrides)
-            shutil.copyfile(os.path.join(run, LOG), os.path.join(part, f"{name}_run.stdout.log"))
+            shutil.copyfile(os.path.join(run, child_run.LOG), os.path.join(part, f"{name}_run.stdout.log"))
             write_text(part, f"{name}_run.stderr.log", f"both streams are in {name}_run.stdout.log\n")
             kept = [word.removeprefix("++workload.") for word in overrides if word.startswith("++workload.")]
             metadata |= {"override_parameters": dict(word.split("=", 1) for word in kept), "exit_status": 0}
@@ -117,12 +164,12 @@ def write_datasize(plan: RehearsalPlan, answer: Datasize, began_at: datetime) ->
     write_json(os.path.join(folder, stamp), f"training_{stamp}{METADATA}", metadata)
 
 
-def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -> None:
-    """Write the datagen phase; `output` is what `dlemu datagen` printed, None for an older dataset."""
+def write_datagen(plan: RehearsalPlan, began_at: datetime) -> None:
+    """Write the datagen phase."""
     workload, stamp = plan.workload, began_at.strftime(STAMP_FORMAT)
     files = workload.dataset.num_files_train
     folder = os.path.join(plan.result("training", workload.model.name), "datagen", stamp)
-    log = output.strip() if output else f"the dataset is older than this rehearsal, and complete: {files} files"
+    log = f"the dataset is older than this rehearsal, and complete: {files} files"
     overrides = [f"workload={workload.model.name}_datagen", f"++workload.dataset.num_files_train={files}"]
     config = dlio_workload(workload)
     config["dataset"] = config["dataset"] | {"num_files_train": files}
@@ -140,29 +187,13 @@ def write_datagen(plan: RehearsalPlan, output: str | None, began_at: datetime) -
 def _write_hydra(folder: str, run_folder: str, config: str, overrides: list[str]) -> None:
     write_text(folder, "config.yaml", config)
     write_text(folder, "overrides.yaml", yaml.safe_dump(overrides, sort_keys=False))
-    hydra = dlio_hydra(run_folder, os.path.basename(folder), overrides)
+    hydra = {"hydra": {"run": {"dir": run_folder}, "overrides": {"task": overrides}}}
     write_text(folder, "hydra.yaml", yaml.safe_dump(hydra, sort_keys=False))
-
-
-def write_readme(plan: RehearsalPlan) -> None:
-    """Write a README that says what the tree is."""
-    what = f"{plan.workload.model.name}, {plan.division.upper()}"
-    text = f"""{NOTE}
-
-Written by dlemu {__version__} in the layout of MLPerf Storage v{EDITION}: {what}.
-
-- Figures were measured on dlemu's ranks, by the formulas of DLIO 2.x. dlemu's own results are in ../runs/.
-- Each run of training shuffles with its own seed (train.seed in config.yaml), which overrides.yaml leaves out.
-- systems/ has only what the check compares with the runs: describe the system by mlpstorage's template, check that with
-  `mlpstorage validate`, and add the pdf. mlpstorage adds a copy of the official code to a submission.
-- {SEPARATION} compares the device numbers of the data and results folders.
-"""
-    write_text(plan.tree, "README.txt", f"{text}\n{TRADEMARK}\n")
 
 
 def write_system(submission: str, system: str, hosts: int, memory_gib_per_host: float) -> None:
     """Write what a rehearsal knows of the system: the rules require all hosts to be alike. Raises SpaceError."""
-    limit_bytes = host_memory().limit_bytes
+    limit_bytes = environment.describe_host().memory_limit_bytes
     client: dict[str, Any] = {"quantity": hosts, "chassis": {"memory_capacity": max(1, round(memory_gib_per_host))}}
     if limit_bytes is not None:
         client["environment"] = [{"name": "memory.max", "value": f"memory.max = {limit_bytes}"}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datagen.errors import UserError
-from datagen.storage.storage_base import FOLDER_TYPES
 from dlemu.config.schema import Workload
 from dlemu.jobs.training.prediction.batches import bytes_by_file
 from dlemu.jobs.training.prediction.calibration import Calibration
@@ -56,7 +55,7 @@ def requests_of(workload: Workload, sample_bytes: float) -> tuple[int, int]:
     else:
         together = 1
     read_bytes = max(1, round(sample_bytes * together))
-    if workload.storage.storage_type not in FOLDER_TYPES:
+    if not workload.storage.has_paths:
         return min(read_bytes, reader.range_bytes or read_bytes), reader.io_depth
     if reader.odirect:
         return min(read_bytes, reader.transfer_size or read_bytes), 1
