@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from datagen.atomic import write_file
 from datagen.errors import UserError
-from dlemu.comm.cgroup_limits import host_memory
 from dlemu.config import load_received, to_yaml
+from dlemu.machine.cgroup_limits import host_memory
 from dlemu.metrics.rows import StepTable
 from dlemu.results.answer_files import open_untrusted
 from dlemu.results.file_names import ADVICE, CONFIG, TELEMETRY

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from datagen.layout import subfolder_name
-from dlemu.comm import name_ranks
 from dlemu.jobs.training.activity import (
     activity_during,
     delivered_by_devices,
@@ -54,6 +53,7 @@ from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.stragglers import find_slow_folders, find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au, uncertainty_of
 from dlemu.metrics.verdict import HOST_LIMITS, Evidence, judge, warm_up_bias
+from dlemu.ranks import name_ranks
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of
 
