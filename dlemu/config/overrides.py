@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # a list or a message needs no grammar
 T = TypeVar("T")
 WORKLOAD = ("workload",)
 DRIVES = "drives"
-"""`drives=A,B` stands for `dataset.data_folder=A,B`."""
+"""`drives=A,B` stands for `dataset.data_folder=A,B`; a drive may be s3://BUCKET/PREFIX."""
 DATA_FOLDER = "dataset.data_folder"
+_BUCKET, _STORAGE = "s3://", "storage."
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,22 @@ def points(words: Sequence[str]) -> list[Point]:
         key = _renamed(parsed.get_key_element())
         if without_secrets([word]) != [word]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
-        axes.append([(key, str(value)) for value in parsed.sweep_string_iterator()])
-    return [Point(dict(chosen), (*fixed, *(f"{key}={value}" for key, value in chosen))) for chosen in product(*axes)]
+        values = (str(value).replace("s3\\:", "s3:") for value in parsed.sweep_string_iterator())  # hydra escapes it
+        axes.append([(key, value) for value in values])
+    buckets = any(value.startswith(_BUCKET) for axis in axes for key, value in axis if key == DATA_FOLDER)
+    return [Point(dict(chosen), (*_placed(fixed, chosen, buckets=buckets),)) for chosen in product(*axes)]
+
+
+def _placed(fixed: Sequence[str], chosen: Sequence[tuple[str, str]], *, buckets: bool) -> Iterator[str]:
+    """Yield the overrides of a point; settings of the storage are for `buckets`, where some of the drives are such."""
+    in_bucket = any(key == DATA_FOLDER and value.startswith(_BUCKET) for key, value in chosen)
+    yield from (word for word in fixed if in_bucket or not buckets or not word.lstrip("+").startswith(_STORAGE))
+    for key, value in chosen:
+        if key == DATA_FOLDER and value.startswith(_BUCKET):
+            root, _, folder = value.removeprefix(_BUCKET).partition("/")
+            yield from (f"{_STORAGE}storage_type=s3", f"{_STORAGE}storage_root={root}", f"{key}={folder or 'dlemu'}")
+        else:
+            yield f"{key}={value}"
 
 
 def _renamed(word: str) -> str:
