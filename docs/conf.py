@@ -22,7 +22,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # output and formulas are no 
 def on_source_read(app: Any, name: str, source: list[str]) -> None:
     """Put files that pages link to into the site, and make the tree of pages of the index's own tables."""
     text = re.sub(r"\]\(((?:\.\./)+(?:CONTRIBUTING|CHANGELOG)\.md)[^)]*\)", r"](path:\1)", source[0])
-    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)+(?:scripts|tests|examples|container)/[^)]*\)", r"`\1`", text)  # no pages
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:scripts|tests|examples|container)/[^)]*\)", r"`\1`", text)  # no pages
     if name == root_doc:
         for section in text.split("\n## ")[1:]:
             title, _, tables = section.partition("\n")

@@ -20,12 +20,12 @@ from datagen.storage.storage_base import open_storage, read_whole, storage_spec
 from dlemu.metrics.verdict import COMPLETED
 
 PAGE = Path(__file__).parent.parent / "docs" / "extending.md"
-LOADER, READING_LOADER, FORMAT, STORAGE, SETTINGS = re.findall(
-    r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL
-)
+(LOADER,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+EXAMPLES = {path.stem: path.read_text() for path in (PAGE.parent / "examples").glob("my_*.py")}
+SETTINGS = EXAMPLES["my_settings"]
 READER = """
 from datagen.errors import UserError
-from mine.raw import Format as Raw
+from mine.my_format import Format as Raw
 
 class Format(Raw):
     def file_bytes(self, spec, shapes):
@@ -41,7 +41,7 @@ def mine(tmp_path: Path) -> Path:
     """A package of the user's own."""
     package = tmp_path / "mine"
     package.mkdir()
-    texts = {"loader": LOADER, "reading": READING_LOADER, "raw": FORMAT, "dat": READER, "store": STORAGE}
+    texts = {"loader": LOADER, "dat": READER, **EXAMPLES}
     for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     return tmp_path
@@ -84,7 +84,7 @@ def test_the_loader_of_the_page_trains_by_its_dotted_name(mine: Path) -> None:
 def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
     made = dlemu(mine, "datagen", "dataset.format=npz")
     assert made.returncode == 0, made.stderr
-    chosen = ("reader.data_loader=mine.reading", "train.synchronous=true", "ranks=2")
+    chosen = ("reader.data_loader=mine.my_reader", "train.synchronous=true", "ranks=2")
     trained(mine, "dataset.format=npz", *chosen, "metric.ceiling_seconds=0.1")
     for wrong, why in (
         ("reader.odirect=true", "reader.odirect is true: the loader itself reads npz files"),
@@ -98,12 +98,12 @@ def test_a_loader_that_reads_files_itself_is_one_file(mine: Path) -> None:
 @pytest.mark.slow
 def test_the_format_of_the_page_is_made_verified_and_read_by_its_dotted_name(mine: Path) -> None:
     for command in (("datagen",), ("datagen", "verify")):
-        ended = dlemu(mine, *command, "dataset.format=mine.raw")
+        ended = dlemu(mine, *command, "dataset.format=mine.my_format")
         assert ended.returncode == 0, ended.stderr
-    assert [len(path.read_bytes()) for path in (mine / "data" / "train").glob("*.raw")] == [80_000] * 12
+    assert [len(path.read_bytes()) for path in (mine / "data" / "train").glob("*.my_format")] == [80_000] * 12
     for engine in ("fast", "library"):
         settings = ("reader.data_loader=threads", f"reader.engine={engine}", "reader.verify=true")
-        trained(mine, "dataset.format=mine.raw", *settings)
+        trained(mine, "dataset.format=mine.my_format", *settings)
         shutil.rmtree(mine / "run")
 
 
@@ -118,7 +118,7 @@ def test_a_reader_alone_reads_files_of_others(mine: Path) -> None:
 @pytest.mark.slow
 def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_name(mine: Path) -> None:
     """All of datagen and training works on a storage that is one file of the user's: that is what a storage is."""
-    there = ("storage.storage_type=mine.store", f"storage.storage_root={mine / 'files.db'}", "dataset.format=npz")
+    there = ("storage.storage_type=mine.my_store", f"storage.storage_root={mine / 'files.db'}", "dataset.format=npz")
     for command in (("datagen", "ranks=2"), ("datagen", "verify")):
         ended = dlemu(mine, *command, *there, folder="set")
         assert ended.returncode == 0, ended.stderr
@@ -136,7 +136,7 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
             f"reader.engine={engine}",
             folder="set",
         )
-        assert summary["environment"]["storage"]["file_system"] == "mine.store"
+        assert summary["environment"]["storage"]["file_system"] == "mine.my_store"
         shutil.rmtree(mine / "run")
     with contextlib.closing(sqlite3.connect(mine / "files.db")) as database:
         paths = {path for (path,) in database.execute("SELECT path FROM files")}
@@ -148,7 +148,7 @@ def test_the_storage_of_the_page_holds_a_dataset_and_checkpoints_by_its_dotted_n
 
 @pytest.mark.slow
 def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_paths(mine: Path) -> None:
-    store = ("storage.storage_type=mine.store", f"storage.storage_root={mine / 'files.db'}")
+    store = ("storage.storage_type=mine.my_store", f"storage.storage_root={mine / 'files.db'}")
     settings = (*store, "dataset.format=tfrecord")
     made = dlemu(mine, "datagen", *settings, folder="set")
     assert made.returncode == 0, made.stderr
@@ -159,7 +159,7 @@ def test_a_framework_that_opens_files_by_path_is_refused_on_a_storage_without_pa
 
 def test_the_storage_of_the_page_keeps_its_promises(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(mine))
-    storage = open_storage(storage_spec("mine.store", root=str(mine / "files.db")))
+    storage = open_storage(storage_spec("mine.my_store", root=str(mine / "files.db")))
     with pytest.raises(FileNotFoundError), storage.entries("set"):
         pass
     assert not storage.is_folder("set")

@@ -18,8 +18,6 @@ from dlemu.comm.process_control import stands_still
 _UNFORESEEN_STATUS = DlemuError.exit_status
 """Exit status of a rank that raised an unexpected exception; not Python's 1, which in dlemu means "did not pass"."""
 
-_LONGEST_TEXT = 30_000  # characters of a message or traceback: both fit a datagram, by default 208 KiB at most
-
 
 @dataclass(frozen=True)
 class Role:
@@ -102,11 +100,11 @@ def describe(rank: int, error: BaseException, role: Role = RANK) -> Failure:
     return Failure(
         rank=rank,
         kind=type(error).__name__,
-        message=message[:_LONGEST_TEXT],
+        message=message,
         status=status,
         at_ns=time.monotonic_ns(),
         echo=isinstance(error, PeerLostError),
-        traceback=text[-_LONGEST_TEXT:],
+        traceback=text,
     )
 
 

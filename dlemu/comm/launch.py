@@ -14,17 +14,16 @@ import pickle
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
-from datagen.errors import DlemuError, SpaceError
+from datagen.errors import DlemuError, SpaceError, UserError
 from dlemu.comm.comm_base import Comm, Interrupted, PeerLostError
 from dlemu.comm.failure import (
     LATE,
@@ -34,11 +33,12 @@ from dlemu.comm.failure import (
     RankEnd,
     Role,
     describe,
+    first_failure,
     killed_by,
     overdue,
     stopped_for,
 )
-from dlemu.comm.local import HostPlace, LocalComm, TreeSockets
+from dlemu.comm.local import HostPlace, LocalComm
 from dlemu.comm.process_control import (
     Handler,
     adopt_orphans,
@@ -47,20 +47,23 @@ from dlemu.comm.process_control import (
     forking,
     ignore,
     interrupt_once,
+    name_process,
 )
+from dlemu.comm.tree import TreeSockets
 
 if TYPE_CHECKING:  # most runs are on one host
     from dlemu.comm.leaders import Leaders, Relay
 
 _KILLED = 128 + signal.SIGKILL  # exit status
 _NOTICE_SHARE = 0.2  # share of the grace in which ranks may notice the failure by themselves; then they get SIGTERM
-_DESCRIPTOR_SPACE = socket.CMSG_LEN(4)  # for one file
-_RECEIVING = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-_LONGEST_REPORT_BYTES = 1 << 20  # more than a datagram may have (net.core.wmem_default of the sender: 208 KiB)
 _LEAST_GIVE_UP_SECONDS = 2.0  # freeing a killed rank's memory takes the kernel a while
-_LOOK_AGAIN_MILLISECONDS = 50  # no signal says when this process adopts a grandchild, whose parent has ended
+_LOOK_AGAIN_SECONDS = 0.05  # no signal says when this process adopts a grandchild, whose parent has ended
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_CREW_GRACE_SECONDS = 2.0  # workers have nothing to save
 LOOK_SECONDS = 0.5  # between two calls of `on_look`: often enough for a progress line
+
+Order = TypeVar("Order")
+Result = TypeVar("Result")
 
 
 def _nothing(*_: object) -> None:
@@ -221,24 +224,15 @@ def _interrupted(rank: int, signal_number: int, at_ns: int, *, echo: bool) -> Fa
 class Supervisor:
     """Waits for the ranks of one run without polling, and passes what happens to them to an `Ending`.
 
-    `reports` delivers datagrams, each a pickled `Failure`, None of a process that is ready (`on_ready`), or the rank of
-    one that sends the file with its result along;
+    `reports` delivers files in memory, each a pickled `Failure`, or a rank and its result: datagrams are too small.
     `wakeups` delivers a byte for each signal that this process got (signal.set_wakeup_fd), SIGCHLD among them.
     """
 
-    def __init__(
-        self,
-        reports: socket.socket,
-        wakeups: socket.socket,
-        ending: Ending,
-        on_ready: Callable[[], None],
-        relay: Relay | None = None,
-    ) -> None:
-        """`relay` answers the ranks' questions to other hosts."""
-        self._reports, self._wakeups, self._ending, self._on_ready = reports, wakeups, ending, on_ready
-        self._relay = relay
-        self._results: dict[int, int] = {}
-        """Rank -> descriptor of the file with its result, which is read at the end: others may still measure."""
+    def __init__(self, reports: socket.socket, wakeups: socket.socket, ending: Ending) -> None:
+        self._reports, self._wakeups, self._ending = reports, wakeups, ending
+        self.relay: Relay | None = None
+        """Answers the ranks' questions to other hosts."""
+        self._results: dict[int, Any] = {}
 
     def add(self, process: int, rank: int) -> None:
         self._ending.started(process, rank)
@@ -251,14 +245,7 @@ class Supervisor:
             if time.monotonic_ns() >= look_ns:
                 on_look()
                 look_ns = time.monotonic_ns() + LOOK_SECONDS * 1e9
-        return [dataclasses.replace(end, result=self._result(end.rank)) for end in self._ending.ends]
-
-    def _result(self, rank: int) -> Any:
-        if rank not in self._results:
-            return None
-        with os.fdopen(self._results.pop(rank), "rb") as file:
-            file.seek(0)
-            return pickle.load(file)
+        return [dataclasses.replace(end, result=self._results.get(end.rank)) for end in self._ending.ends]
 
     def pause(self, seconds: float) -> None:
         """Sleep, and handle what happened meanwhile. Raises PeerLostError when the ranks are being ended."""
@@ -267,19 +254,25 @@ class Supervisor:
         if self._ending.began:
             raise PeerLostError("the ranks of this host are being ended")
 
+    def end(self) -> None:
+        for process in self._ending.running:
+            _send(process, signal.SIGKILL)
+        for process in self._ending.running:
+            os.waitpid(process, 0)
+        self._ending.running.clear()
+
     def _turn(self, until_ns: float) -> None:
         """Wait until something happens, or until then; handle it."""
-        poll = select.poll()
+        relay, poll = self.relay, select.poll()
         poll.register(self._reports, select.POLLIN)
         poll.register(self._wakeups, select.POLLIN)
-        relay = self._relay
         if relay is not None:
             poll.register(relay.link, select.POLLIN)
         due_ns = min(self._ending.due_ns, until_ns)
         ready = poll.poll(max(math.ceil((due_ns - time.monotonic_ns()) / 1e6), 0))
         self._handle()
         if relay is not None and not relay.serve(relay.link.fileno() in dict(ready), self._ending.reported):
-            self._relay = None
+            self.relay = None
 
     def _handle(self) -> None:
         if self._take_signals():
@@ -287,28 +280,19 @@ class Supervisor:
         self._take_reports()
         self._ending.step(time.monotonic_ns(), _send)
 
-    def end(self) -> None:
-        for process in self._ending.running:
-            _send(process, signal.SIGKILL)
-        for process in self._ending.running:
-            os.waitpid(process, 0)
-        self._ending.running.clear()
-        for descriptor in self._results.values():
-            os.close(descriptor)
-
     def _take_reports(self) -> None:
         while True:
             try:
-                data, files, _, _ = self._reports.recvmsg(_LONGEST_REPORT_BYTES, _DESCRIPTOR_SPACE, _RECEIVING)
+                _, files, _, _ = socket.recv_fds(self._reports, 1, 1)
             except BlockingIOError:
                 return
-            report = pickle.loads(data)
-            if files:
-                self._results[report] = int.from_bytes(files[0][2], sys.byteorder)
-            elif isinstance(report, Failure):
+            with os.fdopen(files[0], "rb") as file:
+                file.seek(0)
+                report = pickle.load(file)
+            if isinstance(report, Failure):
                 self._ending.reported(report, time.monotonic_ns())
             else:
-                self._on_ready()
+                rank, self._results[rank] = report
 
     def _take_signals(self) -> bool:
         """Return whether there were any: of processes, too, that ended or were stopped."""
@@ -346,35 +330,29 @@ def _send(process: int, signal_number: int) -> bool:
     return False
 
 
-def children_of_this_process() -> frozenset[int]:
-    return frozenset(child.pid for child in psutil.Process().children())
-
-
-def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: float) -> int:
-    """End every descendant of this process that does not descend from `known`; return how many there were.
+def end_adopted(known: frozenset[int], wakeups: socket.socket, grace_seconds: float) -> None:
+    """End every descendant of this process that does not descend from `known`.
 
     They get SIGTERM, and SIGKILL after the grace, in which a process that ignores SIGTERM (multiprocessing's resource
     tracker) can end by itself. `wakeups` gets a byte for each SIGCHLD. This process must adopt orphans
     (`adopt_orphans`).
     """
     kill_seconds = time.monotonic() + grace_seconds
-    signalled: set[int] = set()
+    signalled: set[tuple[int, int]] = set()
     while adopted := [child for child in psutil.Process().children() if child.pid not in known]:
+        number = signal.SIGTERM if time.monotonic() < kill_seconds else signal.SIGKILL
         for process in [*adopted, *_below(adopted)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if time.monotonic() >= kill_seconds:
-                    process.send_signal(signal.SIGKILL)
-                elif process.pid not in signalled:
-                    process.send_signal(signal.SIGTERM)
-            signalled.add(process.pid)
-        reaped = [child for child in adopted if _reap(child)]
-        if not reaped and time.monotonic() >= kill_seconds + give_up_seconds(grace_seconds):
+            if (process.pid, number) not in signalled:
+                signalled.add((process.pid, number))
+                _send(process.pid, number)
+        reaped = [child for child in adopted if _reap(child.pid)]
+        if reaped:
+            continue  # the next check finds its own children
+        if time.monotonic() >= kill_seconds + give_up_seconds(grace_seconds):
             break
-        if not reaped:
-            select.select([wakeups], [], [], _LOOK_AGAIN_MILLISECONDS / 1000)
-            with contextlib.suppress(BlockingIOError):
-                wakeups.recv(4096, socket.MSG_DONTWAIT)
-    return len(signalled)
+        select.select([wakeups], [], [], _LOOK_AGAIN_SECONDS)
+        with contextlib.suppress(BlockingIOError):
+            wakeups.recv(4096, socket.MSG_DONTWAIT)
 
 
 def give_up_seconds(grace_seconds: float) -> float:
@@ -390,33 +368,10 @@ def _below(processes: list[psutil.Process]) -> list[psutil.Process]:
     return descendants
 
 
-def _reap(child: psutil.Process) -> bool:
-    """Reap a child if it has ended; the next check finds its own children."""
+def _reap(child: int) -> bool:
     with contextlib.suppress(ChildProcessError):
-        return os.waitpid(child.pid, os.WNOHANG)[0] != 0
+        return os.waitpid(child, os.WNOHANG)[0] != 0
     return True
-
-
-@dataclass(frozen=True)
-class ReportChannel:
-    """A forked process's channel to the process that forked it; its own children don't inherit it."""
-
-    number: int
-    role: Role
-    reports: socket.socket
-
-    def report(self, error: BaseException) -> int:
-        failure = describe(self.number, error, self.role)
-        with contextlib.suppress(OSError):
-            self.reports.send(pickle.dumps(failure))
-        return failure.status
-
-    def deliver(self, result: object) -> None:
-        """Send what the process returns, in a file that lives in memory: results are larger than datagrams may be."""
-        with os.fdopen(os.memfd_create("dlemu-result"), "wb") as file:
-            pickle.dump(result, file)
-            file.flush()
-            socket.send_fds(self.reports, [pickle.dumps(self.number)], [file.fileno()])
 
 
 @dataclass(frozen=True)
@@ -434,10 +389,10 @@ def run_ranks(
     ranks: int | RankGroup,
     main: Callable[[Comm], object],
     *,
+    role: Role | None = None,
     timeout_seconds: float,
     grace_seconds: float = 5.0,  # after a failure, for the other ranks to notice it and clean up, before SIGKILL
     most_seconds: float = math.inf,
-    on_start: Callable[[Sequence[int]], None] = _nothing,
     on_look: Callable[[], None] = _nothing,
 ) -> list[RankEnd]:
     """Run `main(comm)` in `ranks` forked processes and return how each of them ended, in rank order.
@@ -445,115 +400,99 @@ def run_ranks(
     What `main` returns is pickled and is the `result` of that end. An exception or a signal is a failure, and ends the
     other ranks as `Ending` describes (SIGTERM raises `Interrupted` in them once). Ctrl-C, SIGTERM and SIGHUP to this
     process stop the ranks and show as failures of kind `Interrupted` with status 130, 143 or 129. `first_failure(ends)`
-    picks the cause. `on_start` gets the ranks' process ids; `on_look` is called every LOOK_SECONDS, and what it raises
-    is raised here.
+    picks the cause. `on_look` is called every LOOK_SECONDS, and what it raises is raised here.
 
     Call it from the main thread, after the imports that ranks share. No child that appears meanwhile outlives the call.
     Raises SpaceError when the system has no room for that many processes.
     """
     group = RankGroup(HostPlace.alone(ranks)) if isinstance(ranks, int) else ranks
-    members, relay = group.place.members, None
-    sockets = TreeSockets(members, with_leader=group.leaders is not None)
-    if group.leaders is not None:
-        from dlemu.comm.leaders import Relay
-
-        relay = Relay(sockets.leader, members[0], group.leaders)
-
-    def work(channel: ReportChannel) -> object:
-        local_rank = members.index(channel.number)
-        tree = sockets.take(local_rank, timeout_seconds)
-        sockets.close()
-        if relay is not None:
-            relay.link.close()
-        group.settle(local_rank)
-        comm = LocalComm(tree, group.place)
-        result = main(comm)
-        comm.close()
-        return result
-
-    try:
-        return run_processes(
-            members,
-            work,
-            LONE_RANK if group.place.size == 1 else RANK,
-            sockets=sockets,
-            relay=relay,
-            timeout_seconds=timeout_seconds,
-            grace_seconds=grace_seconds,
-            most_seconds=most_seconds,
-            on_start=on_start,
-            on_look=on_look,
-        )
-    finally:
-        if relay is not None:
-            relay.link.close()
-
-
-def run_processes(
-    numbers: Sequence[int],
-    work: Callable[[ReportChannel], object],
-    role: Role = RANK,
-    *,
-    sockets: TreeSockets | None = None,
-    relay: Relay | None = None,
-    timeout_seconds: float,
-    grace_seconds: float,
-    most_seconds: float = math.inf,
-    on_start: Callable[[Sequence[int]], None] = _nothing,
-    on_ready: Callable[[], None] = _nothing,
-    on_look: Callable[[], None] = _nothing,
-) -> list[RankEnd]:
-    """Run `work(channel)` in a forked process for each of the numbers; otherwise the same as `run_ranks`.
-
-    `on_ready` is called for each process that says it is ready; what it raises is raised here.
-    """
-    known = children_of_this_process()
-    receiver, sender = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    role = role or (LONE_RANK if group.place.size == 1 else RANK)
+    known = frozenset(child.pid for child in psutil.Process().children())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(receiver)
-        stack.enter_context(sender)
+        receiver, sender = map(stack.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        receiver.setblocking(False)
         wakeups, waker = stack.enter_context(_signals_as_bytes())
         stack.callback(adopt_orphans, adopt_orphans(True))
         stack.callback(end_adopted, known, wakeups, grace_seconds)
-        task = _Task(
-            work=work,
-            numbers=numbers,
-            role=role,
-            grace_seconds=grace_seconds,
-            supervisor=os.getpid(),
-            sockets=sockets or TreeSockets(()),
-            reports=sender,
-            parents_only=(receiver, wakeups, waker),
-        )
         ending = Ending(grace_seconds, timeout_seconds, most_seconds, time.monotonic_ns(), role)
-        supervisor = Supervisor(receiver, wakeups, ending, on_ready, relay)
+        supervisor = Supervisor(receiver, wakeups, ending)
         stack.callback(supervisor.end)
-        with forking():
-            processes = _fork_all(task, supervisor)
-        on_start(processes)
-        if relay is not None:
-            stack.enter_context(relay.leaders.pausing(supervisor.pause))
+        with (
+            _starting(role),
+            contextlib.closing(TreeSockets(group.place.members, with_leader=group.leaders is not None)) as sockets,
+        ):
+            if group.leaders is not None and sockets.leader is not None:
+                from dlemu.comm.leaders import Relay
+
+                stack.enter_context(sockets.leader)
+                stack.enter_context(group.leaders.pausing(supervisor.pause))
+                supervisor.relay = Relay(sockets.leader, group.place.members[0], group.leaders)
+            forks = _Forks(
+                main=main,
+                group=group,
+                role=role,
+                timeout_seconds=timeout_seconds,
+                grace_seconds=grace_seconds,
+                supervisor=os.getpid(),
+                sockets=sockets,
+                reports=sender,
+                parents_only=(receiver, wakeups, waker, *([] if sockets.leader is None else [sockets.leader])),
+            )
+            forks.start(supervisor.add)
         return supervisor.wait(on_look)
 
 
-def _fork_all(task: _Task, supervisor: Supervisor) -> list[int]:
-    processes: list[int] = []
+def run_crew(
+    work: Callable[[Comm, Order], Result],
+    orders: Sequence[Order],
+    role: Role,
+    *,
+    timeout_seconds: float,
+    most_seconds: float = math.inf,
+) -> list[Result]:
+    """Run `work(comm, order)` in a forked worker for each order; return the results in the same order.
+
+    The same as `run_ranks`, but what failed first is raised: as UserError, DlemuError, or Interrupted.
+    """
+    parent = os.getpid()
+
+    def run(comm: Comm) -> Result:
+        die_with_parent(parent)  # at once, even if this one is stopped: workers have nothing to save
+        name_process(f"dlemu-{role.name}")
+        return work(comm, orders[comm.rank])
+
+    ends = run_ranks(
+        len(orders),
+        run,
+        role=role,
+        timeout_seconds=timeout_seconds,
+        grace_seconds=_CREW_GRACE_SECONDS,
+        most_seconds=most_seconds,
+    )
+    failure = first_failure(ends)
+    if failure is None:
+        return [end.result for end in ends]
+    if failure.kind == Interrupted.__name__:
+        raise Interrupted(failure.status - 128)
+    error = (UserError if failure.status == UserError.exit_status else DlemuError)(failure.message)
+    if failure.traceback:
+        error.add_note(failure.traceback.rstrip())
+    raise error
+
+
+@contextlib.contextmanager
+def _starting(role: Role) -> Iterator[None]:
+    """Turn what the system refuses into advice, and hold signals back until every process has its handlers."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
     try:
-        for place, number in enumerate(task.numbers):
-            task.sockets.make_for(place)
-            process = fork_process(partial(_run, task, number, mask))
-            supervisor.add(process, number)
-            processes.append(process)
+        yield
     except OSError as error:
         raise SpaceError(
-            f"{task.role.name} {len(processes)} of {len(task.numbers)} could not be started ({error}): "
-            f"{task.role.remedy}, or raise the limit on processes (`ulimit -u`) or memory"
+            f"not every {role.name} could be started ({error}): {role.remedy}, or raise the limits on processes and "
+            "files (`ulimit -u`, `ulimit -n`) or memory"
         ) from error
     finally:
-        task.sockets.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return processes
 
 
 @contextlib.contextmanager
@@ -575,12 +514,13 @@ def _signals_as_bytes() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Forks:
     """What every forked process gets; all of it was made before the fork."""
 
-    work: Callable[[ReportChannel], object]
-    numbers: Sequence[int]
+    main: Callable[[Comm], object]
+    group: RankGroup
     role: Role
+    timeout_seconds: float
     grace_seconds: float
     supervisor: int
     sockets: TreeSockets
@@ -588,49 +528,64 @@ class _Task:
     parents_only: tuple[socket.socket, ...]
     """The parent's sockets, which each forked process closes first."""
 
+    def start(self, add: Callable[[int, int], None]) -> None:
+        """Fork all of them, and `add` each with its number."""
+        with forking():
+            for local_rank, rank in enumerate(self.group.place.members):
+                add(fork_process(partial(self._run, local_rank, rank)), rank)
 
-def _run(task: _Task, number: int, signal_mask: set[int | signal.Signals]) -> int:
-    """Run a forked process to its end; `signal_mask` is set once its signal handlers are."""
-    channel = ReportChannel(number, task.role, task.reports)
-    try:
-        _set_up_process(task, signal_mask)
-        result = task.work(channel)
-        if result is not None:
-            channel.deliver(result)
-        return 0
-    except BaseException as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if isinstance(error, SystemExit) and not error.code:
+    def _run(self, local_rank: int, rank: int) -> int:
+        """Run a forked process to its end."""
+        try:
+            self._set_up()
+            tree = self.sockets.take(local_rank, self.timeout_seconds)
+            self.sockets.close()
+            self.group.settle(local_rank)
+            comm = LocalComm(tree, self.group.place)
+            result = self.main(comm)
+            comm.close()
+            if result is not None:
+                self._report((rank, result))
             return 0
-        return channel.report(error)
+        except BaseException as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if isinstance(error, SystemExit) and not error.code:
+                return 0
+            failure = describe(rank, error, self.role)
+            with contextlib.suppress(OSError):
+                self._report(failure)
+            return failure.status
 
+    def _report(self, report: object) -> None:
+        with os.fdopen(os.memfd_create("dlemu-report"), "wb") as file:
+            pickle.dump(report, file)
+            file.flush()
+            socket.send_fds(self.reports, [b"."], [file.fileno()])
 
-def _set_up_process(task: _Task, signal_mask: set[int | signal.Signals]) -> None:
-    signal.set_wakeup_fd(-1)
-    for end in task.parents_only:
-        end.close()
-    for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, _until_orphaned(interrupt_once(), task.supervisor, task.grace_seconds))
-    os.register_at_fork(after_in_child=lambda: _forget(task))
-    die_with_parent(task.supervisor, signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+    def _set_up(self) -> None:
+        signal.set_wakeup_fd(-1)
+        for end in self.parents_only:
+            end.close()
+        for number in (signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches the whole group; the supervisor passes it on
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, self._until_orphaned(interrupt_once()))
+        os.register_at_fork(after_in_child=self._forget)
+        die_with_parent(self.supervisor, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_STOP_SIGNALS, signal.SIGCHLD))
 
+    def _until_orphaned(self, handler: Handler) -> Handler:
+        """Wrap a handler so that the kernel kills a rank which outlives its supervisor by more than the grace."""
 
-def _until_orphaned(handler: Handler, supervisor: int, grace_seconds: float) -> Handler:
-    """Wrap a handler so that the kernel kills a rank which outlives its supervisor by more than the grace."""
+        def handle(signal_number: int, frame: FrameType | None) -> None:
+            if os.getppid() != self.supervisor:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_REAL, max(self.grace_seconds, 0.001))
+            handler(signal_number, frame)
 
-    def handle(signal_number: int, frame: FrameType | None) -> None:
-        if os.getppid() != supervisor:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, max(grace_seconds, 0.001))
-        handler(signal_number, frame)
+        return handle
 
-    return handle
-
-
-def _forget(task: _Task) -> None:
-    """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and they must not report."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    task.reports.close()
+    def _forget(self) -> None:
+        """In a rank's own forked children (a loader's workers): SIGTERM simply ends them, and they must not report."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.reports.close()

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
 from dlemu.comm.failure import Failure, describe
-from dlemu.comm.local import Connection, dump
-from dlemu.comm.tree import Frame, send_payload
+from dlemu.comm.local import dump
+from dlemu.comm.tree import Connection, Frame
 
 _FIRST_SLEEP_SECONDS, _LONGEST_SLEEP_SECONDS, _SLEEP_GROWTH = 50e-6, 1e-3, 1.2  # prompt first, then up to 1 ms late
 _PIECE_BYTES = 64 << 20  # far below 2^31, the largest count that every MPI library takes
@@ -259,7 +259,7 @@ class Relay:
 
     def __init__(self, stream: socket.socket, rank: int, leaders: Leaders) -> None:
         """`rank` is the number of the first rank of this host."""
-        self.link = Connection(stream, f"rank {rank}", leaders.timeout_seconds, 0.0)
+        self.link = Connection(stream, f"rank {rank}", leaders.timeout_seconds)
         self.rank, self.leaders = rank, leaders
 
     def serve(self, asked: bool, report: Callable[[Failure, int], None]) -> bool:
@@ -292,4 +292,4 @@ class Relay:
                 Frame.BROADCAST: self.leaders.broadcast,
                 Frame.CLOCKS: lambda data: dump(self.leaders.clock_offsets()),
             }
-            send_payload(self.link, Frame(frame), answers[frame](payload))
+            self.link.send_payload(Frame(frame), answers[frame](payload))

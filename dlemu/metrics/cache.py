@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from dlemu.metrics.findings import Code, Finding, Number
+from dlemu.metrics.rates import Mean, by_epoch
 from dlemu.metrics.rows import Rows, is_any, sum_of
-from dlemu.metrics.spread import Mean, by_epoch
 
 IN_MEMORY = ("tmpfs", "ramfs", "hugetlbfs")
 """File systems in memory: there is no storage behind them."""

@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dlemu.metrics.rates import training_ns
+from dlemu.metrics.rates import Mean, all_known, by_epoch, known, training_ns
 from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
-from dlemu.metrics.spread import Mean, all_known, by_epoch, known
 
 _MAX_MISSED = 0.05
 """With readings missing for a larger share of an epoch, a device has no figure: it could be wrong by that share."""

@@ -1,13 +1,59 @@
-"""Rates and waits of epochs, from step rows; a block is the steps between two checkpoints or evaluations."""
+"""Metrics of a run and of its epochs, from step rows; a block is the steps between two checkpoints or evaluations."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from datagen.quantiles import Percentiles
-from dlemu.metrics.rows import Rows, in_order
+from dlemu.metrics.rows import Rows, StepTable, in_order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mean:
+    """A metric of the whole run, and of each epoch; None if there is no such number."""
+
+    mean: float | None
+    per_epoch: tuple[float | None, ...] = ()
+    """In order. A last epoch that was stopped before a step of it counted has no value in figures of counted steps."""
+
+
+Measure = Callable[[StepTable], float]
+"""Computes a metric from some steps; NaN if there is none."""
+
+
+def pooled(rows: Rows, measure: Measure) -> Mean:
+    """Return the measure of all rows together (so longer epochs weigh more), and per epoch."""
+    table = in_order(rows)
+    return Mean(mean=known(measure(table)), per_epoch=all_known(map(measure, table.by_epoch)))
+
+
+def over_epochs(per_epoch: Sequence[float]) -> Mean:
+    """Return values per epoch with their unweighted mean, as DLIO reports it."""
+    return Mean(mean=known(float(np.mean(per_epoch))), per_epoch=all_known(per_epoch))
+
+
+def averaged(rows: Rows, measure: Measure) -> Mean:
+    """Return the measure per epoch, and its unweighted mean."""
+    return over_epochs(list(map(measure, by_epoch(rows))))
+
+
+def by_epoch(rows: Rows) -> list[StepTable]:
+    """Return the rows of each epoch."""
+    return in_order(rows).by_epoch
+
+
+def known(value: float) -> float | None:
+    """Return the value, or None for NaN and infinity: then there is no such number."""
+    return float(value) if math.isfinite(value) else None
+
+
+def all_known(values: Iterable[float]) -> tuple[float | None, ...]:
+    """Return the values, with None for NaN and infinity."""
+    return tuple(known(value) for value in values)
 
 
 def training_ns(rows: Rows) -> int:
@@ -38,10 +84,3 @@ def percentiles_ms(values_ns: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Per
         return None
     p50, p90, p99, maximum = (np.percentile(values_ns, (50, 90, 99, 100)) / 1e6).tolist()
     return Percentiles(p50=p50, p90=p90, p99=p99, max=maximum)
-
-
-def late_handover_share(rows: Rows) -> float:
-    """Return the share of all waits that elapsed after the batch was finished: the emulator's own overhead."""
-    wait_ns, handover_ns = rows["wait_ns"], rows["ready_ns"] - rows["finished_ns"]
-    total = int(wait_ns.sum())
-    return int(np.minimum(wait_ns, np.maximum(handover_ns, 0)).sum()) / total if total else 0.0

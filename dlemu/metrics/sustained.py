@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dlemu.metrics.au import au_percent
+from dlemu.metrics.rates import Mean, by_epoch, known
 from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
-from dlemu.metrics.spread import Mean, by_epoch, known
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ import numpy as np
 from dlemu.metrics.au import au_percent
 from dlemu.metrics.loss import total_ns
 from dlemu.metrics.over_time import Floats, Intervals
+from dlemu.metrics.rates import by_epoch
 from dlemu.metrics.rows import Rows, StepTable, Whole, in_order, sum_of
-from dlemu.metrics.spread import by_epoch
 from dlemu.metrics.sustained import supplies_of, training_spans
 from dlemu.metrics.t_interval import Values, estimate
 

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from dlemu.metrics.findings import LimitedBy
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.rates import Mean
 from dlemu.report.page import Page
 from dlemu.report.screen import Said, Screen, print_screen
 from dlemu.report.table import Cell, Line, Section, Table, Words, columns, print_section

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.rates import Mean
 from dlemu.metrics.t_interval import half_width
 from dlemu.metrics.verdict import Outcome
 from dlemu.results.wording import scaled
 
-CONFIDENCE = 0.95  # docs/sizing.md, section 6; the same as k = 2 in docs/uncertainty.md
+CONFIDENCE = 0.95  # docs/compare.md; the same as k = 2 in docs/uncertainty.md
 
 
 @dataclass(frozen=True)

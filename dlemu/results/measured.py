@@ -59,7 +59,6 @@ def common_fields(facts: RunFacts) -> dict[str, Any]:
         "failure": facts.failure,
         "workload": facts.workload.model.name,
         "ranks": facts.ranks,
-        "hosts": tuple(host.host for host in journal.hosts),
         "started_at": facts.started_at,
         "ended_at": journal.ended_at,
         "judgement_version": JUDGEMENT_VERSION,

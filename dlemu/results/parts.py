@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -14,6 +14,16 @@ from dlemu.telemetry.probe_base import DeviceFacts
 
 SCHEMA_VERSION = 1
 """Of every job's summary.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """The hosts and the storage of a run."""
+
+    hosts: tuple[HostFacts, ...] = ()
+    """In node order."""
+    storage: StorageFacts | None = None
+    """The file system of the dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +41,13 @@ class JobSummary:
     """The result as one line of text."""
     workload: str
     ranks: int
-    hosts: tuple[str, ...] = ()
-    """Names in node order."""
     started_at: str = ""
     """ISO 8601 with zone."""
     ended_at: str | None = None
     """None for an incomplete run."""
     judgement_version: int
     """Version of the rules for verdicts and causes."""
+    environment: Environment = field(default_factory=Environment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,21 +82,11 @@ def requests_of(values: Sequence[int]) -> Requests:
     """Return the summary of a journal's counters (`RequestCounts.values`)."""
     counts = RequestCounts(np.array(values, np.int64))
     return Requests(
-        **{field.name: counts[field.name] for field in fields(Requests) if field.name in INDEX},
+        **{part.name: counts[part.name] for part in fields(Requests) if part.name in INDEX},
         first_byte_ms=waits_ms(counts.first_byte),
         last_byte_ms=waits_ms(counts.last_byte),
         tls_cpu_seconds=counts[TLS_CPU_US] / 1e6 or None,
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Environment:
-    """The hosts and the storage of a run."""
-
-    hosts: tuple[HostFacts, ...] = ()
-    """In node order."""
-    storage: StorageFacts | None = None
-    """The file system of the dataset."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -42,7 +42,7 @@ from dlemu.results.measured import (
     read_readings,
     sent_state,
 )
-from dlemu.results.parts import Environment, JobSummary
+from dlemu.results.parts import JobSummary
 from dlemu.results.progress import Figure, Progress
 from dlemu.results.tables import read_rows, rows_table, write_table
 from dlemu.results.wording import count
@@ -59,7 +59,6 @@ def row_log_name(rank: int) -> str:
 class RowsSummary(JobSummary):
     """The common part of these jobs' summaries; each kind adds its metrics in a subclass, and declares them there."""
 
-    environment: Environment = field(default_factory=Environment)
     outcome: Outcome | None = None
     """None: the run neither passes nor fails."""
 

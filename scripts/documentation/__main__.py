@@ -10,11 +10,9 @@ from pathlib import Path
 from documentation import evidence
 from documentation.audit import COLUMNS_BEGIN, columns
 from documentation.commands import page as commands_page
-from documentation.figures import FIGURES_BEGIN, figure_lists
-from documentation.metrics import METRICS_BEGIN, metric_lists
 from documentation.mlperf_rules import page as rules_page
-from documentation.result_types import BEGIN, CHECKPOINT_BEGIN, END, answers_page, checkpoint_tables, tables
-from documentation.settings import SETTINGS_BEGIN, settings_of
+from documentation.result_types import page as answers_page
+from documentation.settings import SETTINGS_BEGIN, kv_page, settings_of
 from documentation.settings import page as settings_page
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,17 +20,14 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "answers.md": answers_page,
     "cli.md": commands_page,
+    "../dlemu/contrib/kvcache/docs/kv-settings.md": kv_page,
     "../dlemu/contrib/mlperf/docs/mlperf-rules.md": rules_page,
     **{f"evidence/{name}.md": partial(evidence.page, DOCS / "evidence" / name) for name in evidence.HELP},
 }
 """Pages that are made whole, by their paths from docs/."""
+END = "<!-- end of what is made -->"
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "results.md": (BEGIN, tables),
-    "checkpoints.md": (CHECKPOINT_BEGIN, checkpoint_tables),
-    "metrics.md": (METRICS_BEGIN, metric_lists),
-    "report.md": (FIGURES_BEGIN, figure_lists),
     "../dlemu/contrib/mlperf/docs/audit.md": (COLUMNS_BEGIN, columns),
-    "../dlemu/contrib/kvcache/docs/kvcache.md": (SETTINGS_BEGIN, partial(settings_of, "kv")),
     "../dlemu/contrib/pack/docs/packing.md": (SETTINGS_BEGIN, partial(settings_of, "pack")),
 }
 """Pages with a part that is made, behind a marker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ HELP = {
     "validation": (
         "Validation, measured",
         "`scripts/validate --save` measures them. Of each quantity a table has the case farthest from what was wanted, "
-        "and all that missed.",
+        "and all that missed; a long table is in its file alone.",
         "../validation.md",
     ),
     "benchmarks": ("Benchmarks, measured", "`scripts/bench --save` measures them.", "../benchmarks.md"),
@@ -40,6 +41,8 @@ _IN_FILES_ONLY = {
     "seen",
     "run",
 }
+_LONGEST = {"validation": 12}
+"""Folder -> the most rows of a table of single cases that its page shows."""
 _SERIES = {"room", "campaign"}
 """First columns of tables in which samples of one package follow each other."""
 _MACHINE = re.compile(r"( \d\d:\d\d)?, \d+ cores, \d+ GB, [^;]*?( minutes| at the (start|end) [\d.]+)\.")
@@ -56,6 +59,11 @@ class Check(NamedTuple):
     off_by: str
     cpu_wait: str
     status: str
+
+    @property
+    def quantity(self) -> str:
+        """What is measured, without the numbers of the case."""
+        return re.sub(r" \([\w ,]*\d+ to \d+\).*", "", self.what)
 
     @property
     def farness(self) -> float:
@@ -76,14 +84,19 @@ def page(folder: Path) -> str:
     head = f"# {title}\n\nMade by `scripts/docs` from {source}, which have every row. {about} [How to read it]({how})\n"
     files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     workloads = {name: file["tables"][0]["rows"] for name, file in files.items() if _is_workload(file["tables"][0])}
-    parts = [_section(name, file) for name, file in files.items() if name not in workloads]
+    longest = _LONGEST.get(folder.name, math.inf)
+    parts = [_section(name, file, longest) for name, file in files.items() if name not in workloads]
     return "\n".join([head, *parts, *([_workloads(workloads)] if workloads else [])])
 
 
-def _section(name: str, found: dict[str, Any]) -> str:
+def _section(name: str, found: dict[str, Any], longest: float) -> str:
     summary = _MACHINE.sub(".", found["summary"])
-    tables = (_table(table["columns"], table["rows"]) for table in found["tables"])
+    tables = (_table(table["columns"], table["rows"]) for table in found["tables"] if _is_shown(table, longest))
     return "\n\n".join([f"## {name}", summary, *tables]) + "\n"
+
+
+def _is_shown(table: dict[str, Any], longest: float) -> bool:
+    return table["columns"] == _CHECKS or len(table["rows"]) <= longest
 
 
 def _is_workload(table: dict[str, Any]) -> bool:
@@ -123,8 +136,8 @@ def _figure(row: Sequence[str]) -> list[str]:
 def _checks(checks: Sequence[Check]) -> str:
     """Return a row for each quantity that is off, and after the table those that are exact, such as words."""
     rows, exact = list[list[str]](), list[str]()
-    for what in dict.fromkeys(check.what for check in checks):
-        alike = [check for check in checks if check.what == what]
+    for what in dict.fromkeys(check.quantity for check in checks):
+        alike = [check for check in checks if check.quantity == what]
         held = f"{sum(check.status == 'ok' for check in alike)}/{len(alike)}"
         farthest = max(alike, key=lambda check: check.farness)
         if not farthest.farness:

@@ -1,4 +1,4 @@
-"""The schemas of results as Markdown: a list a type, from the types and their docstrings."""
+"""docs/answers.md: the keys of every result, from the types; a type inside another has one line."""
 
 from __future__ import annotations
 
@@ -7,72 +7,79 @@ import inspect
 import re
 import types
 import typing
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from dlemu.checkpoints.io_rows import IO_COLUMNS
-from dlemu.config.meanings import meanings
-from dlemu.jobs.checkpoint.summary import CheckpointSummary
-from dlemu.jobs.training.summary import Summary
+from dlemu.config.meanings import first_sentence, meanings
+from dlemu.jobs.training.steplog import STEP_COLUMNS
+from dlemu.jobs.training.summary import Metrics
+from dlemu.metrics.catalogue import Metric
+from dlemu.results.kinds import kinds
 from dlemu.results.schemas import described, types_in
 
-BEGIN, END = "<!-- made by scripts/docs from dlemu/jobs/training/summary.py -->", "<!-- end of what is made -->"
-CHECKPOINT_BEGIN = "<!-- made by scripts/docs from dlemu/jobs/checkpoint/summary.py -->"
 GUIDES = {
+    "train": "results.md",
+    "checkpoint": "checkpoints.md",
     "size": "sizing.md",
-    "sweep": "sizing.md",
-    "compare": "sizing.md",
+    "sweep": "compare.md",
+    "compare": "compare.md",
+    "together": "compare.md",
     "predict": "prediction.md",
     "checkpoint-prediction": "prediction.md",
     "probe": "probe.md",
     "pack": "../dlemu/contrib/pack/docs/packing.md",
-    "together": "together.md",
     "record": "../dlemu/contrib/record/docs/record.md",
     "kvcache": "../dlemu/contrib/kvcache/docs/kvcache.md",
 }
 """Answer, as `dlemu schema` calls it -> the page that says what it is for."""
-_HEAD = """# Answers: every key of size.json, sweep.json, ...
+_WHOLE = {Metrics}
+"""Types in types whose keys have a line each, as those of a whole answer have."""
+_HEAD = """# Keys of results
 
-Made by `scripts/docs` from the types: the files that searches, sweeps, comparisons, predictions, probes and the like
-leave in their folders, and that `--json` prints. Results of training are in [results.md](results.md), of checkpoints in
-[checkpoints.md](checkpoints.md). A `?` marks what may be null, `[]` a list; `dlemu schema COMMAND` has all types.
+Made by `scripts/docs` from the types: what a command's JSON file holds, which `--json` prints. Of a type inside another
+one line has the keys; `dlemu schema COMMAND` prints each with type and meaning. A `?` marks what may be null, `[]` a
+list; a key that is explained under a result above is only named. In sweep.json and compare.json the
+[metrics](#metrics-of-each-kind-of-job) of a run stand by name.
 """
-Titles = dict[type[Any], str]
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null", Any: "anything"}
 
 
-def tables() -> str:
-    """Return the tables of Summary and of every type that it holds, in the order in which they are met."""
-    return "\n".join(_table(kind, {one: one.__name__ for one in types_in(Summary)}) for kind in types_in(Summary))
-
-
-def checkpoint_tables() -> str:
-    """Return the same of CheckpointSummary, without the types that are in `tables`, and of the rows' columns."""
-    known = set(types_in(Summary))
-    types = "\n".join(_table(kind) for kind in types_in(CheckpointSummary) if kind not in known)
-    for kind in known:
-        types = types.replace(f"(#{kind.__name__.lower()})", f"(results.md#{kind.__name__.lower()})")
-    columns = "\n".join(f"- `{name}`: {meaning}" for name, meaning in IO_COLUMNS.items())
-    return f"{types}\n### checkpoints.parquet\n\n{columns}\n"
-
-
-def answers_page() -> str:
+def page() -> str:
     """Return a section for each answer; a type is described where it is met first."""
-    known = set(types_in(Summary))
-    places = {kind: f"results.md#{_anchor(kind.__name__)}" for kind in known}
-    titles, parts = {kind: kind.__name__ for kind in known}, list[str]()
-    for command in GUIDES:
+    titles, told, parts = dict[type[Any], str](), set[str](), list[str]()
+    for command, guide in GUIDES.items():
         name, root = _title(command), described()[command].load().answer_type
-        kinds = [kind for kind in types_in(root) if kind not in places]
-        for kind in kinds:
-            twice = kind.__name__ in titles.values()
-            titles[kind] = f"{kind.__name__} of {name.split()[-1]}" if twice else kind.__name__
-            places[kind] = f"#{_anchor(titles[kind])}"
-        parts += [f"## {name}\n", *(_table(kind, titles, places) for kind in kinds)]
-    named = [(_title(command), guide) for command, guide in GUIDES.items()]
-    index = "\n".join(f"- [{name}](#{_anchor(name)}): [{guide}]({guide})" for name, guide in named)
-    return "\n".join([_HEAD, f"{index}\n", *parts])
+        met = [kind for kind in types_in(root) if kind not in titles]
+        titles |= {kind: kind.__name__ for kind in met}
+        whole = [kind for kind in met if kind is root or issubclass(root, kind) or kind in _WHOLE]
+        parts.append(f"## {name}\n\n{_doc(root)} [{guide.rpartition('/')[2]}]({guide})\n")
+        parts += [_list(kind, titles, told, is_root=kind is root) for kind in whole]
+        if inner := [_inner(kind, titles) for kind in met if kind not in whole]:
+            parts.append("\n".join([*inner, ""]))
+    tables = {"steps.parquet": STEP_COLUMNS, "checkpoints.parquet": IO_COLUMNS}
+    return "\n".join([_HEAD, *parts, *(_columns(name, columns) for name, columns in tables.items()), *_metrics()])
+
+
+def _columns(name: str, columns: dict[str, str]) -> str:
+    lines = "\n".join(f"- `{column}`: {meaning}" for column, meaning in columns.items())
+    return f"## {name}\n\nAll columns are 64-bit integers; a time is in ns on CLOCK_MONOTONIC of its host.\n\n{lines}\n"
+
+
+def _metrics() -> Iterator[str]:
+    """Yield the metrics by which runs of each kind of job are compared, a line a kind."""
+    yield "## Metrics of each kind of job\n\nIn brackets: unit, and which of two values is better.\n"
+    for kind in kinds():
+        if kind.is_job:
+            yield f"- Of {kind.noun}: {', '.join(map(_metric, kind.load_job().catalogue.compared))}."
+    yield ""
+
+
+def _metric(metric: Metric) -> str:
+    better = "" if metric.better == "neither" else f", {metric.better}"
+    return f"`{metric.name}` ({metric.unit}{better})"
 
 
 def _title(command: str) -> str:
@@ -81,46 +88,58 @@ def _title(command: str) -> str:
     return f"{kind.answer} of dlemu {command}" if kind.is_job else kind.answer
 
 
-def _anchor(heading: str) -> str:
-    return heading.lower().replace(".", "").replace(" ", "-")
+def _doc(kind: type[Any]) -> str:
+    return (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("None", "null")
 
 
 def _is_table(kind: Any) -> bool:
     return isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct))
 
 
+def _own_keys(kind: type[Any], known: dict[type[Any], str]) -> dict[str, str]:
+    """Return the names of a type's fields and their keys in the file, without those of a known base."""
+    above = next((base for base in kind.__mro__[1:] if base in known), None)
+    return {name: key for name, key in _keys(kind).items() if not above or name not in _keys(above)}
+
+
 def _keys(kind: type[Any]) -> dict[str, str]:
-    """Return the names of a type's fields, and the keys that they have in the file."""
     if issubclass(kind, msgspec.Struct):
         return {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     return {field.name: field.name for field in dataclasses.fields(kind)}
 
 
-def _table(kind: type[Any], titles: Titles | None = None, places: Titles | None = None) -> str:
-    hints, texts, given = typing.get_type_hints(kind), meanings(kind), _arguments(kind)
-    title = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ").replace("None", "null")
+def _list(kind: type[Any], titles: dict[type[Any], str], told: set[str], *, is_root: bool) -> str:
+    """Return a line for each key that has a meaning that is not among those `told` before, and one for all others."""
+    texts = meanings(kind)
     plain, explained = list[str](), list[str]()
-    if above := next((base for base in kind.__mro__[1:] if base in (titles or {})), None):
-        title += f" It has the keys of {type_words(above, places or {})}, too."
-    own = {name: key for name, key in _keys(kind).items() if not above or name not in _keys(above)}
-    for name, key in own.items():
+    for name, words in _worded(kind, titles).items():
         meaning = " ".join(texts.get(name, "").split()).replace("None", "null")
-        words = _key(key, given.get(hints[name], hints[name]), places or {}, meaning)
-        if meaning:
-            explained.append(f"- {words}: {meaning}")
+        line = f"- {words}: {meaning}"
+        if meaning and line not in told:
+            explained.append(line)
         else:
             plain.append(words)
-    lines = [*([f"- {', '.join(plain)}"] if plain else []), *explained]
-    return "\n".join([f"### {(titles or {}).get(kind, kind.__name__)}", "", title, "", *lines, ""])
+    told.update(explained)
+    head = [] if is_root else [f"`{kind.__name__}`: {_doc(kind)}", ""]
+    return "\n".join([*head, *([f"- {', '.join(plain)}"] if plain else []), *explained, ""])
 
 
-def _key(key: str, hint: Any, places: Titles, meaning: str) -> str:
-    """Return a key with `?` where it may be null, `[]` where it is a list, and its type if that says more."""
-    words = type_words(hint, places)
-    if is_told(words, meaning):
-        return f"`{key}{'?' * words.endswith(' null')}`"
-    plain, suffix = words.rstrip("[]?"), words[len(words.rstrip("[]?")) :]
-    return f"`{key}{suffix}`" if plain in _PLAIN.values() else f"`{key}` ({words})"
+def _inner(kind: type[Any], titles: dict[type[Any], str]) -> str:
+    above = next((f", and those of `{base.__name__}`" for base in kind.__mro__[1:] if base in titles), "")
+    return f"- `{kind.__name__}`: {first_sentence(_doc(kind))}: {', '.join(_worded(kind, titles).values())}{above}."
+
+
+def _worded(kind: type[Any], titles: dict[type[Any], str]) -> dict[str, str]:
+    """Return field -> its key with `?` where it may be null, `[]` where it is a list, and its type if it is ours."""
+    hints, given = typing.get_type_hints(kind), _arguments(kind)
+    own = _own_keys(kind, titles)
+    return {name: _key(key, type_words(given.get(hints[name], hints[name]))) for name, key in own.items()}
+
+
+def _key(key: str, words: str) -> str:
+    suffix = words[len(words.rstrip("[]?")) :]
+    named = re.findall(r"\b[A-Z]\w+", words)
+    return f"`{key}{suffix}`" + (f" ({named[0]})" if named else "")
 
 
 def is_told(words: str, meaning: str) -> bool:
@@ -138,26 +157,26 @@ def _arguments(kind: type[Any]) -> dict[Any, Any]:
     }
 
 
-def type_words(hint: Any, places: Titles) -> str:
+def type_words(hint: Any) -> str:
     """Say in words what a type holds."""
     if hint in _PLAIN or (isinstance(hint, type) and issubclass(hint, str)):  # an enumeration of codes
         return _PLAIN.get(hint, "string")
     if _is_table(hint):
-        return f"[{hint.__name__}]({places.get(hint, f'#{_anchor(hint.__name__)}')})"
+        return str(hint.__name__)
     if isinstance(hint, typing.TypeVar):
         return "text"
     origin, inner = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(origin):
-        return f"{type_words(origin, places)} by {type_words(inner[0], places)}"
+        return f"{type_words(origin)} by {type_words(inner[0])}"
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in inner)
     if origin in (typing.Union, types.UnionType):
-        words = " or ".join(type_words(part, places) for part in inner if part is not type(None))
+        words = " or ".join(type_words(part) for part in inner if part is not type(None))
         if type(None) not in inner:
             return words
-        return f"{words} or null" if ", " in words or " or " in words else f"{words}?"
+        return f"{words} or null?" if ", " in words or " or " in words else f"{words}?"
     if origin is tuple:
-        return f"{type_words(inner[0], places)}[]"
+        return f"{type_words(inner[0])}[]"
     if origin is dict:
-        return f"{type_words(inner[1], places)} by {type_words(inner[0], places)}"
+        return f"{type_words(inner[1])} by {type_words(inner[0])}"
     return str(hint)

@@ -18,18 +18,27 @@ SETTINGS_BEGIN = "<!-- made by scripts/docs from the part's settings.py -->"
 _HEAD = """# Settings
 
 Made by `scripts/docs` from the fields of `dlemu/config/schema.py` and `datagen/spec.py`. Optional parts
-have their settings on their own pages: [kv](../dlemu/contrib/kvcache/docs/kvcache.md),
+have their settings on their own pages: [kv](../dlemu/contrib/kvcache/docs/kv-settings.md),
 [pack](../dlemu/contrib/pack/docs/packing.md).
 On a command line a setting is `SECTION.KEY=VALUE`; in a workload's file it stands in its section. `dlemu train --cfg`
 prints all with their values. Names are DLIO's where DLIO has the setting. Each line has the default and, in brackets,
 what is taken: the type, where the default does not show it, range and unit. A time is a number of seconds, or drawn
 anew each time: `{mean: M, stdev: S}`, `{type: normal|uniform|gamma|exponential|poisson, ...}`.
 """
+_KV_HEAD = """# Settings of KV-cache offload
+
+Made by `scripts/docs` from the fields of the part's section. What they mean together: [kvcache.md](kvcache.md).
+"""
 
 
 def page() -> str:
     """Return the page."""
     return "\n".join([_HEAD, *_lists("", tree(), "", {})])
+
+
+def kv_page() -> str:
+    """Return the page of the settings of KV-cache offload."""
+    return "\n".join([_KV_HEAD, SETTINGS_BEGIN, "", settings_of("kv")])
 
 
 def settings_of(part: str) -> str:
@@ -94,7 +103,7 @@ def _type(hint: Any, *, shown: bool) -> list[str]:
         return ["mapping by name" if typing.get_origin(hint) is dict else "list of mappings"]
     if hint in (int, float, bool, str) and shown:
         return []
-    return [type_words(hint, {})]
+    return [type_words(hint)]
 
 
 def _default(field: Field[Any]) -> str:

@@ -159,10 +159,10 @@ def check(case: Case, ran: Ran) -> Iterator[Check]:
         yield _throughput(case, ran)
     if case.odirect:
         counted = 100 * ran.watch_of_training.bytes / float(ran.metrics["app_bytes"])
-        device_percent = ran.metrics["device_bytes_percent_of_app"]["mean"]
+        device, app = (float(ran.metrics[f"{name}_mb_per_second"]["mean"]) for name in ("device", "app"))
         for what, percent in (
             ("drive's own count / bytes read", counted),
-            ("device bytes / bytes read", device_percent),
+            ("device bytes / bytes read", 100 * device / app),
         ):
             yield Check(case.name, what, 100.0, percent, "%", within=2)
     if case.reads_per_second:

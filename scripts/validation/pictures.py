@@ -1,4 +1,4 @@
-"""The pictures of README.md and docs/sizing.md, made again by the pages' own commands on known drives. Needs root.
+"""The pictures of docs/sizing.md, made again by the page's own commands on known drives. Needs root.
 
     PYTHONPATH=scripts .venv/bin/python -m validation.pictures RESULTS      # about 15 minutes on an idle host
 
@@ -33,10 +33,9 @@ SWEEP = (
     "metric.scaling_seconds=0",
     "workflow.checkpoint=false",
 )
-"""Of the README's picture: every count on the first drive."""
+"""Of the first picture: every count on the first drive."""
 WANTED = {
-    "readme-au": ("sweep", "by_count"),
-    "size-au": ("drive-a", "by_count"),
+    "sweep-au": ("sweep", "by_count"),
     "compare-au": ("both", "by_count"),
 }
 """Name of a picture -> the result it is of, and the figure."""

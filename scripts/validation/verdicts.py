@@ -40,8 +40,8 @@ def measure(bed: Bed) -> Iterator[Check]:
 def _check(name: str, right: str, ran: Ran) -> Iterator[Check]:
     yield Check(name, "limited by", right, ran.limited_by)
     if name == "page cache":
-        device_percent = float(ran.metrics["device_bytes_percent_of_app"]["mean"])
-        yield Check(name, "device bytes / bytes read", 0.0, device_percent, "%", within=2)
+        device, app = (float(ran.metrics[f"{name}_mb_per_second"]["mean"]) for name in ("device", "app"))
+        yield Check(name, "device bytes / bytes read", 0.0, 100 * device / app, "%", within=2)
     if name == "one slow rank":
         ranks = ", ".join(str(one.get("rank")) for one in ran.found("slow_rank"))
         yield Check(name, "stragglers", "1", ranks)

@@ -25,7 +25,7 @@ def test_it_says_where_the_page_and_the_pictures_are(tmp_path: Path) -> None:
     assert told[0] == folder / "report.html"
     assert {path.suffix for path in told} == {".html", ".png", ".svg"}
     assert all(path.parent in (folder, folder / "figures") and path.stat().st_size > 2000 for path in told)
-    assert (folder / "figures" / "utilisation.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "figures" / "step_split.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_without_a_result_is_the_users_mistake(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import psutil
 
-from dlemu.comm.local import LocalComm, TreeSockets
+from dlemu.comm.local import LocalComm
+from dlemu.comm.tree import TreeSockets
 
 Result = TypeVar("Result")
 
@@ -36,11 +37,8 @@ def in_threads(
 
 def comms(size: int, timeout_seconds: float = PATIENCE_SECONDS) -> list[LocalComm]:
     """Return the connected communicators of all ranks, in this process."""
-    sockets, found = TreeSockets(range(size)), []
-    for rank in range(size):
-        sockets.make_for(rank)
-        found.append(LocalComm(sockets.take(rank, timeout_seconds)))
-    return found
+    sockets = TreeSockets(range(size))
+    return [LocalComm(sockets.take(rank, timeout_seconds)) for rank in range(size)]
 
 
 def wait_until(condition: Callable[[], bool]) -> bool:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dlemu.comm.clock import FakeClock
-from dlemu.comm.tree import Frame, LocalTree, parent_of
+from dlemu.comm.tree import Connection, Frame, LocalTree, parent_of
 
 PATIENCE_SECONDS = 60.0
 """Only a hang is that slow: messages take microseconds."""
@@ -17,7 +17,7 @@ Pipe = queue.Queue[tuple[Frame, int] | bytes]
 _NUMBER_BITS = 80
 
 
-class MemoryLink:
+class MemoryLink(Connection):
     """One end of a link of two queues."""
 
     def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:

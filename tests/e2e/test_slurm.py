@@ -185,7 +185,7 @@ def test_ranks_that_srun_starts_are_one_run(
     ended = dlemu("train", *small_run(tmp_path / "run", dataset), launcher=launcher)
     assert ended.ran, ended.err
     told = summary(tmp_path / "run")
-    assert told["hosts"] == list(slurm.nodes)
+    assert [host["host"] for host in told["environment"]["hosts"]] == list(slurm.nodes)
     assert told["ranks_per_host"] == per_host
     assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
 

@@ -76,7 +76,7 @@ def test_two_hosts_are_one_run(hosts: Hosts, dataset: Path) -> None:
         assert (hosts.seen(hosts.first) / run / "summary.json").exists(), (ends[0].err, ends[1].err)
         told = summary(hosts.seen(hosts.first) / run)
         assert told["complete"] is True
-        assert told["hosts"] == [hosts.first, hosts.second]
+        assert [host["host"] for host in told["environment"]["hosts"]] == [hosts.first, hosts.second]
         assert told["ranks_per_host"] == [2, 2]
         assert {epoch["each_sample_once"] for epoch in told["audit"]} == {True}
     assert not hosts.seen(hosts.second).exists()

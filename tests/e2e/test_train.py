@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -118,7 +119,8 @@ def test_evicted_pages_are_read_from_storage_in_each_epoch(dataset: Path, tmp_pa
         assert ended.ran, ended.err
         cache = summary(tmp_path / when)["page_cache"]
         shares[when] = cache["from_storage_percent"]["per_epoch"]
-        assert len(cache["eviction_seconds"]) == (2 if when == "epochs" else 0)
+        journal = json.loads((tmp_path / when / "facts.json").read_text())["journal"]
+        assert len(journal["eviction_seconds"]) == (2 if when == "epochs" else 0)
         rows = steps(tmp_path / when)
         assert sum(summary(tmp_path / when)["loss_percent"].values()) == pytest.approx(100 - au_percent(rows), abs=1e-9)
     if None in shares["never"] or shares["epochs"][0] < 50:
@@ -181,17 +183,18 @@ def test_the_checkpoint_is_written_synced_timed_and_outside_the_au(dataset: Path
     assert ended.ran, ended.err
     (file,) = [path for path in (tmp_path / "checkpoints").rglob("[!.]*") if path.is_file()]
     assert file.stat().st_size == 30000001
-    told = summary(tmp_path / "run")
-    (saved,) = told["checkpoints"]
+    told, journal = (json.loads((tmp_path / "run" / name).read_text()) for name in ("summary.json", "facts.json"))
+    (saved,), (stamps,) = told["checkpoints"], journal["journal"]["checkpoints"]
     assert saved["bytes"] == 30000001
     assert saved["mb_per_second"] == pytest.approx(30.000001 / saved["seconds"])
     rows = steps(tmp_path / "run")
     assert sorted(set(rows["block"].tolist())) == [1, 2]
     before, after = rows[rows["block"] == 1], rows[rows["block"] == 2]
     ends = before["free_ns"] + before["wait_ns"] + before["compute_ns"] + before["sync_ns"]
-    assert after["free_ns"].min() >= saved["ended_ns"] > saved["started_ns"] >= ends.max()
+    assert after["free_ns"].min() >= stamps["ended_ns"] > stamps["started_ns"] >= ends.max()
     assert told["metrics"]["training_seconds"] < told["metrics"]["total_seconds"] - saved["seconds"] + 1e-3
-    metrics, apart = told["metrics"], told["metrics"]["cpu_apart"]
+    (apart,) = journal["journal"]["cpu_apart"]
+    metrics = told["metrics"]
     assert apart["start"] > 0
     assert 0 < apart["checkpoints"] < metrics["cpu_seconds"]
     assert 0 < metrics["read_cpu_seconds_per_gb"] < metrics["cpu_seconds_per_gb"]

@@ -16,11 +16,11 @@ from unittest import mock
 
 from datagen.errors import DlemuError
 from dlemu.comm.comm_base import PeerLostError
-from dlemu.comm.tree import Frame, LocalTree, children_of, depth, height, parent_of
+from dlemu.comm.tree import Connection, Frame, LocalTree, children_of, depth, height, parent_of
 
 TIMEOUT_SECONDS = 60.0
 LEVEL_SECONDS = 0.5
-"""As in dlemu.comm.local: each level of the tree waits this much longer than the one nearer to the missing rank."""
+"""As in dlemu.comm.tree: each level of the tree waits this much longer than the one nearer to the missing rank."""
 MOST_DELAY_SECONDS = 0.01
 
 
@@ -107,11 +107,11 @@ class Rank:
     dead: bool = False
 
 
-class SimulatedLink:
-    """A `Link` that behaves as a connected Unix socket between two processes does."""
+class SimulatedLink(Connection):
+    """One that behaves as a connected Unix socket between two processes does."""
 
     def __init__(self, world: World, task: Task, rank: Rank, peer: int, own: Pipe, theirs: Pipe, extra: float) -> None:
-        self._world, self._task, self._rank, self._peer = world, task, rank, peer
+        self._world, self._task, self._rank, self._other = world, task, rank, peer
         self._own, self._theirs, self._extra = own, theirs, extra
 
     def send(self, frame: Frame, number: int) -> None:
@@ -129,7 +129,7 @@ class SimulatedLink:
         assert isinstance(item, tuple), f"bytes where rank {self._rank.number} waits for {frame.name}"
         kind, number = item
         if kind != frame:
-            raise DlemuError(f"rank {self._peer} is at {kind} where rank {self._rank.number} is at {frame}")
+            raise DlemuError(f"rank {self._other} is at {kind} where rank {self._rank.number} is at {frame}")
         return int(number)
 
     def receive_bytes(self, num_bytes: int, frame: Frame) -> bytearray:
@@ -158,7 +158,7 @@ class SimulatedLink:
 
     def _put(self, item: object) -> None:
         if self._theirs.closed:
-            raise PeerLostError(f"rank {self._peer} ended without a message")
+            raise PeerLostError(f"rank {self._other} ended without a message")
         self._append(item)
 
     def _append(self, item: object) -> None:
@@ -174,9 +174,9 @@ class SimulatedLink:
             return theirs.items[0][0] <= self._world.now if theirs.items else theirs.closed
 
         if not self._world.wait(self._task, ready, deadline):
-            raise PeerLostError(f"rank {self._peer} did not arrive at {frame.name} within {TIMEOUT_SECONDS:g} s")
+            raise PeerLostError(f"rank {self._other} did not arrive at {frame.name} within {TIMEOUT_SECONDS:g} s")
         if not theirs.items:
-            raise PeerLostError(f"rank {self._peer} ended without a message")
+            raise PeerLostError(f"rank {self._other} ended without a message")
         return theirs.items.popleft()[1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from dlemu.jobs.training.wording import memory_warning
 from dlemu.metrics.cache import WANTED_RATIO, CacheProof, prove, served_by_storage
 from dlemu.metrics.findings import Code, Finding
-from dlemu.metrics.spread import Mean
+from dlemu.metrics.rates import Mean
 from tests.metrics.test_loss import make_steps
 
 

@@ -18,14 +18,9 @@ INTERVALS = st.lists(
 )
 
 
-def test_an_amount_is_spread_evenly_over_its_time() -> None:
-    rates = mean_rates(np.array([1.0]), np.array([3.0]), np.array([10.0]), np.array([0.0, 1.0, 2.0, 4.0]))
-    assert rates.tolist() == [0.0, 5.0, 2.5]
-
-
-def test_what_goes_on_at_once_adds_up() -> None:
-    rates = mean_rates(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([4.0, 3.0]), np.array([0.0, 1.0, 2.0]))
-    assert rates.tolist() == [2.0, 5.0]
+def test_amounts_are_spread_evenly_over_their_time_and_add_up() -> None:
+    rates = mean_rates(np.array([0.0, 1.0]), np.array([2.0, 2.0]), np.array([4.0, 3.0]), np.array([0.0, 1.0, 2.0, 4.0]))
+    assert rates.tolist() == [2.0, 5.0, 0.0]
 
 
 @given(INTERVALS, st.integers(1, 30))

@@ -303,8 +303,8 @@ def test_readers_share_an_epoch_as_a_loader_s_workers_do(
     monkeypatch.setattr("os.nice", lambda _: None)
     for number, wanted in enumerate(reads):
         made.clear()
-        worker: Any = SimpleNamespace(number=number, ready=lambda: None)
-        pattern._read(worker, job, spec, readers=2, steps=6, seconds=60.0)
+        comm: Any = SimpleNamespace(rank=number, all_reduce_max=lambda value: value)
+        pattern._read(comm, job, spec, readers=2, steps=6, seconds=60.0)
         assert made == wanted
 
 

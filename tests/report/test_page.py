@@ -157,7 +157,7 @@ def test_all_that_a_result_consists_of_stands_there(page: Path) -> None:
     text = " ".join(_Read(page.read_text()).words)
     for word in ("one of the fast ones", "6.1", "ext4", "/dev/vda", "data/handmade", "name: handmade"):
         assert word in text
-    for section in ("Metrics", "Each epoch", "summary.json: how", "environment.hosts", "telemetry.devices"):
+    for section in ("Metrics", "Each epoch", "summary.json: dataset", "environment.hosts", "telemetry.devices"):
         assert section in text
     for key, value, _ in explained(read_run(str(page.parent)).summary):
         assert value in (None, ()) or key.rpartition(".")[2] in text, "every key that has a value"
@@ -175,5 +175,5 @@ def test_texts_of_others_are_escaped() -> None:
 def test_a_run_without_telemetry_makes_a_page_where_it_is_asked_for(tmp_path: Path) -> None:
     folder = write_run(tmp_path, telemetry=False)
     text = Path(write_page(str(folder), str(tmp_path / "elsewhere.html"))).read_text()
-    assert 'id="utilisation"' in text
+    assert 'id="step_split"' in text
     assert 'id="latency"' not in text

@@ -13,9 +13,10 @@ import pytest
 from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.config.schema import Metric
 from dlemu.jobs.training import analyse as analyse_module
+from dlemu.jobs.training.measured import CpuApart
 from dlemu.jobs.training.plan import TrainingJob
 from dlemu.jobs.training.result import RunLog, make_run
-from dlemu.jobs.training.summary import AsynchronousCheckpoints, CpuApart, Summary
+from dlemu.jobs.training.summary import AsynchronousCheckpoints, Summary
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.checkpoint_rates import shortest_interval_seconds
 from dlemu.metrics.findings import Code, Finding
@@ -76,8 +77,6 @@ def test_steps_beside_a_checkpoint_are_those_that_began_while_it_was_written() -
     assert found.steps_during == 2, "the one that was free when it began, and not the one that was free at its end"
     assert found.step_seconds_during == pytest.approx(2.5)
     assert found.step_seconds_otherwise == pytest.approx(1), "without the first step of a block"
-    assert found.slow_down_percent == pytest.approx(150)
-    assert (found.stall_seconds, found.safe_seconds) == pytest.approx((0.5, 2.5))
     assert found.shortest_interval_seconds == pytest.approx(shortest_interval_seconds(0.5, 2.0, AU))
 
 
@@ -90,15 +89,14 @@ def test_a_snapshot_is_no_time_in_which_the_storage_writes() -> None:
     assert [each.seconds for each in found] == [3, 4]
 
 
-def test_of_several_checkpoints_the_means_count_and_for_the_snapshot_the_shortest_stall() -> None:
+def test_of_several_checkpoints_the_shortest_stall_is_the_snapshot() -> None:
     found = asynchronous((part(12 * S, 13 * S, 15 * S), part(30 * S, 33 * S, 34 * S)))
-    assert (found.stall_seconds, found.safe_seconds) == pytest.approx((2, 3.5))
     assert found.shortest_interval_seconds == pytest.approx(shortest_interval_seconds(1.0, 1.5, AU))
 
 
 def test_a_checkpoint_beside_which_no_step_was_taken_slowed_none_down() -> None:
     found = asynchronous((part(30 * S, 31 * S, 32 * S),))
-    assert (found.steps_during, found.step_seconds_during, found.slow_down_percent) == (0, None, None)
+    assert (found.steps_during, found.step_seconds_during) == (0, None)
     assert found.step_seconds_otherwise == pytest.approx((8 * 1 + 2 + 3) / 10)
     first = asynchronous((part(9 * S, 10 * S, 11 * S),))
     assert (first.steps_during, first.step_seconds_during) == (1, None), "a first step tells nothing"
@@ -181,6 +179,4 @@ def test_the_cpu_time_of_checkpoints_start_and_trials_is_none_of_reading() -> No
     assert metrics.cpu_seconds == 3.0
     assert metrics.cpu_seconds_per_gb == pytest.approx(3.0 / (metrics.app_bytes / 1e9)), "what it has always been"
     assert metrics.read_cpu_seconds_per_gb == pytest.approx(1.75 / (metrics.app_bytes / 1e9))
-    assert metrics.cpu_apart == CpuApart(start=17.0, trials=5.0, checkpoints=1.25)
-    older = make_run(job, log).summary.metrics
-    assert (older.read_cpu_seconds_per_gb, older.cpu_apart) == (None, None)
+    assert make_run(job, log).summary.metrics.read_cpu_seconds_per_gb is None

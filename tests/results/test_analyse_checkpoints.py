@@ -121,7 +121,7 @@ def test_of_many_ranks_the_slowest_are_listed() -> None:
     assert (slowest[0].mean_seconds, slowest[0].max_seconds) == pytest.approx((10.75, 11))
     assert slowest[0].bytes == (3 << 30) + 19
     assert slowest[0].max_fsync_seconds == pytest.approx(0.2 * 11)
-    assert summary.hosts == ("node0", "node1")
+    assert [host.host for host in summary.environment.hosts] == ["node0", "node1"]
 
 
 def test_a_checkpoint_that_not_all_ranks_wrote_does_not_count() -> None:

@@ -12,11 +12,11 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from datagen.errors import DlemuError
-from dlemu.comm import Interrupted
+from dlemu.comm import Comm, Interrupted
 from dlemu.comm.failure import Role
+from dlemu.comm.launch import run_crew
 from dlemu.jobs.probe import requests
 from dlemu.jobs.training import pattern
-from dlemu.runner.crew import Worker, run_crew
 from tests.parts import of_parts
 from tests.runs import make_job
 
@@ -38,8 +38,7 @@ def fail(*_: object, **__: object) -> NoReturn:
 def worker(work: Work, folder: Path, stopped_seconds: float) -> None:
     """Be a crew of nothing else."""
 
-    def be(worker: Worker, order: int) -> None:
-        worker.ready()
+    def be(comm: Comm, order: int) -> None:
         work()
 
     run_crew(be, range(3), Role("worker", "use fewer workers"), timeout_seconds=stopped_seconds)

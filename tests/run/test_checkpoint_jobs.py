@@ -331,7 +331,8 @@ def test_what_stays_is_said_with_a_command_that_removes_just_that(tmp_path: Path
     assert sorted(os.listdir(folder / "saved")) == [f"global_epoch1_step{number}" for number in (2, 3, 4)]
     subprocess.run(["bash", "-c", command], check=True)
     assert os.listdir(folder / "saved") == ["global_epoch1_step4"]
-    two = replace(done.summary, hosts=done.summary.hosts * 2)
+    environment = replace(done.summary.environment, hosts=done.summary.environment.hosts * 2)
+    two = replace(done.summary, environment=environment)
     assert "; to remove them: rm -r " in kept_line(two)
     own = replace(two, what=replace(two.what, settings=two.what.settings | {"node_local": True}))
     assert "; to remove them, on each host: rm -r " in kept_line(own)

@@ -104,12 +104,9 @@ def test_checkpoints_behind_the_training_are_other_work() -> None:
     job = make_job(epochs=1, **with_blocks(4))
     summary = make_run(job, make_log(job)).summary
     behind = AsynchronousCheckpoints(
-        stall_seconds=0.1,
-        safe_seconds=1.0,
         steps_during=4,
         step_seconds_during=0.1,
         step_seconds_otherwise=0.1,
-        slow_down_percent=0.0,
         shortest_interval_seconds=1.0,
     )
     (difference,) = differing_work(conditions(replace(summary, asynchronous_checkpoints=behind)), conditions(summary))

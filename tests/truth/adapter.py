@@ -32,8 +32,9 @@ from dlemu.jobs.checkpoint.summary import Caveat, PhaseSummary
 from dlemu.jobs.probe.requests import _cell_of_requests, cell_of_fio
 from dlemu.jobs.probe.result import CellSpec
 from dlemu.jobs.probe.thread_reads import Requests
+from dlemu.jobs.training.activity import delivered_by_devices
 from dlemu.jobs.training.figures_of import figures as training_figures
-from dlemu.jobs.training.measured import Facts, Journal
+from dlemu.jobs.training.measured import CpuApart, Facts, Journal
 from dlemu.jobs.training.prediction.calibration import calibrate_from_run
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.prediction import Issue as PredictedIssue
@@ -42,17 +43,17 @@ from dlemu.jobs.training.prediction.prediction import Seen as PredictedEvidence
 from dlemu.jobs.training.result import Run
 from dlemu.jobs.training.scaling import preprocessing_sleeps, reads_stall
 from dlemu.jobs.training.steplog import STEP_DTYPE
-from dlemu.jobs.training.summary import CpuApart, Metrics, StoppedEarly, Summary
-from dlemu.metrics.au import kept_rows
+from dlemu.jobs.training.summary import Evaluation, StoppedEarly, Summary
+from dlemu.metrics.au import au_percent, kept_rows
 from dlemu.metrics.causes import find_causes
 from dlemu.metrics.checkpoint_rates import CheckpointTimes, wasted_percent, young_seconds
+from dlemu.metrics.device import device_metrics
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.limit import Cause, Limit, Scaling
 from dlemu.metrics.limit import What as TrainCause
 from dlemu.metrics.loss import kept_loss_percent, loss_percent
-from dlemu.metrics.rates import percentiles_ms
+from dlemu.metrics.rates import Mean, per_second, percentiles_ms, pooled
 from dlemu.metrics.rows import StepTable
-from dlemu.metrics.spread import Mean, RankSpread
 from dlemu.plan.samples import Plan
 from dlemu.plan.streams import StreamPlan
 from dlemu.results.figures import JobFigures, Value
@@ -250,12 +251,6 @@ def _codes(origin: str, findings: Iterable[Finding]) -> set[str]:
     return {f"{origin}.{finding.code}" for finding in findings}
 
 
-def _findings_of_limit(limit: Any) -> set[str]:
-    if limit is None:
-        return set()
-    return _codes("evidence", limit.seen) | _codes("advice", limit.to_do)
-
-
 # Training
 
 
@@ -306,14 +301,14 @@ def _train_run(frozen: FrozenRun) -> Run:
 
 def _train_numbers(frozen: FrozenRun) -> Numbers:
     run = _train_run(frozen)
-    summary, metrics = run.summary, run.summary.metrics
+    summary = run.summary
     limit, cache = summary.limited_by, summary.page_cache
     rows, kept = run.training, _kept(run)
     return {
         "complete": summary.complete,
         "outcome": summary.outcome,
         "verdict": summary.verdict_code,
-        **_au_numbers(metrics),
+        **_au_numbers(run),
         **_rates(run),
         "lost_percent": summary.loss_percent,
         "lost_in_counted_steps_percent": kept_loss_percent(kept) if len(rows) else None,
@@ -340,23 +335,52 @@ def _train_numbers(frozen: FrozenRun) -> Numbers:
         ],
         "stragglers": [{"rank": None, **_unnamed(late)} for late in summary.found(Code.SLOW_RANK)],
         "other_readers": next(iter(summary.found(Code.OTHER_PROGRAM_ON_DRIVE)), None),
-        "evaluation": summary.evaluation,
-        "checkpoints": summary.checkpoints,
-        "asynchronous_checkpoints": summary.asynchronous_checkpoints,
+        "evaluation": summary.evaluation and _with_rate(summary.evaluation),
+        "checkpoints": [
+            {"started_ns": saved.started_ns, "ended_ns": saved.ended_ns, **asdict(timing)}
+            for saved, timing in zip(run.facts.journal.checkpoints, summary.checkpoints, strict=True)
+        ],
+        "asynchronous_checkpoints": _beside_training(summary),
         "samples_of_epochs": summary.audit,
         "object_requests": _object_requests(summary.requests, frozen),
-        "power": summary.telemetry.power if summary.telemetry else (),
+        "power": _power(run),
     }
 
 
-def _au_numbers(metrics: Metrics) -> Numbers:
+def _with_rate(evaluation: Evaluation) -> Numbers:
+    return asdict(evaluation) | {"samples_per_second": evaluation.samples / evaluation.seconds}
+
+
+def _beside_training(summary: Summary) -> Numbers | None:
+    found = summary.asynchronous_checkpoints
+    if found is None:
+        return None
+    during, otherwise = found.step_seconds_during, found.step_seconds_otherwise
+    return asdict(found) | {
+        "stall_seconds": float(np.mean([saved.stall_seconds for saved in summary.checkpoints])),
+        "safe_seconds": float(np.mean([saved.seconds for saved in summary.checkpoints])),
+        "slow_down_percent": 100 * (during / otherwise - 1) if during and otherwise else None,
+    }
+
+
+def _power(run: Run) -> list[Numbers]:
+    telemetry = run.summary.telemetry
+    gb_per_second = per_second(float(run.training["app_bytes"].sum()) / 1e9, run.training)
+    return [
+        asdict(meter) | {"gb_per_second_per_watt": meter.mean_watts and gb_per_second / meter.mean_watts}
+        for meter in (telemetry.power if telemetry else ())
+    ]
+
+
+def _au_numbers(run: Run) -> Numbers:
+    metrics, kept, rows = run.summary.metrics, _kept(run), run.training
     uncertainty = metrics.au_uncertainty
     return {
-        "au_counted_steps_percent": _mean(metrics.au_percent),
+        "au_counted_steps_percent": _mean(metrics.au_percent, map(au_percent, kept.by_rank)),
         "au_sustained_percent": _mean(metrics.au_sustained_percent),
         "uncertainty_percent": uncertainty and uncertainty.expanded_percent,
         "uncertainty_parts_percent": [part.percent for part in uncertainty.budget] if uncertainty else [],
-        "au_whole_epochs_percent": _mean(metrics.au_whole_percent),
+        "au_whole_epochs_percent": _mean(metrics.au_whole_percent, map(au_percent, rows.by_rank)),
         "au_dlio_2_percent": _mean(metrics.au_dlio_percent),
         "au_dlio_1_percent": _mean(metrics.au_dlio_v1_percent),
         "prefetch_credit_percent": metrics.prefetch_credit_percent,
@@ -378,18 +402,24 @@ def _waits_ms(rows: StepTable) -> Any:
 
 
 def _rates(run: Run) -> Numbers:
-    metrics, rows = run.summary.metrics, run.training
+    metrics, rows, kept = run.summary.metrics, run.training, _kept(run)
     per_rank = [_waits_ms(own) for own in rows.by_rank]
+    mb_of_ranks = [per_second(float(own["app_bytes"].sum()) / 1e6, own) for own in rows.by_rank]
+    rate, waits = _mean(metrics.app_mb_per_second, mb_of_ranks), kept["wait_ns"]
+    handed = np.minimum(waits, np.maximum(kept["ready_ns"] - kept["finished_ns"], 0))
+    cpu_ns = int(rows["cpu_ns"].sum() - rows["preprocess_cpu_ns"].sum())
     return {
         "samples": metrics.samples,
         "app_bytes": metrics.app_bytes,
         "read_calls": metrics.read_calls,
-        "samples_per_second": _mean(metrics.samples_per_second),
-        "app_mb_per_second": _mean(metrics.app_mb_per_second),
-        "app_mib_per_second": _in_mib(_mean(metrics.app_mb_per_second)),
+        "samples_per_second": _mean(
+            metrics.samples_per_second, (per_second(float(own["samples"].sum()), own) for own in rows.by_rank)
+        ),
+        "app_mb_per_second": rate,
+        "app_mib_per_second": _in_mib(rate),
         "device_mb_per_second": _mean(metrics.device_mb_per_second),
-        "device_bytes_percent_of_app": _mean(metrics.device_bytes_percent_of_app),
-        "request_bytes": _mean(metrics.asked_request_bytes),
+        "device_bytes_percent_of_app": _mean(device_metrics(rows, delivered_by_devices(run))[1]) if len(rows) else None,
+        "request_bytes": _mean(pooled(rows, _call_bytes)) if len(rows) else None,
         "device_request_kib": _mean(metrics.device_request_kib),
         "training_seconds": metrics.training_seconds,
         "total_seconds": metrics.total_seconds,
@@ -400,19 +430,26 @@ def _rates(run: Run) -> Numbers:
         "wait_of_ranks_p99_ms": [waits.p99 if waits else None for waits in per_rank],
         "read_ms": metrics.read_ms,
         "woke_late_ms": metrics.host_oversleep_ms,
-        "hand_over_share_of_wait": metrics.handover_share_of_wait,
+        "hand_over_share_of_wait": (int(handed.sum()) / int(waits.sum()) if waits.any() else 0.0)
+        if len(rows)
+        else None,
         "cpu_seconds": metrics.cpu_seconds,
         "cpu_seconds_per_gb": metrics.cpu_seconds_per_gb,
         "read_cpu_seconds_per_gb": metrics.read_cpu_seconds_per_gb,
-        "worker_cpu_seconds_per_gb": metrics.reader_cpu_seconds_per_gb,
+        "worker_cpu_seconds_per_gb": cpu_ns / metrics.app_bytes if metrics.app_bytes and rows["cpu_ns"].any() else None,
     }
 
 
-def _mean(value: Mean | None) -> Numbers | None:
+def _mean(value: Mean | None, of_ranks: Iterable[float] | None = None) -> Numbers | None:
     if value is None:
         return None
     numbers: Numbers = {"mean": value.mean, "of_epochs": value.per_epoch}
-    return numbers | {"of_ranks": value.per_rank} if isinstance(value, RankSpread) else numbers
+    return numbers if of_ranks is None else numbers | {"of_ranks": list(of_ranks)}
+
+
+def _call_bytes(rows: StepTable) -> float:
+    calls = int(rows["read_calls"].sum())
+    return int(rows["app_bytes"].sum()) / calls if calls else math.nan
 
 
 def _in_mib(numbers: Numbers | None) -> Numbers | None:

@@ -50,7 +50,7 @@ from dlemu.runner.run_folder import Kept
 
 _START_NS = 50_000_000  # delay from the moment when all ranks are ready to the beginning of the load
 _FILLED_SHARE = 0.95  # of the free space, as in MLPerf Storage's kv_cache tool
-_CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 6); more wait for each other
+_CEILING_THREADS = 16  # moved 17 to 43 GB/s on two busy cores (docs/kvcache.md, section 4); more wait for each other
 _CEILING_BATCHES = 64  # maximum of batches in progress while the ceiling is measured
 
 

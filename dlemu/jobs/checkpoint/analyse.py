@@ -40,7 +40,7 @@ from dlemu.metrics.checkpoint_rates import (
 from dlemu.metrics.device import delivered_between
 from dlemu.metrics.findings import Code, Finding
 from dlemu.metrics.over_time import Window, mean_within
-from dlemu.metrics.spread import known
+from dlemu.metrics.rates import known
 from dlemu.metrics.steady_state import WINDOW, is_steady
 from dlemu.results.measured import common_fields
 from dlemu.results.parts import requests_of

@@ -1,11 +1,11 @@
 """The types of a checkpoint run's summary.json, which holds every published number.
 
-The docstrings are the documentation of its keys in docs/checkpoints.md. GB are 1e9 bytes, GiB 2^30.
+The docstrings are the documentation of its keys in docs/answers.md. GB are 1e9 bytes, GiB 2^30.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -13,7 +13,7 @@ from dlemu.checkpoints.checkpoint_plan import CheckpointSizes
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.checkpoint_rates import GIB, CheckpointTimes, OverCheckpoints
 from dlemu.metrics.findings import Finding, LimitedBy
-from dlemu.results.parts import Environment, JobSummary, Requests
+from dlemu.results.parts import JobSummary, Requests
 
 Phase = Literal["write", "read"]
 Cause = Literal["storage", "host CPU", "emulator", "page cache"]
@@ -199,7 +199,6 @@ class CheckpointSummary(JobSummary):
     """Null if the run is complete, or ended between two checkpoints."""
     requests: Requests | None = None
     """Requests to the object store, writing and reading; null for file systems."""
-    environment: Environment = field(default_factory=Environment)
     issues: tuple[str, ...] = ()
     """Sentences that a reader of the numbers must know: findings, and notes made before the run."""
     findings: tuple[Finding, ...] = ()

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from datagen.errors import DlemuError, UserError
 from datagen.storage.storage_base import StorageSpec
+from dlemu.comm import Comm
 from dlemu.comm.failure import Role
+from dlemu.comm.launch import run_crew
 from dlemu.jobs.probe.object_gets import GetStream, run_gets
 from dlemu.jobs.probe.result import CellSpec, Engine, Latency, ProbeCell
 from dlemu.jobs.probe.thread_reads import Requests, Stream, open_target, run_threads
 from dlemu.runner.child_run import output_of
-from dlemu.runner.crew import Worker, run_crew
 
 StreamKind = TypeVar("StreamKind", Stream, GetStream)
 
@@ -162,19 +163,14 @@ def _run_jobs(
     run: Callable[[StreamKind], Requests], streams: Sequence[StreamKind], seconds: float
 ) -> tuple[int, list[Requests]]:
     """Run a job per stream, each in its own process; return when they began, and their requests."""
-    began_ns = 0
 
-    def begin() -> None:
-        nonlocal began_ns
-        began_ns = time.monotonic_ns()
-
-    def send(worker: Worker, stream: StreamKind) -> Requests:
-        worker.ready()
-        return run(stream)
+    def send(comm: Comm, stream: StreamKind) -> tuple[int, Requests]:
+        began_ns = comm.all_reduce_max(time.monotonic_ns())
+        return began_ns, run(stream)
 
     most_seconds = seconds + _PATIENCE_SECONDS
-    requests = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds, on_ready=begin)
-    return began_ns, requests
+    parts = run_crew(send, streams, _JOB, timeout_seconds=_STALL_SECONDS, most_seconds=most_seconds)
+    return parts[0][0], [requests for _, requests in parts]
 
 
 def _cell_of_requests(cell_spec: CellSpec, began_ns: int, requests: list[Requests], seconds: float) -> ProbeCell:

@@ -10,16 +10,15 @@ from itertools import pairwise
 import numpy as np
 
 from dlemu.jobs.training.measured import Facts, MeasuredTraining
-from dlemu.jobs.training.summary import MeterPower, RecorderCost, TelemetrySummary
+from dlemu.jobs.training.summary import MeterPower, TelemetrySummary
 from dlemu.metrics.causes import waits_of
 from dlemu.metrics.changes import not_steady
 from dlemu.metrics.device import Delivered, mean_between
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Activity, Device
 from dlemu.metrics.over_time import Windows, mean_within
-from dlemu.metrics.rates import per_second
-from dlemu.metrics.rows import Rows, StepTable, in_order, sum_of
-from dlemu.metrics.spread import known
+from dlemu.metrics.rates import known
+from dlemu.metrics.rows import Rows, StepTable, in_order
 from dlemu.results.parts import HostDevice
 from dlemu.telemetry import HostTelemetry
 from dlemu.telemetry.probe_base import DeviceFacts
@@ -69,8 +68,8 @@ def _epochs_of_hosts(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostT
 
 
 def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
-    """Return what was recorded, on which hosts, and at what cost; None without telemetry."""
-    hosts, journal = run.telemetry, run.facts.journal
+    """Return what was recorded, and on which hosts; None without telemetry."""
+    hosts = run.telemetry
     if not hosts:
         return None
     return TelemetrySummary(
@@ -78,15 +77,6 @@ def summarise_telemetry(run: MeasuredTraining) -> TelemetrySummary | None:
         probes=tuple(sorted({name for host in hosts for name in host.probes})),
         devices=tuple(HostDevice(host=host.host, **asdict(device)) for host, device in _devices(run)),
         notes=tuple(_notes(run)),
-        recorders=tuple(
-            RecorderCost(
-                host=host.host,
-                readings=len(host.value),
-                cpu_percent=100 * host.cpu_seconds / host.seconds if host.seconds else None,
-            )
-            for host in hosts
-        ),
-        clock_offsets_ns=journal.clock_offsets_ns,
         power=tuple(_power(run)),
     )
 
@@ -161,15 +151,13 @@ def _notes(run: MeasuredTraining) -> Iterator[str]:
 
 
 def _power(run: MeasuredTraining) -> Iterator[MeterPower]:
-    """Yield each meter's mean watts during training, and the run's GB/s read per watt."""
-    gb_per_second = per_second(float(sum_of(run.training, "app_bytes")) / 1e9, run.training)
+    """Yield each meter's mean watts during training."""
     for host in run.telemetry:
         own = run.training.of("rank", ranks_on(run, host))
         begin_ns, end_ns = (int(own["free_ns"].min()), int(own["met_ns"].max())) if len(own) else (0, 0)
         for source in host.sources("power"):
             watts = known(mean_between(*host.readings("power", source, "watts"), begin_ns, end_ns))
-            share = known(gb_per_second / watts) if watts else None
-            yield MeterPower(host=host.host, source=source, mean_watts=watts, gb_per_second_per_watt=share)
+            yield MeterPower(host=host.host, source=source, mean_watts=watts)
 
 
 def _waiting_windows(run: MeasuredTraining, rows: StepTable) -> list[tuple[HostTelemetry, Windows]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,12 +24,10 @@ from dlemu.jobs.training.steplog import EVALUATION
 from dlemu.jobs.training.summary import (
     AsynchronousCheckpoints,
     CheckpointTiming,
-    CpuApart,
     DatasetFacts,
     Evaluation,
     Metrics,
     PageCache,
-    ReadSettings,
     Summary,
 )
 from dlemu.jobs.training.wording import in_words, issue_lines, memory_warning, recording_notes, verdict_line
@@ -45,10 +42,19 @@ from dlemu.metrics.device import device_metrics, device_request_kib
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import MIN_LOSS_PERCENT, Context, Limit, judge_limit
 from dlemu.metrics.loss import Loss, kept_loss_percent, loss_percent
-from dlemu.metrics.rates import first_batch_seconds, late_handover_share, per_second, percentiles_ms, training_ns
+from dlemu.metrics.rates import (
+    Mean,
+    averaged,
+    first_batch_seconds,
+    known,
+    over_epochs,
+    per_second,
+    percentiles_ms,
+    pooled,
+    training_ns,
+)
 from dlemu.metrics.rows import Rows, StepTable, is_any, sum_of
 from dlemu.metrics.slow_folders import find_slow_folders
-from dlemu.metrics.spread import Mean, RankSpread, all_known, averaged, by_epoch, known, over_epochs, pooled
 from dlemu.metrics.stragglers import find_stragglers
 from dlemu.metrics.sustained import is_supply_known, prefetch_credit_percent, sustained_au
 from dlemu.metrics.uncertainty import uncertainty_of
@@ -71,11 +77,10 @@ def analyse(run: MeasuredTraining) -> Summary:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     workload, settings = facts.workload, facts.workload.metric
     kept = kept_rows(rows, settings.exclude_start_steps, settings.exclude_end_steps)
-    metrics, kept_loss = _metrics(run, kept), kept_loss_percent(kept)
+    delivered_rate, delivered_percent = device_metrics(rows, delivered_by_devices(run))
+    metrics, kept_loss = _metrics(run, kept, delivered_rate), kept_loss_percent(kept)
     proof = _cache_proof(run) if len(rows) else None
-    served = None
-    if proof and metrics.device_bytes_percent_of_app:
-        served = served_by_storage(rows, proof.from_storage_percent, metrics.device_bytes_percent_of_app)
+    served = served_by_storage(rows, proof.from_storage_percent, delivered_percent) if proof else None
     evidence = _evidence(facts, metrics, served, kept_loss, supply_known=is_supply_known(rows))
     other_program = _other_program(rows, metrics, proof) if proof else None
     judged = rows if _is_biased(evidence) else kept
@@ -117,14 +122,14 @@ def analyse(run: MeasuredTraining) -> Summary:
             total_bytes=facts.total_bytes,
             is_own=workload.dataset.source == "folder",
         ),
-        how=_read_settings(facts, metrics.read_calls),
+        how=_how(facts, metrics.read_calls),
         telemetry=summarise_telemetry(run),
         issues=(*_notes(facts), *issue_lines(findings)),
         findings=findings,
     )
 
 
-def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
+def _metrics(run: MeasuredTraining, kept: StepTable, device_mb_per_second: Mean) -> Metrics:
     facts, journal, rows = run.facts, run.facts.journal, run.training
     settings = facts.workload.metric
     total_seconds = (journal.ended_ns - journal.started_ns) / 1e9 if journal.ended_ns else None
@@ -137,17 +142,12 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         cpu_seconds=cpu_seconds,
         cpu_seconds_per_gb=cpu_seconds / (app_bytes / 1e9) if cpu_seconds and app_bytes else None,
         read_cpu_seconds_per_gb=_read_cpu_seconds_per_gb(run),
-        cpu_apart=_cpu_apart(journal),
         dropped_samples=facts.train_plan.dropped_samples,
-        epochs=len(facts.schedule),
         steps_per_epoch=tuple(epoch.steps for epoch in facts.schedule),
     )
     if not len(rows):
         return metrics
     whole = pooled(rows, au_percent)
-    cpu_ns = sum_of(rows, "cpu_ns") - sum_of(rows, "preprocess_cpu_ns")
-    reader_cpu = cpu_ns / app_bytes if app_bytes and is_any(rows, "cpu_ns") else None  # ns per byte: s/GB
-    device_rate, device_share = device_metrics(rows, delivered_by_devices(run))
     dlio = au_dlio_percents(rows, settings.exclude_start_steps, settings.exclude_end_steps)
     return replace(
         metrics,
@@ -162,50 +162,24 @@ def _metrics(run: MeasuredTraining, kept: StepTable) -> Metrics:
         app_mb_per_second=_rate(rows, "app_bytes", MB),
         app_bytes=app_bytes,
         read_calls=sum_of(rows, "read_calls"),
-        asked_request_bytes=_mean_call_bytes(rows),
         device_request_kib=device_request_kib(rows, *read_requests(run)),
-        reader_cpu_seconds_per_gb=reader_cpu,
         samples=sum_of(rows, "samples"),
         training_seconds=training_ns(rows) / 1e9,
         time_to_first_batch_seconds=averaged(rows, first_batch_seconds),
         wait_ms=percentiles_ms(kept["wait_ns"]),
         read_ms=percentiles_ms(rows["read_ns"]),
-        handover_share_of_wait=late_handover_share(kept),
         host_oversleep_ms=percentiles_ms(rows["slept_ns"] - rows["free_ns"] - rows["wait_ns"] - rows["compute_ns"]),
-        device_mb_per_second=device_rate,
-        device_bytes_percent_of_app=device_share,
-    )
-
-
-def _cpu_apart(journal: Journal) -> CpuApart | None:
-    """Return the CPU seconds not spent on reading, summed over ranks; None where unknown."""
-    parts = journal.cpu_apart
-    if not parts:
-        return None
-    return CpuApart(
-        start=sum(part.start for part in parts),
-        trials=sum(part.trials for part in parts),
-        checkpoints=sum(part.checkpoints for part in parts),
-        preprocessing=sum(part.preprocessing for part in parts),
-        steps=sum(part.steps for part in parts),
+        device_mb_per_second=device_mb_per_second,
     )
 
 
 def _read_cpu_seconds_per_gb(run: MeasuredTraining) -> float | None:
-    journal = run.facts.journal
-    apart, read_bytes = _cpu_apart(journal), sum_of(run.ordered, "app_bytes")
-    if apart is None or not journal.cpu_seconds or not read_bytes:
+    journal, read_bytes = run.facts.journal, sum_of(run.ordered, "app_bytes")
+    if not journal.cpu_apart or not journal.cpu_seconds or not read_bytes:
         return None
-    not_reading = apart.checkpoints + apart.preprocessing + apart.steps  # `cpu_seconds` lacks the other parts
+    # `cpu_seconds` lacks the other parts
+    not_reading = sum(part.checkpoints + part.preprocessing + part.steps for part in journal.cpu_apart)
     return max(0.0, sum(journal.cpu_seconds) - not_reading) / (read_bytes / 1e9)
-
-
-def _mean_call_bytes(rows: StepTable) -> Mean:
-    def mean_bytes(part: Rows) -> float:
-        calls = sum_of(part, "read_calls")
-        return sum_of(part, "app_bytes") / calls if calls else math.nan
-
-    return Mean(mean=known(mean_bytes(rows)), per_epoch=all_known(map(mean_bytes, by_epoch(rows))))
 
 
 def _library(facts: Facts) -> LibraryReads:
@@ -214,7 +188,7 @@ def _library(facts: Facts) -> LibraryReads:
 
 
 def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
-    """Return `ReadSettings.transfer_size`."""
+    """Return the most bytes that a read call requested; 0: a whole file or record; None: the library decided."""
     reader = facts.workload.reader
     if not read_calls:  # the loader reads by itself, with calls that are not counted
         return reader.transfer_size or None
@@ -222,8 +196,8 @@ def _transfer_size(facts: Facts, read_calls: int | None) -> int | None:
     return (reader.transfer_size or _library(facts).transfer_bytes) if by_dlemu else None
 
 
-def _rate(rows: Rows, column: str, unit: float) -> RankSpread:
-    """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch and rank."""
+def _rate(rows: Rows, column: str, unit: float) -> Mean:
+    """Return a column's sum per second of training, in units of `unit`: of the whole run, and per epoch."""
     return pooled(rows, lambda part: per_second(float(sum_of(part, column)) / unit, part))
 
 
@@ -233,7 +207,6 @@ def _evaluation(rows: StepTable) -> Evaluation | None:
     return Evaluation(
         seconds=training_ns(rows) / 1e9,
         samples=sum_of(rows, "samples"),
-        samples_per_second=known(per_second(float(sum_of(rows, "samples")), rows)),
         app_mb_per_second=known(per_second(float(sum_of(rows, "app_bytes")) / MB, rows)),
     )
 
@@ -244,8 +217,6 @@ def _checkpoints(facts: Facts) -> Iterator[CheckpointTiming]:
             epoch=saved.epoch,
             block=saved.block,
             bytes=saved.bytes,
-            started_ns=saved.started_ns,
-            ended_ns=saved.ended_ns,
             seconds=saved.seconds,
             stall_seconds=saved.stall_seconds,
             mb_per_second=saved.bytes / MB / saved.writing_seconds if saved.writing_seconds else None,
@@ -271,36 +242,27 @@ def _asynchronous(run: MeasuredTraining) -> AsynchronousCheckpoints | None:
     drain = float(np.mean([(part.ended_ns - (part.released_ns or 0)) / 1e9 for part in saved]))
     snapshot = min(part.stall_seconds for part in saved)
     return AsynchronousCheckpoints(
-        stall_seconds=float(np.mean([part.stall_seconds for part in saved])),
-        safe_seconds=float(np.mean([part.seconds for part in saved])),
         steps_during=int(during.sum()),
         step_seconds_during=slow,
         step_seconds_otherwise=usual,
-        slow_down_percent=100 * (slow / usual - 1) if slow is not None and usual else None,
         shortest_interval_seconds=shortest_interval_seconds(snapshot, drain, run.facts.workload.metric.au),
     )
 
 
-def _read_settings(facts: Facts, read_calls: int | None) -> ReadSettings:
+_HOW = (
+    *("data_loader", "engine", "decode", "odirect", "evict_page_cache", "page_cache_percent", "batch_size", "verify"),
+    *("read_threads", "file_shuffle", "sample_shuffle", "tensors", "tensor_bytes"),
+)
+
+
+def _how(facts: Facts, read_calls: int | None) -> dict[str, bool | int | float | str | None]:
     reader = facts.workload.reader
-    return ReadSettings(
-        data_loader=reader.data_loader,
-        engine=reader.engine,
-        decode=reader.decode,
-        odirect=reader.odirect,
-        evict_page_cache=reader.evict_page_cache,
-        synchronous=facts.workload.train.synchronous or reader.read_threads == 0,
-        batch_size=reader.batch_size,
-        read_threads=reader.read_threads,
-        file_shuffle=reader.file_shuffle,
-        sample_shuffle=reader.sample_shuffle,
-        verified=reader.verify,
-        transfer_size=_transfer_size(facts, read_calls),
-        reader_version=facts.reader_version,
-        page_cache_percent=reader.page_cache_percent,
-        tensors=reader.tensors,
-        tensor_bytes=reader.tensor_bytes,
-    )
+    return {
+        **{name: getattr(reader, name) for name in _HOW},
+        "synchronous": facts.workload.train.synchronous or reader.read_threads == 0,
+        "transfer_size": _transfer_size(facts, read_calls),
+        "reader_version": facts.reader_version,
+    }
 
 
 def _evidence(
@@ -374,7 +336,6 @@ def _page_cache(journal: Journal, proof: CacheProof, served_percent: float | Non
         from_storage_percent=proof.from_storage_percent,
         served_percent=served_percent,
         dataset_to_memory_ratio=proof.dataset_to_memory,
-        eviction_seconds=journal.eviction_seconds,
         warning=memory_warning(proof.finding),
     )
 

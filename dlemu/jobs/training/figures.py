@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import altair as alt
@@ -30,67 +29,14 @@ from dlemu.report.figure_base import (
     data,
     legend,
     parts,
-    percent_domain,
     rounded,
-    rule,
-    whole_ticks,
 )
 
 _HALF = (WIDTH - 60) // 2
 """Width of each of two panels side by side."""
-_MAX_POINTS, _MAX_BARS = 64, 32
-"""Neighbouring ranks or epochs share a point or a bar where there would be more."""
+_MAX_BARS = 32
+"""Neighbouring ranks or epochs share a bar where there would be more."""
 _MAX_NAMED_EPOCHS = 12  # more names would overlap at the figures' width
-
-
-def utilisation(run: Run) -> Figure | None:
-    """AU by epoch and by rank, with the pass line and the emulator's ceiling: is one slower than the others?"""
-    metrics = run.summary.metrics
-    au = metrics.au_percent
-    if au is None or au.mean is None:
-        return None
-    levels = [metrics.au_threshold_percent]
-    if metrics.ceiling_au_percent is not None:
-        levels.append(metrics.ceiling_au_percent)
-    values = [value for value in (*au.per_epoch, *au.per_rank) if value is not None]
-    domain = percent_domain([*values, *levels])
-    epochs = _au_panel(au.per_epoch, "epoch", 1, levels, domain)
-    ranks = _au_panel(au.per_rank, "rank", 0, levels, domain)
-    caption = (
-        "Is an epoch or a rank slower than the others? AU of the counted steps; a slow rank holds all of them back."
-    )
-    return Figure("Accelerator utilisation by epoch and rank", caption, epochs | ranks)
-
-
-def _au_panel(
-    values: Sequence[float | None], name: str, first: int, levels: list[float], domain: list[float]
-) -> alt.LayerChart:
-    rows = _au_points(values, first)
-    low, high = rows[0]["at"], rows[-1]["at"]
-    places = sorted({round(row["at"]) for row in rows})
-    axis = alt.Axis(values=places[:: -(-len(places) // 10)], grid=False, format="d")
-    x = alt.X("at:Q", title=name, axis=axis, scale=alt.Scale(domain=[low - 0.5, high + 0.5], nice=False))
-    scale = alt.Scale(domain=domain, nice=False)
-    y, level = (alt.Y(field, title="AU, %", scale=scale) for field in ("AU:Q", "level:Q"))
-    base = alt.Chart().encode(x=x)
-    layers = [
-        *(rule(value, f"pass {value:g} %", GREEN, level) for value in levels[:1]),
-        *(rule(value, f"ceiling {value:.1f} %", PURPLE, level, dashed=False, above=False) for value in levels[1:]),
-        base.mark_rule(color=BLUE).encode(y=alt.Y("low:Q", title="AU, %", scale=scale), y2=alt.Y2("high:Q")),
-        base.mark_point(filled=True, size=45, color=BLUE, opacity=1).encode(y=y),
-    ]
-    return alt.layer(*layers, data=data(rows)).properties(width=_HALF, height=190)
-
-
-def _au_points(values: Sequence[float | None], first: int) -> list[Row]:
-    """Return one point per value, or per group of neighbours their mean, lowest and highest; `first` numbers them."""
-    by_place = {place + first: value for place, value in enumerate(values) if value is not None}
-    rows = []
-    for part in parts(list(by_place), _MAX_POINTS):
-        group = [by_place[place] for place in part]
-        mean, low, high = rounded([sum(group) / len(group), min(group), max(group)], 6)
-        rows.append({"at": sum(part) / len(part), "AU": mean, "low": low, "high": high})
-    return rows
 
 
 _PARTS = {
@@ -255,27 +201,9 @@ def _lines(run: Run, lines: dict[str, list[Series]], y: alt.Y, *, last: bool, ha
     return alt.layer(epoch_marks(run, named=has_legend), drawn.encode(x=x_axis(run, named=last), y=y, color=colour))
 
 
-def queue_depth(run: Run) -> Figure | None:
-    """Requests in the devices' queues over time: were there enough at once for these to be fast?"""
-    found = run.device_series("block", "mean_queue_depth")
-    if not found:
-        return None
-    lines = {f"{series.host}: {series.source}": [series] for series in found}
-    if len(lines) > len(COLOURS):
-        lines = {"all devices": found}
-    top = math.ceil(max(float(np.max(series.values, initial=0.0)) for series in found)) or 1
-    scale, axis = alt.Scale(domain=[0, top]), alt.Axis(values=whole_ticks(top), format=",d")
-    y = alt.Y("value:Q", title="requests in the queue", scale=scale, axis=axis)
-    chart = _lines(run, lines, y, last=True, has_legend=True).properties(width=WIDTH, height=200)
-    caption = (
-        "Were there enough requests at once for the device to be fast? The mean number that it had not yet completed, "
-        "reads and writes together."
-    )
-    return Figure("Device queue depth over time", caption, chart)
-
-
 _BUSY = ("user_percent", "system_percent", "steal_percent")
 _PANELS = (
+    ("device requests", "block", ("mean_queue_depth",)),
     ("CPU busy, %", "cpu", _BUSY),
     ("stalled on I/O, %", "pressure", ("io_some_percent",)),
     ("memory used, MB", "memory", ("used_mb",)),
@@ -286,14 +214,14 @@ _PANELS = (
 
 
 def hosts(run: Run) -> Figure | None:
-    """The hosts' CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
+    """The hosts' devices, CPU, stalls, memory and power over time, a line each: is one busier or shorter of memory?"""
     busy = {series.host: 0.0 for _, probe, metrics in _PANELS for series in run.series(probe, *metrics)}
     for series in run.series("cpu", *_BUSY):
         busy[series.host] += float(series.values.mean()) if len(series.values) else 0.0
     shown = sorted(busy, key=lambda host: (-busy[host], host))[: len(COLOURS)]
     panels = []
     for axis, probe, metrics in _PANELS:
-        known = run.series(probe, *metrics)
+        known = run.device_series(probe, *metrics) if probe == "block" else run.series(probe, *metrics)
         lines = {host: [series for series in known if series.host == host] for host in shown}
         if any(lines.values()):
             panels.append((lines, alt.Y("value:Q", title=axis, scale=alt.Scale(domainMin=0))))
@@ -304,8 +232,9 @@ def hosts(run: Run) -> Figure | None:
         for place, (lines, y) in enumerate(panels)
     ]
     caption = (
-        "Is a host busy, or short of memory? CPU: all cores together. Stalled: share of the time in which some task "
-        "waited for I/O (the kernel's pressure)."
+        "Is a host busy, or short of memory? Device requests: not yet completed by the dataset's devices, on average; "
+        "few of them keep no drive busy. CPU: all cores together. Stalled: share of the time in which some task waited "
+        "for I/O (the kernel's pressure)."
     )
     if len(busy) > len(shown):
         caption += f" Only the {len(shown)} of {len(busy)} hosts with the busiest cores are drawn."
@@ -313,4 +242,4 @@ def hosts(run: Run) -> Figure | None:
     return Figure("The hosts during the run", caption, chart)
 
 
-FIGURES = (utilisation, step_split, throughput, queue_depth, hosts)
+FIGURES = (step_split, throughput, hosts)

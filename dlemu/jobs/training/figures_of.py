@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ def figures(run: Run) -> JobFigures:
         accelerator=summary.accelerator,
         sample_divisor=summary.sample_divisor,
         ranks=summary.ranks,
-        epochs=metrics.epochs,
+        epochs=len(steps),
         cut_steps=steps if any(planned < whole for planned in steps) else None,
         computation_seconds=mean_seconds(run.facts.workload.train.computation_time),
         passed=summary.passed,
@@ -64,7 +63,7 @@ def conditions(summary: Summary) -> Conditions:
     if summary.evaluation is None:  # else they include files that training doesn't read
         # Rounded: compressors of different versions write the same samples in a few bytes more or less.
         work["total_bytes"] = size(data.total_bytes)
-    work["batch_size"] = summary.how.batch_size  # a step computes for as long, whatever its batch
+    work["batch_size"] = summary.how["batch_size"]  # a step computes for as long, whatever its batch
     # Their time is in `total_seconds`.
     work["evaluated_samples"] = 0 if summary.evaluation is None else summary.evaluation.samples
     work["checkpoints"] = len(summary.checkpoints)
@@ -80,7 +79,7 @@ def conditions(summary: Summary) -> Conditions:
             "folder": data.data_folder,
         },
         work=work,
-        how=dict(sorted(asdict(summary.how).items())),
+        how=dict(sorted(summary.how.items())),
         from_memory=(RUN,) if summary.memory and summary.memory.severity == "loud" else (),
         warnings=(f"with {accelerators} {cache.warning}",) if cache and cache.warning else (),
     )

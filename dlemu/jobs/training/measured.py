@@ -13,7 +13,7 @@ from dlemu.checkpoints.io_rows import SavedCheckpoint
 from dlemu.jobs.training.schedule import Epoch, make_schedule
 from dlemu.jobs.training.step_table import write_steps
 from dlemu.jobs.training.steplog import EVALUATION, STEP_COLUMNS, TRAINING
-from dlemu.jobs.training.summary import CpuApart, StoppedEarly, Summary
+from dlemu.jobs.training.summary import StoppedEarly, Summary
 from dlemu.metrics.limit import Scaling
 from dlemu.metrics.over_time import Floats, Intervals
 from dlemu.metrics.rows import Rows, StepTable, in_order
@@ -26,6 +26,22 @@ from dlemu.telemetry import Telemetry
 
 READ_BINS = 320
 """Number of intervals of `MeasuredTraining.read_mb_per_second`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuApart:
+    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
+
+    start: float = 0.0
+    """Until the rank's loader had started: imports, processes, plans."""
+    trials: float = 0.0
+    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
+    checkpoints: float = 0.0
+    """Used by the threads that made and wrote checkpoints."""
+    preprocessing: float = 0.0
+    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
+    steps: float = 0.0
+    """Used up by the trainer on purpose: `train.step_cpu_time`."""
 
 
 @dataclass(frozen=True, kw_only=True)

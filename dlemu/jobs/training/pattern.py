@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from datagen import registry
 from datagen.buffers import AlignedBuffer
 from datagen.errors import SpaceError
+from dlemu.comm import Comm
 from dlemu.comm.cgroup_limits import host_memory
 from dlemu.comm.failure import Role
+from dlemu.comm.launch import run_crew
 from dlemu.config.duration import NO_TIME, Duration
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.plan import TrainingJob
@@ -28,7 +30,6 @@ from dlemu.loaders.loader_base import BatchMaker, Loader, LoaderSpec
 from dlemu.metrics.t_interval import estimate
 from dlemu.plan.samples import Plan, RankPlan
 from dlemu.results.drive import READ_AHEAD_BYTES, READ_DTYPE, Level, ReadRows
-from dlemu.runner.crew import Worker, run_crew
 
 SETTLE_SECONDS = 0.5
 """Warm-up of each level, not counted: caches, burst credits and throttles that were idle let a first burst pass."""
@@ -183,9 +184,8 @@ def _read_seconds(level: Level) -> float:
     return float((level.rows["end_ns"] - level.rows["begin_ns"]).mean()) / 1e9
 
 
-def _loader_costs(worker: Worker, job: TrainingJob) -> LoaderCosts:
+def _loader_costs(_: Comm, job: TrainingJob) -> LoaderCosts:
     """Measure the loader's overhead: have it deliver batches that take COST_SECONDS to make and nothing to read."""
-    worker.ready()
     batch_size = job.workload.reader.batch_size
     pause = Duration(mean=COST_SECONDS / batch_size)
     spec = replace(job.loader_spec(0), preprocess_time=pause, preprocess="sleep")
@@ -225,22 +225,15 @@ def reading_spec(job: TrainingJob) -> tuple[LoaderSpec, int]:
 
 def _level(job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> Level:
     """Measure one level for `seconds`, or until the readers have made `steps` reads together."""
-    began_ns = 0
-
-    def begin() -> None:
-        nonlocal began_ns
-        began_ns = time.monotonic_ns()
-
     timeout_seconds = job.workload.timeout_seconds
     parts = run_crew(
-        lambda worker, _: _read(worker, job, spec, readers, steps, seconds),
+        lambda comm, _: _read(comm, job, spec, readers, steps, seconds),
         range(readers),
         _READER,
         timeout_seconds=timeout_seconds,
         most_seconds=SETTLE_SECONDS + seconds + timeout_seconds,
-        on_ready=begin,
     )
-    return judge_level(np.concatenate(parts), readers, began_ns, seconds)
+    return judge_level(np.concatenate([rows for _, rows in parts]), readers, parts[0][0], seconds)
 
 
 def judge_level(rows: ReadRows, readers: int, began_ns: int, seconds: float) -> Level:
@@ -295,23 +288,25 @@ def _read_between(rows: ReadRows, begin_ns: float, end_ns: float) -> float:
     return float((rows["app_bytes"] * share).sum())
 
 
-def _read(worker: Worker, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float) -> ReadRows:
-    """Run as one reader: read its share of `steps` batches for `seconds`, and return one row for each."""
+def _read(
+    comm: Comm, job: TrainingJob, spec: LoaderSpec, readers: int, steps: int, seconds: float
+) -> tuple[int, ReadRows]:
+    """Run as one reader: read its share of `steps` batches for `seconds`; return when all began, and a row for each."""
     os.nice(spec.nice)
-    maker, buffer = BatchMaker(spec, worker.number), AlignedBuffer(spec.slot_bytes)
+    maker, buffer = BatchMaker(spec, comm.rank), AlignedBuffer(spec.slot_bytes)
     out = buffer.view(spec.slot_bytes)
     epoch, rows = len(job.schedule) + readers, []
-    worker.ready()
+    began_ns = comm.all_reduce_max(time.monotonic_ns())
     deadline = time.monotonic() + SETTLE_SECONDS + seconds
-    own_steps, share = range(1 + worker.number, steps + 1, readers), steps // readers
+    own_steps, share = range(1 + comm.rank, steps + 1, readers), steps // readers
     if (
         job.workload.reader.worker_streams or job.group_rows
     ):  # consecutive steps for each reader: no group is read twice
-        own_steps = range(1 + worker.number * share, 1 + (worker.number + 1) * share)
+        own_steps = range(1 + comm.rank * share, 1 + (comm.rank + 1) * share)
     for step in own_steps:
         if time.monotonic() > deadline:
             break
         trace = maker.make("train", epoch, step, 0, out)
         values = (trace.started_ns, trace.finished_ns, trace.app_bytes, trace.samples, trace.decode_ns, trace.cpu_ns)
-        rows.append((*values, worker.number))
-    return np.array(rows, READ_DTYPE)
+        rows.append((*values, comm.rank))
+    return began_ns, np.array(rows, READ_DTYPE)

@@ -26,13 +26,13 @@ def screen(summary: Summary, folder: str) -> Screen:
 
 
 def _title(summary: Summary) -> str:
-    storage, metrics = summary.environment.storage, summary.metrics
+    storage, hosts, metrics = summary.environment.storage, summary.environment.hosts, summary.metrics
     below = f" ({storage.file_system} on {storage.device.rpartition('/')[2]})" if storage and storage.device else ""
     parts = [
         summary.name + (f" at scale={summary.scale}" if summary.scale else ""),
         f"{summary.emulated} on {summary.dataset.data_folder}{below}",
-        *([f"{len(summary.hosts)} hosts"] if len(summary.hosts) > 1 else []),
-        count(metrics.epochs, "epoch"),
+        *([f"{len(hosts)} hosts"] if len(hosts) > 1 else []),
+        count(len(metrics.steps_per_epoch), "epoch"),
         *([duration(metrics.total_seconds)] if metrics.total_seconds is not None else []),
     ]
     return ", ".join(parts)

@@ -1,6 +1,6 @@
 """summary.json: every published number of a training run, as one frozen, typed value.
 
-JSON keys are the fields' names, and docs/results.md is generated from the fields' docstrings. Numbers that do not exist
+JSON keys are the fields' names, and docs/answers.md is generated from the fields' docstrings. Numbers that do not exist
 (nothing computed, nothing read) are None. Formulas, and terms as "kept steps": docs/metrics.md. Within a schema
 version fields may be added, but none changes its meaning or disappears.
 """
@@ -18,13 +18,11 @@ from dlemu.metrics.delivery import EpochAudit as EpochAudit
 from dlemu.metrics.findings import Code, Finding, Number
 from dlemu.metrics.limit import Limit as Limit
 from dlemu.metrics.loss import Loss as Loss
-from dlemu.metrics.spread import Mean as Mean
-from dlemu.metrics.spread import RankSpread as RankSpread
-from dlemu.metrics.spread import Spread as Spread
+from dlemu.metrics.rates import Mean as Mean
 from dlemu.metrics.uncertainty import Uncertainty as Uncertainty
 from dlemu.metrics.verdict import Outcome
 from dlemu.report.units import number
-from dlemu.results.parts import Environment, HostDevice, JobSummary, Requests
+from dlemu.results.parts import HostDevice, JobSummary, Requests
 from dlemu.results.wording import count, scaled
 
 
@@ -38,22 +36,6 @@ class StoppedEarly:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CpuApart:
-    """CPU seconds of a rank and its workers, not for reading; `cpu_seconds` includes all of them but the first two."""
-
-    start: float = 0.0
-    """Until the rank's loader had started: imports, processes, plans."""
-    trials: float = 0.0
-    """Measuring the ceiling before the first epoch, and trying more readers after the last."""
-    checkpoints: float = 0.0
-    """Used by the threads that made and wrote checkpoints."""
-    preprocessing: float = 0.0
-    """Used up by workers on purpose, as emulated preprocessing: `reader.preprocess=burn`."""
-    steps: float = 0.0
-    """Used up by the trainer on purpose: `train.step_cpu_time`."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Metrics:
     """The metrics of a run; those of training are None when no training step was measured."""
 
@@ -62,7 +44,7 @@ class Metrics:
     ] = None
     """From the start of the first epoch to the end of the last, s; None for an incomplete run."""
     au_percent: Annotated[
-        RankSpread | None, Metric("AU, counted steps", "%", "higher", head="counted\n%", digits=2, is_drawn=True)
+        Mean | None, Metric("AU, counted steps", "%", "higher", head="counted\n%", digits=2, is_drawn=True)
     ] = None
     """Compute / (wait + compute + sync) over the kept steps, %."""
     au_sustained_percent: Annotated[Mean | None, Metric("AU", "%", "higher", head="AU\n%", digits=2)] = None
@@ -73,44 +55,38 @@ class Metrics:
         float | None, Metric("prefetch credit", "%", "neither", head="credit\n%", digits=1)
     ] = None
     """Share of the kept steps' batches that was read before the kept steps began, %."""
-    au_whole_percent: Annotated[RankSpread | None, Metric("AU, whole epochs", "%", "higher")] = None
+    au_whole_percent: Annotated[Mean | None, Metric("AU, whole epochs", "%", "higher")] = None
     """AU by the same formula over all steps, first steps included, %."""
-    au_dlio_percent: Annotated[Spread | None, Metric("AU, DLIO 2.x", "%", "higher", is_compared=False)] = None
+    au_dlio_percent: Annotated[Mean | None, Metric("AU, DLIO 2.x", "%", "higher", is_compared=False)] = None
     """Measured compute / the host's time, the first step dropped: the formula of DLIO 2.x, %."""
-    au_dlio_v1_percent: Annotated[Spread | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
+    au_dlio_v1_percent: Annotated[Mean | None, Metric("AU, DLIO v1.0", "%", "higher", is_compared=False)] = None
     """Configured compute / the host's time: DLIO's formula in MLPerf Storage v1.0, %."""
     samples_per_second: Annotated[
-        RankSpread | None,
+        Mean | None,
         Metric("samples", "/s", "higher", axis="samples/s", head="samples\n/s", digits=2, is_drawn=True),
     ] = None
     """Samples/s in training, first steps included."""
     app_mb_per_second: Annotated[
-        RankSpread | None,
+        Mean | None,
         Metric("read by the application", "MB/s", "higher", axis="loader MB/s", head="app\nMB/s", digits=1),
     ] = None
     """1e6 bytes/s that the loader read, caches included."""
     app_bytes: int | None = None
     """Bytes read in training."""
     read_calls: int | None = None
-    """Read calls made in training."""
-    asked_request_bytes: Mean | None = None
-    """Mean bytes of a read call, `app_bytes` / `read_calls`; values None where a library's calls can't be seen."""
+    """Read calls made in training; of `app_bytes` / `read_calls` each. 0 where a library's calls can't be seen."""
     device_request_kib: Mean | None = None
     """Mean size of the reads that the dataset's devices served, KiB; values None where no device is known."""
-    reader_cpu_seconds_per_gb: float | None = None
-    """CPU time of the workers per 1e9 bytes read; None where the kernel does not account for it."""
     samples: int | None = None
     """Samples read in training."""
     training_seconds: Annotated[float | None, Metric("training", "s", "lower", is_compared=False)] = None
     """Time in training, without checkpoints, evaluations and the time between epochs, s."""
-    time_to_first_batch_seconds: Annotated[Spread | None, Metric("time to first batch", "s", "lower")] = None
+    time_to_first_batch_seconds: Annotated[Mean | None, Metric("time to first batch", "s", "lower")] = None
     """Wait of the slowest rank for the first batch of an epoch, s."""
     wait_ms: Percentiles | None = None
     """Waits for batches over the kept steps, ms."""
     read_ms: Percentiles | None = None
     """Time of a batch spent in opening and reading files, ms."""
-    handover_share_of_wait: float | None = None
-    """Share of the waiting after the batch was complete in its worker, 0 to 1."""
     host_oversleep_ms: Percentiles | None = None
     """How late the host woke after an emulated computation, ms."""
     device_mb_per_second: Annotated[
@@ -126,8 +102,6 @@ class Metrics:
         ),
     ] = None
     """1e6 bytes/s that the dataset's devices delivered; values None where no device is known."""
-    device_bytes_percent_of_app: Mean | None = None
-    """Bytes that the devices delivered in % of `app_bytes`; values None where no device is known."""
     ceiling_au_percent: Annotated[float | None, Metric("emulator's ceiling", "%", "neither", is_compared=False)] = None
     """The emulator's own AU against null storage on this host, at least, %; None when not measured."""
     au_threshold_percent: float = 90.0
@@ -138,15 +112,11 @@ class Metrics:
     """`cpu_seconds` per 1e9 bytes read in training."""
     read_cpu_seconds_per_gb: float | None = None
     """CPU time of reading per 1e9 bytes read in training and evaluation: `cpu_seconds` without the checkpoints,
-    preprocessing and steps of `cpu_apart`; null where these are not known."""
-    cpu_apart: CpuApart | None = None
-    """CPU seconds of all ranks and their workers for anything but reading; null for an incomplete run."""
+    preprocessing and steps of `cpu_apart` in facts.json; null where these are not known."""
     dropped_samples: int = 0
     """Samples of an epoch that are not read, because they do not fill a batch on every rank."""
-    epochs: int = 0
-    """Number of planned epochs."""
     steps_per_epoch: tuple[int, ...] = ()
-    """Number of planned steps of each epoch."""
+    """Number of planned steps of each planned epoch."""
 
     @property
     def sustained_percent(self) -> float | None:
@@ -164,8 +134,6 @@ class PageCache:
     """The smaller of `from_storage_percent` and the devices' bytes in % of the bytes read, each epoch 100 at most."""
     dataset_to_memory_ratio: float | None = None
     """Bytes of the dataset / memory of all hosts."""
-    eviction_seconds: tuple[float, ...] = ()
-    """Duration of each eviction (`reader.evict_page_cache`)."""
     warning: str | None = None
     """A caveat to the numbers, as a sentence."""
 
@@ -176,7 +144,6 @@ class Evaluation:
 
     seconds: float
     samples: int
-    samples_per_second: float | None
     app_mb_per_second: float | None
     """1e6 bytes/s."""
 
@@ -190,9 +157,6 @@ class CheckpointTiming:
     """Number of the block of steps before it."""
     bytes: int
     """Bytes of all ranks."""
-    started_ns: int
-    """CLOCK_MONOTONIC of rank 0."""
-    ended_ns: int
     seconds: float
     mb_per_second: float | None
     """1e6 bytes/s of writing: with `checkpoint.asynchronous` without the snapshot."""
@@ -204,18 +168,12 @@ class CheckpointTiming:
 class AsynchronousCheckpoints:
     """Checkpoints that were written while training went on (`checkpoint.asynchronous`)."""
 
-    stall_seconds: float
-    """Mean time that training stalled for a checkpoint."""
-    safe_seconds: float
-    """Mean time from the moment training requested a checkpoint until it was on the storage."""
     steps_during: int
     """Number of steps of rank 0 while a checkpoint was being written."""
     step_seconds_during: float | None
     """Mean duration of these steps, waits included."""
     step_seconds_otherwise: float | None
     """Mean duration of the other steps."""
-    slow_down_percent: float | None
-    """How much longer a step takes while a checkpoint is being written."""
     shortest_interval_seconds: float
     """Least time between checkpoints at which training gets the share `metric.au` of the time."""
 
@@ -235,51 +193,12 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadSettings:
-    """The settings on which the meaning of the numbers depends."""
-
-    data_loader: str
-    engine: str
-    decode: str
-    odirect: bool
-    evict_page_cache: str
-    synchronous: bool
-    batch_size: int
-    read_threads: int
-    file_shuffle: str
-    sample_shuffle: str
-    verified: bool
-    transfer_size: int | None
-    """Most bytes that a read call requests; 0: a whole file, record or column; None: the library decides."""
-    reader_version: int
-    """Version of dlemu's reader, raised when an engine's read calls change."""
-    page_cache_percent: float
-    """Share of the dataset that was put into the page cache (`reader.page_cache_percent`)."""
-    tensors: int
-    """Tensors in which a batch gets from worker to trainer; 0: batches stay in shared memory, and none is sent."""
-    tensor_bytes: int
-    """Bytes per sample of these tensors."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecorderCost:
-    """Number of readings and CPU use of one host's telemetry recorder."""
-
-    host: str
-    readings: int
-    cpu_percent: float | None
-    """CPU use, in % of one core."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeterPower:
     """One power meter during training."""
 
     host: str
     source: str
     mean_watts: float | None
-    gb_per_second_per_watt: float | None
-    """1e9 bytes/s that the application read, per watt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,9 +210,6 @@ class TelemetrySummary:
     """Names of the probes that recorded something."""
     devices: tuple[HostDevice, ...] = ()
     notes: tuple[str, ...] = ()
-    recorders: tuple[RecorderCost, ...] = ()
-    clock_offsets_ns: tuple[tuple[int, ...], ...] = ()
-    """For each epoch, the offset to add to each host's CLOCK_MONOTONIC to get the first host's; empty for one host."""
     power: tuple[MeterPower, ...] = ()
 
 
@@ -349,8 +265,12 @@ class Summary(JobSummary):
     audit: tuple[EpochAudit, ...] = ()
     """One entry per epoch."""
     dataset: DatasetFacts
-    how: ReadSettings
-    environment: Environment = field(default_factory=Environment)
+    how: dict[str, bool | int | float | str | None]
+    """The settings of `reader` on which the meaning of the numbers depends, by their keys ([settings.md](settings.md)).
+
+    `transfer_size` is what was used (None: the library decided), `synchronous` is of `train`, and `reader_version` that
+    of dlemu's reader, raised when an engine's read calls change.
+    """
     telemetry: TelemetrySummary | None = None
     """None if telemetry was not recorded."""
     issues: tuple[str, ...] = ()
@@ -359,7 +279,7 @@ class Summary(JobSummary):
     """What else was found than explains the limit (`limited_by.findings`), as codes with their numbers."""
 
     @property
-    def au(self) -> RankSpread | None:
+    def au(self) -> Mean | None:
         """AU over counted steps, %; None when no step was measured."""
         return self.metrics.au_percent
 

@@ -23,14 +23,14 @@ from dlemu.comm.environment import describe_hosts, describe_storage
 from dlemu.config.duration import is_zero
 from dlemu.jobs.training.evict import evict
 from dlemu.jobs.training.loop import StepLoop, StepRange, Watcher
-from dlemu.jobs.training.measured import Journal
+from dlemu.jobs.training.measured import CpuApart, Journal
 from dlemu.jobs.training.plan import TrainingJob, accelerator_class, step_threads
 from dlemu.jobs.training.prefetch import BatchQueue, OnDemandQueue, PrefetchQueue
 from dlemu.jobs.training.result import RunLog
 from dlemu.jobs.training.scaling import try_other_readers
 from dlemu.jobs.training.schedule import Epoch
 from dlemu.jobs.training.steplog import EVALUATION, TRAINING, StepLog, StepRows, log_name
-from dlemu.jobs.training.summary import CpuApart, StoppedEarly
+from dlemu.jobs.training.summary import StoppedEarly
 from dlemu.loaders.loader_base import Loader, LoaderSpec
 from dlemu.metrics.au import kept_rows
 from dlemu.metrics.loss import emulated_percent

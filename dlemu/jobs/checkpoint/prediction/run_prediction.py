@@ -94,7 +94,7 @@ def run_prediction(
     plan = plan_checkpoint(workload.model, workload.checkpoint, workload.ranks)
     hosts = request.hosts
     if measured is not None:
-        hosts = hosts if hosts > 1 else max(1, len(measured.summary.hosts))
+        hosts = hosts if hosts > 1 else max(1, len(measured.summary.environment.hosts))
         storage = _measured_storage(measured.summary, measured.facts.workload, plan)
     elif request.drive is not None:
         sharing = -(-len(plan.ranks) // hosts) if workload.checkpoint.node_local else len(plan.ranks)
@@ -203,7 +203,7 @@ def _measured_storage(measured: CheckpointSummary, workload: Workload, plan: Che
     share = 1.0
     if workload.checkpoint.node_local:
         own = plan_checkpoint(workload.model, workload.checkpoint, measured.ranks)
-        share = _most_bytes(own, len(measured.hosts)) / sum(own.rank_bytes)
+        share = _most_bytes(own, len(measured.environment.hosts)) / sum(own.rank_bytes)
 
     def speed(phase: PhaseSummary | None) -> Speed | None:
         rates = [part.slowest_gib_per_second for part in phase.checkpoints] if phase is not None else []

@@ -29,9 +29,8 @@ from dlemu.jobs.training.prediction.prediction import SimulatedFigures
 from dlemu.jobs.training.schedule import Block, Epoch
 from dlemu.jobs.training.steplog import STEP_DTYPE, TRAINING, StepRows
 from dlemu.metrics.au import au_dlio_percents, au_percent, kept_rows
-from dlemu.metrics.rates import first_batch_seconds, per_second
+from dlemu.metrics.rates import averaged, first_batch_seconds, over_epochs, per_second
 from dlemu.metrics.rows import Rows, StepTable, in_order
-from dlemu.metrics.spread import averaged, over_epochs
 from dlemu.metrics.sustained import sustained_au
 from dlemu.results.wording import count
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from datagen.errors import DatasetError, DlemuError, UserError
+from dlemu.comm import Comm
 from dlemu.comm.failure import Role
-from dlemu.runner.crew import Worker, run_crew
+from dlemu.comm.launch import run_crew
 from tests.children import children
 from tests.comm.many_ranks import PATIENCE_SECONDS, wait_until
 from tests.e2e.harness import assert_gone
@@ -28,39 +29,17 @@ LONG_SECONDS = 600.0
 def test_results_come_in_the_order_of_the_orders_however_large() -> None:
     before = children()
 
-    def work(worker: Worker, order: str) -> tuple[int, str]:
-        worker.ready()
-        return worker.number, order * 1_000_000
+    def work(comm: Comm, order: str) -> tuple[int, str]:
+        return comm.rank, order * 1_000_000
 
     found = run_crew(work, ["a", "b", "c"], ROLE, timeout_seconds=LONG_SECONDS)
     assert found == [(0, "a" * 1_000_000), (1, "b" * 1_000_000), (2, "c" * 1_000_000)]
     assert children() == before
 
 
-def test_workers_begin_when_all_are_ready() -> None:
-    ready: list[int] = []
-
-    def work(worker: Worker, order: float) -> tuple[int, int]:
-        time.sleep(order)
-        ready_ns = time.monotonic_ns()
-        worker.ready()
-        return ready_ns, time.monotonic_ns()
-
-    found = run_crew(
-        work,
-        [0.0, 0.2],
-        ROLE,
-        timeout_seconds=LONG_SECONDS,
-        on_ready=lambda: ready.append(time.monotonic_ns()),
-    )
-    (begin_ns,) = ready
-    assert max(ready_ns for ready_ns, _ in found) < begin_ns < min(end_ns for _, end_ns in found)
-
-
 def test_a_known_error_is_raised_in_its_own_words() -> None:
-    def work(worker: Worker, order: str) -> None:
-        worker.ready()
-        if worker.number == 1:
+    def work(comm: Comm, order: str) -> None:
+        if comm.rank == 1:
             raise DatasetError(order)
         time.sleep(LONG_SECONDS)
 
@@ -71,8 +50,7 @@ def test_a_known_error_is_raised_in_its_own_words() -> None:
 def test_a_crew_that_takes_too_long_is_ended_and_named() -> None:
     before = children()
 
-    def work(worker: Worker, order: float) -> None:
-        worker.ready()
+    def work(comm: Comm, order: float) -> None:
         time.sleep(order)
 
     for most_seconds in (0.5, 5.0, 50.0):  # a busy machine may take longer to see the end of worker 0
@@ -82,21 +60,6 @@ def test_a_crew_that_takes_too_long_is_ended_and_named() -> None:
         if "worker 1 (process " in str(raised.value):
             return
     pytest.fail(str(raised.value))
-
-
-def test_what_is_raised_here_ends_the_crew() -> None:
-    before = children()
-
-    def work(worker: Worker, order: float) -> None:
-        worker.ready()
-        time.sleep(LONG_SECONDS)
-
-    def refuse() -> None:
-        raise BlockingIOError("hello")
-
-    with pytest.raises(BlockingIOError, match="hello"):
-        run_crew(work, [0, 1], ROLE, timeout_seconds=LONG_SECONDS, on_ready=refuse)
-    assert children() == before
 
 
 @pytest.mark.slow

@@ -1,0 +1,31 @@
+"""A format whose files are their samples' bytes, one after another: docs/extending.md."""
+
+import numpy as np
+
+from datagen.formats.format_base import FormatBase, OpenFile, Sample
+
+
+class Format(FormatBase):
+    def file_bytes(self, spec, shapes):
+        return shapes.prod(axis=1) * spec.element_bytes * spec.num_samples_per_file
+
+    def write(self, job, writer, buffer):
+        data = buffer.view(job.payload_bytes)
+        job.content.fill(data, job.running_index, 0)
+        writer.write(data)
+
+    def parse(self, path, data, samples, scratch):
+        return Samples(data, samples)
+
+    def load(self, path, index, samples):
+        return Samples(np.fromfile(path, np.uint8).data, samples).sample(index)
+
+
+class Samples(OpenFile):
+    def __init__(self, data, samples):
+        self.data, self.size = data, len(data) // samples
+
+    def sample(self, index):
+        begin = index * self.size
+        data = self.data[begin : begin + self.size]
+        return Sample(data, data, begin)
