@@ -22,9 +22,7 @@ class Known:
     """What is known before the first trial."""
 
     probe_mb_per_second: float
-    """Rate of a short read of the dataset's files, with nothing else going on."""
-    one_reader_mb_per_second: float = 0.0
-    """Rate of a single reader; 0 where it is not known."""
+    """The highest rate of a short probe, with nothing else going on."""
     mb_per_accelerator: float
     """Rate that one accelerator needs, from the workload's nominal sizes; 0 where it is not known."""
     full_size: FullSize | None = None
