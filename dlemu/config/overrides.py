@@ -25,7 +25,7 @@ WORKLOAD = ("workload",)
 DRIVES = "drives"
 """`drives=A,B` stands for `dataset.data_folder=A,B`; a drive may be s3://BUCKET/PREFIX."""
 DATA_FOLDER = "dataset.data_folder"
-_BUCKET, _STORAGE = "s3://", "storage."
+_BUCKET = "s3://"
 
 
 @dataclass(frozen=True)
@@ -179,20 +179,17 @@ def points(words: Sequence[str]) -> list[Point]:
             raise UserError(f"{key} has several values, which may be credentials: wanted one value, since none is kept")
         values = (str(value).replace("s3\\:", "s3:") for value in parsed.sweep_string_iterator())  # hydra escapes it
         axes.append([(key, value) for value in values])
-    buckets = any(value.startswith(_BUCKET) for axis in axes for key, value in axis if key == DATA_FOLDER)
-    return [Point(dict(chosen), (*_placed(fixed, chosen, buckets=buckets),)) for chosen in product(*axes)]
+    buckets = any(value.startswith(_BUCKET) for axis in axes for _, value in axis)
+    return [Point(dict(chosen), tuple(_placed(fixed, chosen, buckets=buckets))) for chosen in product(*axes)]
 
 
 def _placed(fixed: Sequence[str], chosen: Sequence[tuple[str, str]], *, buckets: bool) -> Iterator[str]:
-    """Yield the overrides of a point; settings of the storage are for `buckets`, where some of the drives are such."""
-    in_bucket = any(key == DATA_FOLDER and value.startswith(_BUCKET) for key, value in chosen)
-    yield from (word for word in fixed if in_bucket or not buckets or not word.lstrip("+").startswith(_STORAGE))
-    for key, value in chosen:
-        if key == DATA_FOLDER and value.startswith(_BUCKET):
-            root, _, folder = value.removeprefix(_BUCKET).partition("/")
-            yield from (f"{_STORAGE}storage_type=s3", f"{_STORAGE}storage_root={root}", f"{key}={folder or 'dlemu'}")
-        else:
-            yield f"{key}={value}"
+    """Yield the overrides of a point; where some drives are `buckets`, settings of the storage are for these alone."""
+    in_bucket = any(value.startswith(_BUCKET) for _, value in chosen)
+    yield from (word for word in fixed if in_bucket or not buckets or not word.lstrip("+").startswith("storage."))
+    yield from (f"{key}={value}" for key, value in chosen)
+    if in_bucket:
+        yield "storage.storage_type=s3"
 
 
 def _renamed(word: str) -> str:
