@@ -11,15 +11,16 @@ import pytest
 from rich.console import Console
 
 from dlemu.report.table import print_section
+from dlemu.results.answer_files import read_answer
 from dlemu.results.figures import JobFigures, Value
 from dlemu.studies.together.page import screen, sections
 from dlemu.studies.together.run import (
+    TOGETHER,
     MeasuredJob,
     Together,
     TogetherQuestion,
     Turn,
     overlap_percent,
-    read_together,
     verdict_of,
 )
 from tests.e2e.harness import dlemu as run_dlemu
@@ -122,7 +123,7 @@ def test_training_and_checkpoints_run_alone_then_beside_each_other(dataset: Path
     ended = run_dlemu("together", *jobs, "--output", str(folder))
     assert ended.status == 0, ended.err
     assert f"report: {folder}/report.html" in ended.out
-    answer = read_together(str(folder))
+    answer = read_answer(str(folder), TOGETHER, Together)
     assert answer is not None
     assert [one.command for one in answer.jobs] == ["train", "checkpoint"]
     for one in answer.jobs:

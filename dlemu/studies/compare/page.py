@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from dlemu.metrics.catalogue import Catalogue
 from dlemu.report.screen import Said, Screen, with_uncertainty
 from dlemu.report.table import Section, Table, Words, columns
-from dlemu.report.units import plain, side_names, size, value_with_interval, verdict_word, with_interval, with_unit
+from dlemu.report.units import plain, side_names, size, verdict_word, with_interval, with_unit
 from dlemu.results.compared import Conditions, Difference
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.results.wording import scaled
-from dlemu.studies.answers import PLANNED_EPOCHS, ComparedSide, Comparison, RunPair, read_comparison
+from dlemu.studies.answers import PLANNED_EPOCHS, Comparison, RunPair, read_comparison
 from dlemu.studies.compare.compare_sides import pair_settings
+from dlemu.studies.sweep.page import points_table
 
 if TYPE_CHECKING:
     from dlemu.report.figure_base import Figure
@@ -83,7 +84,7 @@ def sections(answer: Comparison, _: str) -> Iterator[Section]:
         yield Table(title=title, columns=head, rows=rows, notes=list(_year_lines(pair)), folded=folded)
     for name, side in zip("AB", answer.sides, strict=True):
         if side.unpaired:
-            yield _runs_table(name, side, catalogue)
+            yield points_table(side.unpaired, f"{name} alone")
     a, b = (_facts(side.about) if side.about else {} for side in answer.sides)
     facts = [(key, a.get(key, "not known"), b.get(key, "not known")) for key in dict.fromkeys((*a, *b))]
     yield Table(title="Where they were measured", columns=columns("", "A", "B"), rows=facts)
@@ -110,24 +111,6 @@ def _ends(pair: RunPair, catalogue: Catalogue) -> Iterator[tuple[str, ...]]:
         yield "verdict", *(verdict_word(of.passed) for of in both), "", ""
     for phase in catalogue.phases:
         yield catalogue.limited_by(phase), *(of.limited_by.get(phase) or "-" for of in both), "", ""
-
-
-def _runs_table(name: str, side: ComparedSide, catalogue: Catalogue) -> Table:
-    """Return a table of runs without a counterpart on the other side, such as the counts of a search."""
-    found = [run.figures for run in side.unpaired if run.figures]
-    shown = [metric for metric in catalogue.in_sweeps if any(metric.name in figures.metrics for figures in found)]
-    rows = [
-        (
-            str(figures.ranks),
-            *(value_with_interval(figures.metrics.get(metric.name), metric.unit) for metric in shown),
-            verdict_word(figures.passed, unknown="open"),
-            *(figures.limited_by.get(phase) or "-" for phase in catalogue.phases),
-        )
-        for figures in found
-    ]
-    limits = (catalogue.limited_by(phase) for phase in catalogue.phases)
-    names = (f"{catalogue.rank}s", *(f"{metric.title}, {metric.unit}" for metric in shown), "verdict", *limits)
-    return Table(title=f"{name} alone", columns=columns(*names, right=range(len(shown) + 1)), rows=rows)
 
 
 def _facts(side: Conditions) -> dict[str, str]:

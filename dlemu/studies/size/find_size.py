@@ -12,8 +12,7 @@ from datagen import manifest, owned
 from datagen.atomic import write_text
 from datagen.errors import UserError
 from datagen.formats.format_base import UnreadFormat
-from datagen.inspection import Dataset, inspect
-from datagen.layout import layouts, stored_sample_bytes
+from datagen.inspection import inspect
 from datagen.registry import find
 from datagen.regular import MOST_NOTE_BYTES
 from datagen.storage.storage_base import open_storage
@@ -27,7 +26,7 @@ from dlemu.config.sections import full_size
 from dlemu.doctor.check_base import Facts
 from dlemu.doctor.host import check_free_cores
 from dlemu.jobs.training.pattern import probe_pattern
-from dlemu.jobs.training.plan import TrainingJob, make_job
+from dlemu.jobs.training.plan import TrainingJob, make_job, planned_dataset
 from dlemu.jobs.training.prediction.from_probe import calibrate_from_levels
 from dlemu.jobs.training.prediction.make_prediction import predict
 from dlemu.jobs.training.prediction.run_prediction import usable_cores
@@ -123,7 +122,7 @@ def size(
             if files != workload.dataset.num_files_train:  # else a search goes on with or without `make`
                 words = [*words, f"dataset.num_files_train={files}"]
                 workload = load(words, config_dir=config_dir)
-        _capacity(_nominal_job(workload))  # refuses one that would be too small before hours are spent making it
+        _capacity(_planned_job(workload))  # refuses one that would be too small before hours are spent making it
         make(workload)
     _, own_words = take_word(words, "output.folder")
     if isinstance(source, Workload):
@@ -358,22 +357,10 @@ def _files_to_make(workload: Workload, accelerators: int) -> int:
     made = manifest.read(workload.dataset.data_folder, open_storage(workload.storage_spec.buffered))
     if made is not None:
         return made.spec.num_files_train
-    samples = accelerators * _samples_each(_nominal_job(workload))
+    samples = accelerators * _samples_each(_planned_job(workload))
     return max(workload.dataset.num_files_train, math.ceil(samples / workload.dataset.num_samples_per_file))
 
 
-def _nominal_job(workload: Workload) -> TrainingJob:
-    """Return a job of one accelerator on the dataset that the settings describe, without its files."""
-    data = workload.dataset
-    sample_bytes = math.ceil(stored_sample_bytes(data))
-    file_bytes = data.num_samples_per_file * sample_bytes
-    nominal = Dataset(
-        spec=data,
-        train=layouts(data)[0],
-        valid=None,
-        manifest=None,
-        max_file_bytes=file_bytes,
-        max_sample_bytes=sample_bytes,
-        total_bytes=data.num_files_train * file_bytes,
-    )
-    return make_job(workload, 1, nominal, folder="", started_at="")
+def _planned_job(workload: Workload) -> TrainingJob:
+    """Return the training of one accelerator on the dataset that the settings describe, without its files."""
+    return make_job(workload, 1, planned_dataset(workload.dataset), folder="", started_at="")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from dlemu.metrics.findings import Code
 from dlemu.metrics.limit import Limit
-from dlemu.metrics.t_interval import plus_minus
 from dlemu.metrics.verdict import HOST_LIMITS, Outcome
 from dlemu.report.units import number
 from dlemu.results.wording import count, scaled
@@ -153,10 +152,10 @@ def sentence(answer: SizeAnswer) -> str:
         parts = [f"not even 1 {kind}{answer.scaled} passes{' on this host' * is_host}"]
     else:
         some = f"{passing.accelerators} x {name}" if name else count(passing.accelerators, "accelerator")
-        parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)} (AU {_au(passing)})"]
+        parts = [f"{'at least ' * is_host}{some}{answer.scaled} {_verb(passing)}"]
     beyond = dict.fromkeys([*filter(None, [answer.failing]), *answer.too_close_to_tell])
-    parts += [f"{one.accelerators} {_verb(one)} ({_au(one)})" for one in beyond if one != passing]
-    return f"{', '.join(parts)}: {_limit(answer)}"
+    parts += [f"{one.accelerators} {_verb(one)}" for one in beyond if one != passing]
+    return f"{', '.join(parts)}: {limit_in_words(answer)}"
 
 
 def at_full_size(answer: SizeAnswer) -> str:
@@ -180,11 +179,8 @@ def _verb(count: CountResult) -> str:
     return "pass" if count.passed else "fail"
 
 
-def _au(count: CountResult) -> str:
-    return f"{count.au_sustained_percent:.1f} % {plus_minus(count.au_sustained_percent, count.half_width_percent, 1)}"
-
-
-def _limit(answer: SizeAnswer) -> str:
+def limit_in_words(answer: SizeAnswer) -> str:
+    """Return what keeps the next count from passing, as a phrase."""
     limit = answer.limited_by
     why = "".join(limit.evidence[:1])
     said = {

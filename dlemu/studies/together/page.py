@@ -5,9 +5,10 @@ from __future__ import annotations
 from dlemu.report.screen import Said, Screen
 from dlemu.report.table import Section, Table, columns
 from dlemu.report.units import value_with_interval
+from dlemu.results.answer_files import read_answer
 from dlemu.results.kinds import Parts, catalogue_of
 from dlemu.studies.compare.page import difference_rows
-from dlemu.studies.together.run import JobTogether, Together, read_together
+from dlemu.studies.together.run import TOGETHER, JobTogether, Together
 
 
 def screen(answer: Together, folder: str) -> Screen:
@@ -41,4 +42,9 @@ def _table(one: JobTogether, number: int) -> Table:
     return Table(title=title, columns=columns("metric", "together", right=(1,)), rows=rows, notes=notes)
 
 
-PARTS = Parts(read=read_together, answer_type=Together, screen=screen, sections=sections)
+PARTS = Parts(
+    read=lambda folder: read_answer(folder, TOGETHER, Together),
+    answer_type=Together,
+    screen=screen,
+    sections=sections,
+)

@@ -14,7 +14,7 @@ from dlemu.config.overrides import take_word
 from dlemu.config.published import without_secrets
 from dlemu.metrics.catalogue import Metric
 from dlemu.metrics.demand import sample_divisor
-from dlemu.results.answer_files import ANSWER_VERSION, read_answer
+from dlemu.results.answer_files import ANSWER_VERSION
 from dlemu.results.compared import SAME_PERCENT, Difference, difference, in_words
 from dlemu.results.figures import JobFigures
 from dlemu.results.kinds import catalogue_of, kind_of_command, kind_wanted, read_figures
@@ -265,11 +265,6 @@ class Study(RunList[Jobs, Turn, Together]):
             shares = map(overlap_percent, spans, others)
             runs = tuple(replace(run, overlap_percent=share) for run, share in zip(runs, shares, strict=True))
         return Turn(runs=dict(zip(jobs, runs, strict=True)))
-
-
-def read_together(folder: str) -> Together | None:
-    """Return the concurrent jobs in a folder, None where there are none; raises UserError for a damaged file."""
-    return read_answer(folder, TOGETHER, Together)
 
 
 def _child(words: Sequence[str], command: str, config_dir: str | None) -> Child:
