@@ -48,12 +48,6 @@ _MORE = ("datagen", "probe", "sweep", "together", "watch", "workloads", "doctor"
 _PLUGINS = "dlemu.commands"
 """Group of entry points that name a click command."""
 _SETTINGS = "KEY=VALUE sets what is run (DLIO's names, hydra's grammar); --FLAG sets what the command does with it."
-_COMPLETION = """
-To complete commands and options in this shell (in its start-up file: in every shell):
-  bash 4.4  eval "$(_DLEMU_COMPLETE=bash_source dlemu)"
-  zsh       eval "$(_DLEMU_COMPLETE=zsh_source dlemu)"
-  fish      _DLEMU_COMPLETE=fish_source dlemu | source
-"""
 _OPTIONS_OF_OTHERS = ("cached", "json", "make", "no_report", "output", "yes")
 """Options of some commands, which are no settings where a command lacks them."""
 _WITHOUT_KIND = {
@@ -122,9 +116,8 @@ class _Commands(click.Group):
                 formatter.write_dl([(name, known[name]) for name in known if name not in FIRST])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Say how settings are written; for `dlemu help --all` also how a shell completes them."""
-        formatter.write(f"\n{_SETTINGS}\n")
-        formatter.write(_COMPLETION if ctx.obj == "all" else "more: dlemu help --all\n")
+        """Say how settings are written, and where the other commands are."""
+        formatter.write(f"\n{_SETTINGS}\n" + "more: dlemu help --all\n" * (ctx.obj != "all"))
 
 
 @click.group(
@@ -135,11 +128,7 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="dlemu")
 def cli() -> None:
-    """How many accelerators can this storage keep busy?
-
-    dlemu builds training datasets and streams them through real data loaders; emulated accelerators sleep for as long
-    as real ones would compute on each batch.
-    """
+    """How many accelerators can this storage keep busy?"""
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     dlemu workloads my.yaml dataset.data_folder=/data/images
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator reads when it never waits; N accelerators need N x threshold
-    of that to reach the AU threshold. Workloads that only save and load checkpoints are in a second table: a
+    of that to reach the AU threshold. GB and kB are read from files. Workloads that only save and load checkpoints are in a second table: a
     checkpoint's tensors, all ranks together, in GB and GiB (which DLIO calls GB). Workloads for other kinds of jobs
     follow, each with its command.
     """
@@ -82,35 +82,24 @@ def _print(title: str, items: Iterable[T], shown: Mapping[str, Callable[[T], str
     from dlemu.report.table import Table, columns, print_table
 
     rows = [tuple(text(item) for text in shown.values()) for item in items]
-    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[0][:1].isdigit()]
+    right = [number for number, cells in enumerate(zip(*rows, strict=True)) if cells[-1][:1].isdigit()]
     heads = columns(*shown, right=right, whole=range(len(shown)))
     print_table(Table(title=title, columns=heads, rows=rows, dense=True), Console())
 
 
 def _print_all(demands: Sequence[Demand], sizes: Sequence[CheckpointSize]) -> None:
     _print(
-        "datasets, and kB read per sample",
-        {data.workload: data for data in demands}.values(),
-        {
-            "workload": lambda data: data.workload,
-            "format": lambda data: data.format,
-            "files": lambda data: f"{data.num_files:,}",
-            "samples": lambda data: f"{data.num_samples:,}",
-            "kB read": lambda data: _short(data.sample_bytes / 1e3),
-            "GB": lambda data: _short(data.dataset_gb),
-        },
-    )
-    _print(
-        "what one busy accelerator demands",
+        "what one busy accelerator demands, and the datasets",
         demands,
         {
             "workload": lambda one: one.workload,
             "accelerator": lambda one: one.accelerator or "-",
+            "GB": lambda one: _short(one.dataset_gb),
+            "kB a sample": lambda one: _short(one.sample_bytes / 1e3),
             "batch": lambda one: str(one.batch_size),
-            "step s": lambda one: f"{one.computation_seconds:g}",
             "samples/s": lambda one: _short(one.samples_per_second),
             "MB/s": lambda one: _short(one.mb_per_second),
-            "AU wanted": lambda one: f"{one.au_threshold_percent:g} %",
+            "AU": lambda one: f"{one.au_threshold_percent:g} %",
         },
     )
     _print(

@@ -181,4 +181,3 @@ def test_help_names_eight_commands_with_an_example_each_and_all_where_asked(
     assert shown["--help"].splitlines()[-1] == "more: dlemu help --all"
     assert "KEY=VALUE sets what is run" in shown["--help"]
     assert all(f"\n  {name} " in shown["--all"] for name in commands())
-    assert "_DLEMU_COMPLETE" in shown["--all"]

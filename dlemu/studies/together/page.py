@@ -13,9 +13,12 @@ from dlemu.studies.together.run import TOGETHER, JobTogether, Together
 
 def screen(answer: Together, folder: str) -> Screen:
     headline = answer.verdict or ("INCOMPLETE" if not answer.complete else "the jobs did not run alone")
-    lines = [Said("answer", headline, tone="strong"), *(Said("", verdict) for verdict in answer.costs)]
-    title = " and ".join(one.title for one in answer.jobs)
-    return Screen(title=f"{title}: what does each cost the others?", lines=lines, notes=answer.issues, folder=folder)
+    lines = [Said("answer", headline, tone="strong")]
+    for number, one in enumerate(answer.jobs, start=1):
+        cost = f": {answer.losses[number]}".replace("+-", "±") if number in answer.losses else ""
+        lines.append(Said(f"job {number}", f"{one.title}{cost}"))
+    title = f"{len(answer.jobs)} jobs on one storage: what does each cost the others?"
+    return Screen(title=title, lines=lines, notes=answer.issues, folder=folder)
 
 
 def sections(answer: Together, _: str) -> list[Section]:

@@ -149,10 +149,9 @@ class Together:
         ]
 
     @property
-    def costs(self) -> list[str]:
-        """What the others cost each job, as sentences."""
-        jobs = enumerate(self.jobs, start=1)
-        return [f"job {number}, {one.title}: {loss}" for number, one in jobs if (loss := one.loss) is not None]
+    def losses(self) -> dict[int, Loss]:
+        """Number of each job, from 1 -> what the others cost it."""
+        return {number: loss for number, one in enumerate(self.jobs, start=1) if (loss := one.loss) is not None}
 
     @property
     def issues(self) -> list[str]:
@@ -167,11 +166,12 @@ class Together:
 
 def verdict_of(answer: Together) -> str:
     """Return which job lost most, of those that lost more than the uncertainty; empty without a cost of any."""
-    losses = [loss for one in answer.jobs if (loss := one.loss) is not None]
-    certain = [(loss.percent, said) for loss, said in zip(losses, answer.costs, strict=True) if loss.is_certain]
+    losses = answer.losses
+    certain = [(loss.percent, number) for number, loss in losses.items() if loss.is_certain]
     if certain:
-        return f"lost most: {max(certain)[1]}"
-    unknown = any(loss.cost.distinct is None for loss in losses)
+        _, number = max(certain)
+        return f"lost most: job {number}, {losses[number]}"
+    unknown = any(loss.cost.distinct is None for loss in losses.values())
     why = ": too few repetitions (epochs, checkpoints) for an interval" * unknown
     return f"no job lost anything that can be told{why}" if losses else ""
 
