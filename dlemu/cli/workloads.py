@@ -34,7 +34,7 @@ def command(words: tuple[str, ...], config_dir: str | None, as_json: bool) -> No
     dlemu workloads my.yaml dataset.data_folder=/data/images
 
     Samples/s and MB/s (1e6 bytes) are what one accelerator reads when it never waits; N accelerators need N x threshold
-    of that to reach the AU threshold. GB and kB are read from files. Workloads that only save and load checkpoints are in a second table: a
+    of that to reach the AU threshold. Workloads that only save and load checkpoints are in a second table: a
     checkpoint's tensors, all ranks together, in GB and GiB (which DLIO calls GB). Workloads for other kinds of jobs
     follow, each with its command.
     """
